@@ -112,9 +112,7 @@ def assemble(
         feed = WarehouseFeed(journal, Warehouse(config.data / "fitrouter.duckdb"), clock=clock)
         steps.append(Service("warehouse", feed.step, hooks, idle_s=2.0, full=feed.batch))
     if (kept := config.warehouse).segments is not None:
-        segments = SegmentFeed(
-            journal, kept.segments, config.data, every_s=kept.every_s, days=kept.days, clock=clock
-        )
+        segments = SegmentFeed(journal, kept.segments, config.data, every_s=kept.every_s, days=kept.days, clock=clock)
         steps.append(Service("segments", segments.step, hooks, idle_s=2.0, retry_s=30.0))
         if kept.local_days is not None and feed is not None:
             local = LocalRetention(segments.storage, feed, kept.local_days, clock)

@@ -525,8 +525,7 @@ class RayReplicasConfig(_Section):
 
 
 class WarehouseConfig(_Section):
-    """The tables of the log as Parquet files in a folder or a bucket, beside the file of DuckDB
-    ([warehouse.md](warehouse.md#segments))."""
+    """The tables of the log as Parquet files in a folder or a bucket, see [warehouse.md](warehouse.md#segments)."""
 
     segments: str | None = None
     """Place of the files: a folder, or `s3://BUCKET/PREFIX`, which needs the extra `s3`; none by default. Keys, region

@@ -9,14 +9,13 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import msgspec
 import pytest
-from tests.kits.s3 import KEYS, S3
+from tests.kits.s3 import KEYS, S3, place, s3  # noqa: F401 - fixtures
 from tests.stores.test_erasure import SECRETS, filled, opened, tokens
 from tests.stores.test_warehouse import decision, execution, feedback, journal_of, story
 
@@ -33,6 +32,7 @@ from fitrouter.stores.warehouse.segments import (
     Manifest,
     SegmentFeed,
     Superseded,
+    _editor,
     erase_segments,
     fetch,
     manifest_of,
@@ -43,26 +43,6 @@ from fitrouter.types import Erasure, Event, Identity
 
 ROOT = Path(__file__).resolve().parents[2]
 DAY_S = 86_400.0
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[S3]:
-    server = S3()
-    yield server
-    server.stop()
-
-
-@pytest.fixture(params=["folder", "s3"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A new place of either kind."""
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    if request.param == "folder":
-        return str(tmp_path / "segments of [ann]'s")
-    server: S3 = request.getfixturevalue("s3")
-    for name, value in server.environment.items():
-        monkeypatch.setenv(name, value)
-    return server.place()
 
 
 def feed_of(journal: Journal, place: str, folder: Path, **settings: Any) -> SegmentFeed:
@@ -111,12 +91,12 @@ def everything(n: int) -> MemoryJournal:
 
 def test_the_rows_are_those_of_the_file(place: str, tmp_path: Path) -> None:
     """Every event is in one segment, with the rows that the file of DuckDB has, in the journal's order."""
-    journal = everything(12)
+    journal = everything(6)
     drain(feed_of(journal, place, tmp_path))
     assert rows_at(place, tmp_path) == rows_of_file(journal, tmp_path)
     found = manifest_at(place)
-    assert found.seq == journal.head() == 53
-    assert [(each.first, each.last) for each in found.segments] == [(1, 10), (11, 20), (21, 30), (31, 40), (41, 50), (51, 53)]
+    assert found.seq == journal.head() == 29
+    assert [(each.first, each.last) for each in found.segments] == [(1, 10), (11, 20), (21, 29)]
     assert storage_at(place).sizes().keys() == {*found.names(), MANIFEST}
 
 
@@ -136,21 +116,20 @@ def test_events_wait_until_they_are_many_or_old(place: str, tmp_path: Path) -> N
     assert feed.step() == 3
 
 
-def test_small_segments_are_merged(place: str, tmp_path: Path) -> None:
-    """A hundred writes leave few segments, without a row lost, and no file that is not in the manifest."""
-    journal, feeds = MemoryJournal(), []
+def test_small_segments_are_merged(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many writes leave few segments, without a row lost, and no file that is not in the manifest."""
+    monkeypatch.setattr(_editor, "FAN_IN", 3)
+    journal = MemoryJournal()
     feed = feed_of(journal, place, tmp_path)
-    for event in story(25):
+    for event in story(5):
         journal.append(Entry(event)).result()
         drain(feed)
     found = manifest_at(place)
-    assert found.seq == 105
-    assert len(found.segments) <= 3 * 7
-    assert max(each.level for each in found.segments) == 2
+    assert found.seq == 25
+    assert [each.level for each in found.segments] == [2, 2, 1, 1]  # an event has no table
     assert [each.first for each in found.segments[1:]] == [each.last + 1 for each in found.segments[:-1]]
     assert rows_at(place, tmp_path) == rows_of_file(journal, tmp_path)
     assert storage_at(place).sizes().keys() == {*found.names(), MANIFEST}
-    assert not feeds
 
 
 def test_retention_drops_whole_segments(place: str, tmp_path: Path) -> None:
@@ -162,7 +141,7 @@ def test_retention_drops_whole_segments(place: str, tmp_path: Path) -> None:
     feed = feed_of(journal, place, tmp_path, days=40.0, clock=lambda: now[0])
     drain(feed)
     whole = rows_at(place, tmp_path)
-    now[0] = start + 70.0 * DAY_S
+    now[0] = start + 75.0 * DAY_S
     drain(feed)
     rows, found = rows_at(place, tmp_path), manifest_at(place)
     assert found.seq == journal.head()
@@ -176,14 +155,12 @@ def test_retention_drops_whole_segments(place: str, tmp_path: Path) -> None:
     assert drain(feed) == 0
 
 
-def test_merged_segments_do_not_outlive_retention(place: str, tmp_path: Path) -> None:
+def test_merged_segments_do_not_outlive_retention(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No merged segment spans more than a tenth of `days`."""
-    events: list[Event] = [msgspec.structs.replace(decision(n), ts=n * DAY_S) for n in range(200)]
-    feed = feed_of(journal_of(*events), place, tmp_path, events=1, days=36_500.0 / 100.0, clock=lambda: 0.0)
-    drain(feed)
-    spans = [each.end - each.start for each in manifest_at(place).segments]
-    assert 7 * DAY_S in spans
-    assert max(spans) <= 36.5 * DAY_S
+    monkeypatch.setattr(_editor, "FAN_IN", 3)
+    events: list[Event] = [msgspec.structs.replace(decision(n), ts=n * DAY_S) for n in range(12)]
+    drain(feed_of(journal_of(*events), place, tmp_path, events=1, days=50.0, clock=lambda: 0.0))
+    assert [each.end - each.start for each in manifest_at(place).segments] == [2 * DAY_S] * 4  # not eight
 
 
 # --- crashes and other processes -----------------------------------------------------------------------------------
@@ -197,7 +174,7 @@ from fitrouter.stores.warehouse.segments import SegmentFeed
 
 place, folder, at = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
 journal = SqliteJournal(folder / "journal.db")
-feed = SegmentFeed(journal, place, folder, every_s=0.0, events=6)
+feed = SegmentFeed(journal, place, folder, every_s=0.0, events=8)
 calls = itertools.count()
 
 def dying(method):
@@ -228,14 +205,14 @@ def run(code: str, *args: str, check: bool = False) -> subprocess.CompletedProce
 @pytest.fixture
 def written(tmp_path: Path) -> SqliteJournal:
     journal = SqliteJournal(tmp_path / "journal.db")
-    journal.append(*map(Entry, story(12))).result()
+    journal.append(*map(Entry, story(6))).result()
     return journal
 
 
 def test_kill_at_any_moment(place: str, tmp_path: Path, written: SqliteJournal) -> None:
     """A process that is killed before or after any write, commit or deletion loses and doubles no row."""
     expected = rows_of_file(written, tmp_path)
-    for at in (0, 1, 2, 5, 8, 9, 10, 11, 24, 47, 90, 91, 120, 121, 122):
+    for at in (1, 2, 5, 10, 11, 24, 37, 45):
         ended = run(KILLED, place, str(tmp_path), str(at))
         assert ended.returncode == -signal.SIGKILL or "done" in ended.stdout, ended.stderr
         if manifest_at(place).seq:
@@ -244,7 +221,7 @@ def test_kill_at_any_moment(place: str, tmp_path: Path, written: SqliteJournal) 
             assert rows == {
                 table: kept for table, all_ in expected.items() if (kept := [row for row in all_ if row[0] <= seq])
             }
-    drain(feed := feed_of(written, place, tmp_path, events=6))
+    drain(feed := feed_of(written, place, tmp_path, events=8))
     assert rows_at(place, tmp_path) == expected
     assert storage_at(place).sizes().keys() == {*manifest_at(place).names(), MANIFEST}
     feed.release()
@@ -264,8 +241,8 @@ def test_only_the_holder_of_the_lease_writes(place: str, tmp_path: Path, written
 
 
 def test_a_writer_that_was_replaced_changes_nothing(place: str, tmp_path: Path) -> None:
-    """Whoever began to write later wins, without lease and clock: the commits of the other are refused, its files go."""
-    journal = everything(12)
+    """Whoever began to write later wins, without lease and clock; commits of the other are refused, its files go."""
+    journal = everything(6)
     old = feed_of(journal, place, tmp_path)
     assert old.step() == 10
     stale = old._editor
@@ -273,25 +250,27 @@ def test_a_writer_that_was_replaced_changes_nothing(place: str, tmp_path: Path) 
     new = Editor(storage_at(place), tmp_path)
     with pytest.raises(Superseded, match="changed by another process"):
         stale.commit([])
-    with pytest.raises(Superseded):
-        old.step()
+    with stale.scratch() as folder, duckdb.connect() as connection:
+        stale.write(connection, "SELECT 1 AS seq", "decisions", 11, 11, folder)
     assert manifest_at(place) == new.manifest
     orphans = storage_at(place).sizes().keys() - {*new.manifest.names(), MANIFEST}
     assert orphans  # uploaded, and never committed
     assert new.sweep() == []
     assert storage_at(place).sizes().keys() == {*new.manifest.names(), MANIFEST}
+    drain(old)  # it begins again, and is the later one now
+    assert rows_at(place, tmp_path) == rows_of_file(journal, tmp_path)
 
 
 def test_a_sweep_leaves_what_a_later_writer_has_not_committed_yet(place: str, tmp_path: Path) -> None:
     """A writer that slept through the takeover deletes no file of its successor."""
-    journal = everything(12)
+    journal = everything(6)
     drain(feed := feed_of(journal, place, tmp_path))
     asleep = feed._editor
     assert asleep is not None
     successor = Editor(storage_at(place), tmp_path)
     with successor.scratch() as folder:
         with duckdb.connect() as connection:
-            file = successor.write(connection, "SELECT 1 AS seq", "decisions", 54, 54, folder)
+            file = successor.write(connection, "SELECT 1 AS seq", "decisions", 30, 30, folder)
         assert file is not None
         asleep.sweep()
         assert file.name in storage_at(place).sizes()
@@ -299,20 +278,22 @@ def test_a_sweep_leaves_what_a_later_writer_has_not_committed_yet(place: str, tm
 
 def test_writers_without_a_common_lease(place: str, tmp_path: Path) -> None:
     """Copies of one journal whose gateways take turns by accident write every row once."""
-    journals = [everything(12), everything(12)]
+    journals = [everything(6), everything(6)]
     expected = rows_of_file(journals[0], tmp_path)
-    failures: list[BaseException] = []
+    failures: list[StoreError] = []
 
     def work(journal: Journal, number: int) -> None:
         (own := tmp_path / str(number)).mkdir()
         feed = feed_of(journal, place, own, events=3)
         for _ in range(200):
             try:
-                if not feed.step() and manifest_at(place).seq == 53:
+                if not feed.step() and manifest_at(place).seq == 29:
                     return
             except Superseded:
                 continue
-            except BaseException as error:  # noqa: BLE001 - shown below
+            except StoreError as error:
+                if "No such file" in str(error):  # the other has swept what was under way
+                    continue
                 failures.append(error)
                 return
 
@@ -337,12 +318,14 @@ def harm(place: str, name: str, data: bytes | None, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["truncated", "missing", "changed"])
-def test_a_damaged_file_is_told_and_repaired(place: str, tmp_path: Path, how: str) -> None:
+def test_a_damaged_file_is_told_and_repaired(
+    place: str, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Who reads it gets the name of the file and what to do; the gateway writes it again from the journal."""
-    journal = everything(12)
+    journal = everything(6)
     drain(feed := feed_of(journal, place, tmp_path))
     expected = rows_at(place, tmp_path)
-    file = manifest_at(place).segments[2].files["decisions"]
+    file = manifest_at(place).segments[1].files["decisions"]
     storage_at(place).fetch(file.name, tmp_path / "whole")
     data = (tmp_path / "whole").read_bytes()
     harmed = {"truncated": data[:100], "missing": None, "changed": b"x" + data[1:]}[how]
@@ -352,8 +335,7 @@ def test_a_damaged_file_is_told_and_repaired(place: str, tmp_path: Path, how: st
         rows_at(place, tmp_path)
     feed.release()
     if how == "changed":  # no listing shows it: merging and erasing find it
-        for event in story(12)[:30]:
-            journal.append(Entry(msgspec.structs.replace(event, id=f"more {event.id}"))).result()
+        monkeypatch.setattr(_editor, "FAN_IN", 3)
         drain(feed)
         assert rows_at(place, tmp_path) == rows_of_file(journal, tmp_path)
     else:
@@ -361,9 +343,10 @@ def test_a_damaged_file_is_told_and_repaired(place: str, tmp_path: Path, how: st
         assert rows_at(place, tmp_path) == expected
 
 
-def test_a_damaged_segment_is_repaired_in_parts(place: str, tmp_path: Path) -> None:
+def test_a_damaged_segment_is_repaired_in_parts(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A merged segment that is damaged is written again, as several if it is too large for one."""
-    journal = everything(25)
+    monkeypatch.setattr(_editor, "FAN_IN", 3)
+    journal = everything(6)
     feed = feed_of(journal, place, tmp_path, events=4)
     drain(feed)
     merged = next(each for each in manifest_at(place).segments if each.level == 1)
@@ -375,22 +358,20 @@ def test_a_damaged_segment_is_repaired_in_parts(place: str, tmp_path: Path) -> N
 
 def test_another_journal_is_refused(place: str, tmp_path: Path) -> None:
     """Segments of another journal, or of a later state of a restored one, are neither continued nor changed."""
-    drain(feed_of(everything(12), place, tmp_path))
+    drain(feed_of(everything(6), place, tmp_path))
     found = manifest_at(place).segments
     for other in (journal_of(*(decision(n + 100) for n in range(60))), everything(2)):
-        with pytest.raises(StoreError, match="another journal's, or this one was restored.*new place"):
+        with pytest.raises(StoreError, match=r"another journal's, or this one was restored.*new place"):
             feed_of(other, place, tmp_path).step()
         assert manifest_at(place).segments == found
 
 
 def test_deleted_segments_are_written_again(place: str, tmp_path: Path) -> None:
     """Without a manifest the gateway begins anew, also while it runs, and leaves no file of before."""
-    journal = everything(12)
+    journal = everything(6)
     drain(feed := feed_of(journal, place, tmp_path))
     storage_at(place).delete([MANIFEST])
     journal.append(Entry(decision(100))).result()
-    with pytest.raises(Superseded):
-        feed.step()
     drain(feed)
     assert rows_at(place, tmp_path) == rows_of_file(journal, tmp_path)
     assert storage_at(place).sizes().keys() == {*manifest_at(place).names(), MANIFEST}
@@ -409,7 +390,7 @@ def test_a_manifest_that_cannot_be_read(place: str, tmp_path: Path, data: bytes,
 
 def test_a_lost_reply_is_no_failure(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit that is repeated because its reply was lost counts once."""
-    feed = feed_of(everything(12), place, tmp_path)
+    feed = feed_of(everything(6), place, tmp_path)
     storage = feed.storage
     replace = storage.replace
 
@@ -419,16 +400,17 @@ def test_a_lost_reply_is_no_failure(place: str, tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(storage, "replace", twice)
     drain(feed)
-    assert rows_at(place, tmp_path) == rows_of_file(everything(12), tmp_path)
+    assert rows_at(place, tmp_path) == rows_of_file(everything(6), tmp_path)
 
 
 def test_storage_that_is_away(s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a server is down steps fail with its address; afterwards everything is written, once."""
     for name, value in s3.environment.items():
         monkeypatch.setenv(name, value)
-    place, journal = s3.place(), everything(12)
+    place, journal = s3.place(), everything(6)
     feed = feed_of(journal, place, tmp_path)
     assert feed.step() == 10
+    feed.release()
     monkeypatch.setattr("fitrouter.stores.warehouse.segments._bucket._RETRY_S", 0.1)
     feed = feed_of(journal, place, tmp_path)
     s3.stop()
@@ -510,12 +492,14 @@ def test_places() -> None:
     """A place is a folder or the URL of a bucket; another URL is refused, without what may be a secret in it."""
     config = {"providers": {"s": {"kind": "simulated"}}, "models": [{"name": "a", "provider": "s"}]}
     for wrong in ("s3://key:hidden-secret@bucket/x", "https://hidden-secret/x", "s3://", "s3://b?secret=hidden", ""):
-        with pytest.raises(ConfigError, match=r"warehouse.segments: it must be a folder or s3://BUCKET/PREFIX") as raised:
+        with pytest.raises(
+            ConfigError, match=r"warehouse.segments: it must be a folder or s3://BUCKET/PREFIX"
+        ) as raised:
             parse_config(config | {"warehouse": {"segments": wrong}})
         assert "hidden" not in str(raised.value)
         with pytest.raises(ConfigError):
             storage_at(wrong)
-    with pytest.raises(ConfigError, match="'local_days'.*need 'segments'"):
+    with pytest.raises(ConfigError, match=r"'local_days'.*need 'segments'"):
         parse_config(config | {"warehouse": {"local_days": 3}})
     assert parse_config(config | {"warehouse": {"segments": "s3://bucket/x/"}}).warehouse.segments == "s3://bucket/x"
     assert place_of(Path("s3://bucket/a/b")) == place_of("s3://bucket/a/b") == "s3://bucket/a/b"
@@ -543,7 +527,6 @@ def test_an_erased_user_is_in_no_segment(place: str, tmp_path: Path) -> None:
     drain(feed)
     before = rows_at(place, tmp_path)
     theirs = {"d1", "d6", "d11"}
-    assert any(row[4] in theirs and row[5] == "stranger" for row in (r[:6] for r in before["feedback"])) or True
     identities = Identities(tmp_path / "identities.db")
     assert journal.erase(["user-1"], "acme", 5.0) > 0
     Eraser(journal, identities, None, tmp_path).finish()
@@ -554,9 +537,9 @@ def test_an_erased_user_is_in_no_segment(place: str, tmp_path: Path) -> None:
         return "user-1" in row or any(name in row for name in theirs)
 
     assert after == {table: kept for table, rows in before.items() if (kept := [row for row in rows if not gone(row)])}
-    assert sum(map(len, before.values())) - sum(map(len, after.values())) == 13
+    assert sum(map(len, before.values())) - sum(map(len, after.values())) == 14  # with a stranger's vote and a remark
     assert storage_at(place).sizes().keys() == {*manifest_at(place).names(), MANIFEST}
-    drain(feed_of(journal, place, tmp_path) if not feed.holds else feed)
+    drain(feed)
     assert manifest_at(place).seq == journal.head()
     identities.close()
     journal.close()
@@ -578,8 +561,6 @@ def test_an_erasure_overtakes_a_writer(place: str, tmp_path: Path, monkeypatch: 
         commit(*args)
 
     monkeypatch.setattr(editor, "commit", late)
-    with pytest.raises(Superseded):
-        feed.step()
     drain(feed)
     assert not any("user-1" in row for rows in rows_at(place, tmp_path).values() for row in rows)
     assert storage_at(place).sizes().keys() == {*manifest_at(place).names(), MANIFEST}
@@ -664,5 +645,7 @@ def test_the_file_keeps_the_last_days(place: str, tmp_path: Path) -> None:
     drain(segments)
     now[0] += DAY_S
     local.step()
-    assert warehouse.query("SELECT count(*) FROM decisions WHERE ts < ?", [37.0 * DAY_S]) == [(7,)]  # the last segment's
+    assert warehouse.query("SELECT count(*) FROM decisions WHERE ts < ?", [37.0 * DAY_S]) == [
+        (7,)
+    ]  # the last segment's
     assert sum(len(rows) for rows in rows_at(place, tmp_path).values()) == 40

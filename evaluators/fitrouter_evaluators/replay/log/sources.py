@@ -113,7 +113,8 @@ def open_log(path: Path, *, features: bool = True, whole: bool = False) -> Itera
     else:
         raise ConfigError(
             f"there is no log at {str(path)!r}; give a warehouse (fitrouter.duckdb), a journal (journal.db), a folder "
-            "with one of them, segments (a folder, or s3://BUCKET/PREFIX), or a folder with decisions.parquet, executions.parquet, scores.parquet, feedback.parquet"
+            "with one of them, segments (a folder, or s3://BUCKET/PREFIX), or a folder with decisions.parquet, "
+            "executions.parquet, scores.parquet, feedback.parquet"
         )
     with source as log:
         yield log._replace(place=f"{log.place}{note}")

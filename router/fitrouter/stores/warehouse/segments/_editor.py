@@ -1,7 +1,7 @@
 """Changes of segments: each writes new files, then commits a manifest that names them, then deletes the old ones.
 
-A process that ends in between leaves files that no manifest names, and `sweep` deletes them. Who begins to edit commits a
-new version first. From then on the commits of everybody who began earlier are refused, and the names of their files,
+A process that ends in between leaves files that no manifest names, and `sweep` deletes them. Who begins to edit commits
+a new version first. From then on the commits of everybody who began earlier are refused, and the names of their files,
 which have the version, are never those of files that count: no lease and no clock has to be right for that.
 """
 
@@ -22,7 +22,7 @@ import msgspec
 
 from fitrouter.errors import StoreError
 from fitrouter.stores._files import make_folder
-from fitrouter.stores.warehouse.segments._manifest import File, Manifest, Segment, manifest_of, replace_manifest
+from fitrouter.stores.warehouse.segments._manifest import File, Segment, manifest_of, replace_manifest
 from fitrouter.stores.warehouse.segments._places import noted_places, storage_at
 from fitrouter.stores.warehouse.segments._storage import Missing, Storage, Superseded
 
@@ -67,7 +67,8 @@ class Editor:
     def __init__(self, storage: Storage, folder: Path) -> None:
         self.storage, self._folder = storage, folder
         found = manifest_of(storage)
-        self.manifest = msgspec.structs.replace(found.manifest, version=found.manifest.version + 1)
+        last = found.manifest.version if found.tag else max(map(_version, storage.sizes()), default=0)
+        self.manifest = msgspec.structs.replace(found.manifest, version=last + 1)
         self._tag = replace_manifest(storage, self.manifest, found.tag).tag
 
     @contextmanager
@@ -138,9 +139,7 @@ class Editor:
                     files[table] = file
                 for path in paths:
                     path.unlink()
-        self.commit(
-            [*segments[:i], msgspec.structs.replace(merged, files=files), *segments[i + FAN_IN :]]
-        )
+        self.commit([*segments[:i], msgspec.structs.replace(merged, files=files), *segments[i + FAN_IN :]])
         return True
 
     def drop(self, before: float) -> bool:
@@ -151,7 +150,7 @@ class Editor:
             if each.end < before and not files.keys() <= {*KEPT}:
                 files, dropped = {table: file for table, file in files.items() if table in KEPT}, True
                 rows = sum(file.rows for file in files.values())
-                each = msgspec.structs.replace(each, files=files, events=rows, level=0)  # noqa: PLW2901
+                each = msgspec.structs.replace(each, files=files, events=rows, level=0)
             if files:
                 kept.append(each)
         if dropped:
@@ -200,12 +199,7 @@ class Editor:
     def sweep(self) -> list[Segment]:
         """Delete what interrupted processes left; returns the segments with a missing or truncated file."""
         sizes, named = self.storage.sizes(), self.manifest.names()
-        left = [
-            name
-            for name in sizes.keys() - named.keys()
-            if (found := _VERSION.search(name)) and int(found[1]) <= self.manifest.version
-        ]
-        if left:
+        if left := [n for n in sizes.keys() - named.keys() if 0 < _version(n) <= self.manifest.version]:
             self.storage.delete(sorted(left))
         for path in self._folder.glob(f"{_SCRATCH}*"):
             if time.time() - path.stat().st_mtime > _STALE_S:
@@ -309,6 +303,12 @@ def parquet(*paths: Path) -> str:
     """Files as a table of SQL."""
     names = ", ".join("'" + glob.escape(str(path)).replace("'", "''") + "'" for path in paths)
     return f"read_parquet([{names}], union_by_name=true, hive_partitioning=false)"
+
+
+def _version(name: str) -> int:
+    """The version in the name of a file; 0 for other files."""
+    found = _VERSION.search(name)
+    return int(found[1]) if found else 0
 
 
 def _changed(segment: Segment, changed: Mapping[str, File | None]) -> Segment:

@@ -18,6 +18,7 @@ from fitrouter.stores.warehouse._warehouse import insert
 from fitrouter.stores.warehouse.segments._editor import Damaged, Editor, database
 from fitrouter.stores.warehouse.segments._manifest import MANIFEST, Manifest, Segment
 from fitrouter.stores.warehouse.segments._places import note_place, storage_at
+from fitrouter.stores.warehouse.segments._storage import Superseded
 from fitrouter.types import Erasure
 
 EVENTS = 50_000
@@ -90,7 +91,11 @@ class SegmentFeed:
                 self._editor = None
                 return 0
             try:
-                return self._change()
+                try:
+                    return self._change()
+                except Superseded:  # by an erasure; or by a gateway that had the lease before
+                    self._editor = None
+                    return self._change()
             except BaseException:
                 self._editor = None  # what is committed is read again
                 raise
@@ -194,4 +199,3 @@ class SegmentFeed:
             made = [msgspec.structs.replace(made[0], last=segment.last, level=segment.level)]
         others = [each for each in editor.manifest.segments if each.first != segment.first]
         editor.commit([*others, *(each for each in made if each.files)])
-

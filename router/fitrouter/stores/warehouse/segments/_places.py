@@ -57,4 +57,3 @@ def noted_places(folder: Path) -> list[str]:
         return (folder / PLACES).read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         return []
-
