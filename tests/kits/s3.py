@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,23 +54,3 @@ class S3:
             region_name=KEYS["AWS_REGION"],
         ).create_bucket(Bucket=name)
         return f"s3://{name}/logs/fitrouter"
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[S3]:
-    server = S3()
-    yield server
-    server.stop()
-
-
-@pytest.fixture(params=["folder", "s3"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A new place of either kind."""
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    if request.param == "folder":
-        return str(tmp_path / "segments of [ann]'s")
-    server: S3 = request.getfixturevalue("s3")
-    for name, value in server.environment.items():
-        monkeypatch.setenv(name, value)
-    return server.place()

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import pytest
 from tests.kits.replay_story import assert_same, story, write_folder
-from tests.kits.s3 import place, s3  # noqa: F401 - fixtures
 from typer.testing import CliRunner
 
 from fitrouter.errors import ConfigError

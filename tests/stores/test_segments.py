@@ -15,7 +15,7 @@ from typing import Any
 import duckdb
 import msgspec
 import pytest
-from tests.kits.s3 import KEYS, S3, place, s3  # noqa: F401 - fixtures
+from tests.kits.s3 import KEYS, S3
 from tests.stores.test_erasure import SECRETS, filled, opened, tokens
 from tests.stores.test_warehouse import decision, execution, feedback, journal_of, story
 
