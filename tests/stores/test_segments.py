@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import resource
 import shutil
@@ -16,11 +17,13 @@ import duckdb
 import msgspec
 import pytest
 from tests.kits.s3 import KEYS, S3
-from tests.stores.test_erasure import SECRETS, filled, opened, tokens
+from tests.stores.test_erasure import SECRETS, ZOE, filled, lived, opened, settings, tokens
 from tests.stores.test_warehouse import decision, execution, feedback, journal_of, story
 
-from fitrouter.config import parse_config
+from fitrouter.config import WarehouseConfig, parse_config
 from fitrouter.errors import ConfigError, MissingExtra, StoreError
+from fitrouter.hooks import Hooks, Notice, Trouble
+from fitrouter.router import Router
 from fitrouter.stores.erasure import Eraser
 from fitrouter.stores.identities import Identities
 from fitrouter.stores.journal import Entry, Journal, MemoryJournal, SqliteJournal, digest_of
@@ -649,3 +652,38 @@ def test_the_file_keeps_the_last_days(place: str, tmp_path: Path) -> None:
         (7,)
     ]  # the last segment's
     assert sum(len(rows) for rows in rows_at(place, tmp_path).values()) == 40
+
+
+# --- in a router ---------------------------------------------------------------------------------------------------
+
+
+def test_answers_go_on_while_storage_is_away(s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A router answers, learns and reports the trouble; what was logged meanwhile is written afterwards."""
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("fitrouter.stores.warehouse.segments._bucket._RETRY_S", 0.1)
+    place, notices = s3.place(), list[Notice]()
+    config = settings(tmp_path).model_copy(update={"warehouse": WarehouseConfig(segments=place, every_s=1.0)})
+
+    async def live() -> None:
+        async with Router.from_config(config, hooks=Hooks(notices.append)) as router:
+            (service,) = [each for each in router._services if each.part == "segments"]
+            service.retry_s = service.idle_s = 0.1
+            s3.stop()
+            try:
+                while not any(isinstance(notice, Trouble) and notice.part == "segments" for notice in notices):
+                    await lived(router, [ZOE])
+                assert router.faults() == {}
+            finally:
+                s3.start()
+            head = router._journal.head()
+            while manifest_at(place).seq < head:  # noqa: ASYNC110 - another thread writes it
+                await asyncio.sleep(0.1)
+
+    asyncio.run(asyncio.wait_for(live(), 120.0))
+    journal = SqliteJournal(tmp_path / "journal.db")
+    expected = rows_of_file(journal, tmp_path)
+    for table, rows in rows_at(place, tmp_path).items():
+        assert repr(rows) == repr(expected[table][: len(rows)])  # features of answers are NaN where unknown
+    assert len(rows_at(place, tmp_path)["decisions"]) == len(expected["decisions"])
+    journal.close()
