@@ -6,10 +6,12 @@ import gc
 import math
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.kits.s3 import S3
 
 from fitrouter import router
 from fitrouter.routing import breakers
@@ -50,6 +52,27 @@ def _warehouses_stay_incomplete(request: pytest.FixtureRequest) -> Iterator[None
     """A router that closes does not wait for DuckDB, except in the tests of that law."""
     with mock.patch.object(router, "DRAIN_S", 5.0 if request.module.__name__.endswith("test_failures_told") else 0.0):
         yield
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3]:
+    """A server of S3's protocol."""
+    server = S3()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["folder", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A new place for segments: a folder, and a prefix of a bucket."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    if request.param == "folder":
+        return str(tmp_path / "segments of [ann]'s")
+    server: S3 = request.getfixturevalue("s3")
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    return server.place()
 
 
 def pytest_sessionfinish() -> None:

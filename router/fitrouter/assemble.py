@@ -41,8 +41,9 @@ from fitrouter.stores.erasure import Eraser
 from fitrouter.stores.identities import Identities, TemporaryIdentities
 from fitrouter.stores.journal import Journal, SqliteJournal, UnloggedJournal
 from fitrouter.stores.keys import FILE, read_keys
-from fitrouter.stores.retention import Retention
+from fitrouter.stores.retention import LocalRetention, Retention
 from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
+from fitrouter.stores.warehouse.segments import SegmentFeed
 from fitrouter.types import ModelCard, Prices
 
 
@@ -110,6 +111,12 @@ def assemble(
     if find_spec("duckdb"):  # else the journal has it all, and a later start with DuckDB fills the warehouse from it
         feed = WarehouseFeed(journal, Warehouse(config.data / "fitrouter.duckdb"), clock=clock)
         steps.append(Service("warehouse", feed.step, hooks, idle_s=2.0, full=feed.batch))
+    if (kept := config.warehouse).segments is not None:
+        segments = SegmentFeed(journal, kept.segments, config.data, every_s=kept.every_s, days=kept.days, clock=clock)
+        steps.append(Service("segments", segments.step, hooks, idle_s=2.0, retry_s=30.0))
+        if kept.local_days is not None and feed is not None:
+            local = LocalRetention(segments.storage, feed, kept.local_days, clock)
+            steps.append(Service("retention", local.step, hooks, idle_s=600.0, retry_s=60.0))
     eraser = Eraser(journal, identities, feed, config.data, clock)
     steps.append(Service("erasure", eraser.step, hooks, idle_s=5.0, retry_s=30.0))
     encrypted = config.content == "encrypted"

@@ -524,6 +524,49 @@ class RayReplicasConfig(_Section):
         return self.min if self.max is None else self.max
 
 
+class WarehouseConfig(_Section):
+    """The tables of the log as Parquet files in a folder or a bucket, see [warehouse.md](warehouse.md#segments)."""
+
+    segments: str | None = None
+    """Place of the files: a folder, or `s3://BUCKET/PREFIX`, which needs the extra `s3`; none by default. Keys, region
+    and endpoint come from the environment: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`,
+    `AWS_ENDPOINT_URL`."""
+    every_s: float = Field(default=600.0, ge=1.0, le=86_400.0)
+    """Age in seconds at which an event is written there."""
+    days: float | None = Field(default=None, gt=0.0, le=36_500.0)
+    """Days after which the rows of requests are deleted there, whole files at a time; all stay by default."""
+    local_days: float | None = Field(default=None, gt=0.0, le=36_500.0)
+    """Days after which the rows of requests leave `fitrouter.duckdb`, if they are in the files; all stay by default."""
+
+    @pydantic.field_validator("segments")
+    @classmethod
+    def _place(cls, value: str | None) -> str | None:
+        return None if value is None else segments_place(value)
+
+    @pydantic.model_validator(mode="after")
+    def _placed(self) -> WarehouseConfig:
+        if self.segments is None and self.model_fields_set - {"segments"}:
+            raise ValueError(f"{sorted(self.model_fields_set - {'segments'})} need 'segments', the place of the files")
+        return self
+
+
+_BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9._-]{1,253}[a-z0-9](/[^?#@]*)?")
+
+
+def segments_place(value: str) -> str:
+    """A place of segments, if it is a folder or the URL of a bucket.
+
+    Raises:
+        ValueError: it is neither. The message does not have the value, which may have a password in it.
+    """
+    if not value.strip() or ("://" in value and not _BUCKET.fullmatch(value)):
+        raise ValueError(
+            "it must be a folder or s3://BUCKET/PREFIX; keys and endpoint are no part of it, but come from "
+            "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL in the environment"
+        )
+    return value.rstrip("/") or "/"
+
+
 class RayGatewaysConfig(RayReplicasConfig):
     """Replicas of the gateway."""
 
@@ -592,6 +635,7 @@ class Config(_Section):
     scorer: ScorerConfig = ScorerConfig()
     quiz: QuizConfig = QuizConfig()
     server: ServerConfig = ServerConfig()
+    warehouse: WarehouseConfig = WarehouseConfig()
     ray: RayConfig | None = None
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Seed of the draws."""
@@ -605,7 +649,7 @@ class Config(_Section):
 
     def in_folder(self, folder: Path) -> Config:
         """The same settings with all stores in another folder."""
-        moved = self.model_copy(update={"data": folder})
+        moved = self.model_copy(update={"data": folder, "warehouse": WarehouseConfig()})
         moved._database = ""
         return moved
 
@@ -786,6 +830,7 @@ def _fields_at(loc: tuple[int | str, ...]) -> list[str]:
         "model": ModelConfig,
         "provider": AddedProviderConfig,
         "ray": RayConfig,
+        "warehouse": WarehouseConfig,
         "gateways": RayGatewaysConfig,
         "scorers": RayScorersConfig,
     }
@@ -838,6 +883,10 @@ def load_config(path: str | os.PathLike[str]) -> Config:
         name: provider.model_copy(update={"path": root / provider.path}) if provider.path else provider
         for name, provider in config.providers.items()
     }
+    if config.warehouse.segments is not None and "://" not in config.warehouse.segments:
+        place = str(root / Path(config.warehouse.segments).expanduser())
+        warehouse = config.warehouse.model_copy(update={"segments": place})
+        config = config.model_copy(update={"warehouse": warehouse})
     return config.model_copy(update={"data": root / config.data, "providers": providers})
 
 

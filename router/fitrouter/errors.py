@@ -109,6 +109,7 @@ _EXTRAS = {
     "langchain": ("langchain", "langchain_core", "langgraph"),
     "crewai": ("crewai",),
     "postgres": ("psycopg", "psycopg_pool"),
+    "s3": ("obstore",),
     "int8": ("onnxruntime",),
     "otel": ("opentelemetry",),
     "inspect": ("inspect_ai",),

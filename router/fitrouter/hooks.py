@@ -26,7 +26,7 @@ class Happened(msgspec.Struct, frozen=True):
 class Trouble(msgspec.Struct, frozen=True):
     """A part failed and the request continued without it.
 
-    `part`: journal, learner, scorer, warehouse, encoder, identities, policy.
+    `part`: journal, learner, scorer, warehouse, segments, encoder, identities, policy.
     """
 
     part: str

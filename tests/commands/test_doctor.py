@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from typer.testing import CliRunner
 from fitrouter.config import Config, load_config
 from fitrouter.router import Router
 from fitrouter.stores.journal import SqliteJournal
+from fitrouter.stores.warehouse.segments import MANIFEST, SegmentFeed
 from fitrouter_integrations import _http, cli
+from fitrouter_integrations.commands.setup import check
 
 CONFIG = """\
 encoder: hashing
@@ -112,6 +115,29 @@ def test_what_is_wrong_is_named(config: Config, monkeypatch: pytest.MonkeyPatch)
     found = doctor()[1]
     expected = {"clock": "fault", "rights": "warning", "audit log": "fault", "damaged files": "warning"}
     assert wrong(found) == expected
+
+
+def test_segments_are_looked_at(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How far they are behind the journal, why they cannot be read, and what is not installed for them."""
+    place = tmp_path / "segments"
+    Path("fitrouter.yaml").write_text(CONFIG.format(data=config.data) + f"warehouse: {{segments: {place}}}\n")
+    with closing(SqliteJournal(config.data / "journal.db")) as journal:
+        done(journal.append(*(decision(n) for n in range(5))))
+        feed = SegmentFeed(journal, str(place), config.data, every_s=0.0, events=3)
+        feed.step()
+    code, found = doctor()
+    assert (code, found["segments"]["level"]) == (0, "ok")
+    assert f"{place}: 1, " in found["segments"]["text"]
+    assert "2 events behind the journal" in found["segments"]["text"]
+    (place / MANIFEST).write_text("{")
+    code, found = doctor()
+    assert (code, found["segments"]["level"]) == (1, "fault")
+    assert "is damaged" in found["segments"]["text"]
+    Path("fitrouter.yaml").write_text(CONFIG.format(data=config.data) + "warehouse: {segments: 's3://bucket/x'}\n")
+    monkeypatch.setattr(check, "find_spec", lambda name: None if name == "obstore" else find_spec(name))
+    result = CliRunner().invoke(cli.app, ["config", "check"])
+    assert result.exit_code == 2
+    assert "fitrouter[s3]" in result.output
 
 
 def test_a_damaged_journal_is_told_and_left_as_it_is(config: Config) -> None:

@@ -2,7 +2,8 @@
 
 The first step is one transaction of the journal (`Journal.erase`): the events are gone, running gateways rebuild what
 they learnt, and the erasure is noted as unfinished. What follows can be done again and again, by this process or by the
-next one: identities, open quizzes, the warehouse, the bytes that files still hold in free pages, and quarantined files.
+next one: identities, open quizzes, the warehouse, the bytes that files still hold in free pages, quarantined files, and
+segments, which may be on another machine that is away.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from fitrouter.stores.audit_log import Act, AuditLog
 from fitrouter.stores.identities import Identities
 from fitrouter.stores.journal import Journal, digest_of
 from fitrouter.stores.warehouse import WarehouseFeed
+from fitrouter.stores.warehouse.segments import erase_segments
 
 WAREHOUSE = "fitrouter.duckdb"
 PATIENCE_S = 30.0
@@ -69,6 +71,8 @@ class Eraser:
         self._folder, self._clock = folder, clock
         self._lease = journal.lease("erasure")
         self._mutex = threading.Lock()
+        self._here: set[str] = set()
+        """Digests of which nothing is left in this folder, but perhaps in segments elsewhere."""
 
     def erase(self, tenant: str, user: str, patience_s: float = PATIENCE_S, by: str = "") -> Erased:
         """Erase a user everywhere. Calling again is allowed.
@@ -90,6 +94,7 @@ class Eraser:
         if first and self._folder is not None:
             about = {"tenant": tenant, "user": ", ".join(map(digest_of, first))}
             AuditLog(self._folder).note(Act(ts=self._clock(), act="user erase", by=by, about=about))
+        self._here.clear()
         events = self._journal.erase(first, tenant, self._clock()) if first else 0
         # Those that were written meanwhile, too.
         more = [subject for subject in self._identities.erase(tenant, user) if subject not in first]
@@ -131,6 +136,15 @@ class Eraser:
             time.sleep(0.05)
 
     def _complete(self, pending: dict[str, int], deadline: float) -> None:
+        if not self._here.issuperset(pending):
+            self._complete_here(pending, deadline)
+            self._here.update(pending)
+        if self._folder is not None:
+            erase_segments(self._folder, pending)
+        self._journal.finish(pending)
+        self._here.difference_update(pending)
+
+    def _complete_here(self, pending: dict[str, int], deadline: float) -> None:
         for tenant, user in self._identities.find(lambda subject: digest_of(subject) in pending):
             self._identities.erase(tenant, user)
         self._identities.compact()
@@ -141,7 +155,6 @@ class Eraser:
         for pattern in _ASIDE if self._folder is not None else ():
             for path in self._folder.glob(pattern):  # type: ignore[union-attr]
                 path.unlink(missing_ok=True)
-        self._journal.finish(pending)
 
     def _named(self, folder: Path, digests: Collection[str]) -> None:
         """Delete rows by subject in the files of other parts."""

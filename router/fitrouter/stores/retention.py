@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from fitrouter.stores.journal import SEGMENT, SqliteJournal
 from fitrouter.stores.warehouse import WarehouseFeed
+from fitrouter.stores.warehouse.segments import Storage, manifest_of
 
 _DAY_S = 86_400.0
 
@@ -45,3 +46,34 @@ class Retention:
         if self._feed is not None and not moved:  # which copies the warehouse
             self._feed.prune(self._journal.archived())
         return moved
+
+
+class LocalRetention:
+    """Removes the rows of old requests from the file of DuckDB once segments have them. All methods block.
+
+    Args:
+        storage: of the segments.
+        feed: of the file.
+        days: age of the rows.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self, storage: Storage, feed: WarehouseFeed, days: float, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._storage, self._feed, self._days, self._clock = storage, feed, days, clock
+        self._pruned = 0.0
+
+    def step(self) -> int:
+        """Remove rows, once a day, since it copies the file; returns 0.
+
+        Raises:
+            StoreError: the segments cannot be read, or the file cannot be written. Try again.
+        """
+        now, position = self._clock(), self._feed.position()
+        if position is None or now < self._pruned + _DAY_S:  # another process feeds the file
+            return 0
+        seq = manifest_of(self._storage).manifest.before(now - self._days * _DAY_S)
+        self._feed.prune(min(seq, position))
+        self._pruned = now
+        return 0

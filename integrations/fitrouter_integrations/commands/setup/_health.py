@@ -27,6 +27,7 @@ from fitrouter.stores.erasure import WAREHOUSE
 from fitrouter.stores.keys import FILE as KEYS
 from fitrouter.stores.keys import read_keys
 from fitrouter.stores.warehouse import Warehouse
+from fitrouter.stores.warehouse.segments import EVENTS, manifest_of, storage_at
 from fitrouter_integrations._http import KEY_ENV, NoGateway, call, url_of
 
 Level = Literal["ok", "warning", "fault"]
@@ -267,6 +268,23 @@ def warehouse(data: Path, log: JournalHealth) -> Check:
     if head - seq > BEHIND:
         return warning("warehouse", text, "let a gateway run; see `warehouse` in its log if this does not shrink")
     return ok("warehouse", text)
+
+
+def segments(config: Config, log: Log) -> Iterator[Check]:
+    """The Parquet files in a folder or bucket, if there are any, and how far they are behind the journal."""
+    if (place := config.warehouse.segments) is None:
+        return
+    try:
+        manifest = manifest_of(storage_at(place)).manifest
+    except FitrouterError as error:
+        yield fault("segments", str(error), "mend it as it says; a gateway goes on, and writes them afterwards")
+        return
+    behind, size = log.head - manifest.seq, sum(file.size for file in manifest.names().values())
+    text = f"{place}: {len(manifest.segments)}, {_size(size)}, {max(0, behind)} events behind the journal"
+    if behind > BEHIND + EVENTS:
+        yield warning("segments", text, "let a gateway run; see `segments` in its log if this does not shrink")
+    else:
+        yield ok("segments", text)
 
 
 def identities(data: Path) -> Check:

@@ -45,6 +45,8 @@ def missing_extras(config: Config) -> list[MissingExtra]:
             needs.append(("onnxruntime", f"the encoder {encoder!r}"))
         elif encoder == "minilm" or ("/" in encoder and not Path(encoder).is_dir()):
             needs.append(("sentence_transformers", f"the encoder {encoder!r}"))
+    if "://" in (config.warehouse.segments or ""):
+        needs.append(("obstore", "a warehouse in S3"))
     models = [model.name for model in config.scorer.models if model.kind != "judge"]
     needs += [(module, f"the reward model {name!r}") for name in models for module in ("torch", "transformers")]
     return [MissingExtra.of(module, user) for module, user in needs if find_spec(module) is None]
@@ -70,6 +72,8 @@ def findings(config: Config, environ: Mapping[str, str] | None = None, *, start:
     found += [_server(config, environ), Finding("data", _where(config))]
     if find_spec("duckdb") is None:
         found.append(Finding("warehouse", f"none: {MissingExtra.of('duckdb', 'it')}"))
+    if config.warehouse.segments is not None:
+        found.append(Finding("segments", config.warehouse.segments))
     if not (start and all(finding.ok for finding in found)):  # it would fail for the same reasons
         return [*found[:1], _routing(config, {}), *found[1:]]
     return [*found[:1], _started(config), *found[1:]]

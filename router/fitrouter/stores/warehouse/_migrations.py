@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -43,6 +44,17 @@ def migrate(connection: duckdb.DuckDBPyConnection) -> None:
         if name == missing[-1]:  # a migration that replaces a view drops its comments
             describe(connection)
         connection.commit()
+
+
+@functools.cache
+def tables_sql() -> str:
+    """The statements that create the tables as they are after all migrations, without views and comments."""
+    import duckdb
+
+    with duckdb.connect() as connection:
+        for step in MIGRATIONS.values():
+            step(connection)
+        return "".join(sql for (sql,) in connection.execute("SELECT sql FROM duckdb_tables()").fetchall())
 
 
 @_migration

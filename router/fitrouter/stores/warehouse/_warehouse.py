@@ -138,7 +138,7 @@ class Warehouse:
             last = Position(fresh[-1].seq, fresh[-1].event.id)
             if not (digests := _erased(fresh[0])) or not _knows(connection, digests):
                 connection.begin()
-                _insert(connection, fresh)
+                insert(connection, fresh)
                 connection.execute("UPDATE position SET seq = ?, event_id = ?", list(last))
                 connection.commit()
                 return len(fresh)
@@ -320,7 +320,8 @@ def _position(connection: duckdb.DuckDBPyConnection) -> Position:
     return Position(*row)
 
 
-def _insert(connection: duckdb.DuckDBPyConnection, rows: Sequence[Row]) -> None:
+def insert(connection: duckdb.DuckDBPyConnection, rows: Sequence[Row]) -> None:
+    """Add rows of the journal to the tables, and delete the rows of users whom an earlier version erased in them."""
     cells: defaultdict[str, list[Cells]] = defaultdict(list)
     for row in rows:
         try:
