@@ -246,9 +246,11 @@ FULL_SHARE = "share 1"
 class Grounds(_Logged, frozen=True, kw_only=True):
     """Terms of a decision's predicted ratings at the time, kept to explain it later."""
 
-    terms: tuple[tuple[float, ...], ...]
-    """Summands of the prediction that decided, one row for each arm: population, role_taste, user_taste, correction,
-    role_offset, user_offset."""
+    terms: tuple[tuple[float, ...], ...] = ()
+    """`summands`, unrounded: where personalisation was off, and in logs of earlier versions."""
+    summands: bytes = b""
+    """Of the prediction that decided, float32[6, K]: population, role_taste, user_taste, correction, role_offset,
+    user_offset. They explain; what a pmf is computed from is in the decision, unrounded."""
     features: tuple[str, ...] = ()
     """Names of the response features that moved the predictions most."""
     profile: bytes = b""
@@ -260,6 +262,11 @@ class Grounds(_Logged, frozen=True, kw_only=True):
     calls: tuple[int, ...] = ()
     labels: tuple[int, ...] = ()
     """Calls and labels of each arm, of all users, that had been folded."""
+
+    @property
+    def rows(self) -> Floats:
+        """`summands`, or `terms`, float64[6, K]."""
+        return np.array(self.terms) if self.terms else unpack(self.summands).reshape(6, -1)
 
 
 class Decision(_Event, frozen=True, kw_only=True, tag="decision"):

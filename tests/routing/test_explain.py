@@ -144,7 +144,7 @@ def test_the_terms_sum_to_the_utility(
 
 
 def test_the_parts_are_those_of_the_fit() -> None:
-    """At the moment of the decision nothing is left over: each part is the fit's own, and `since` is nothing."""
+    """At the moment of the decision nothing is left over: each part is the fit's own to the rounding of float32."""
     learner = learnt()
     fit, x = learner.fit, np.array([1.0, 0.3, -0.2, 0.1, 0.4])
     decision = logged(fit, x)
@@ -160,18 +160,18 @@ def test_the_parts_are_those_of_the_fit() -> None:
         row = fit.arms.names[arm]
         h = np.einsum("dh,d->h", fit.arms.profile[row], x)
         role_only = fit.taste(msgspec.structs.replace(ANN, user=None))
-        assert parts["population"] == pytest.approx(float(h @ fit.tastes.population.mean), abs=1e-12)
+        assert parts["population"] == pytest.approx(float(h @ fit.tastes.population.mean), abs=1e-7)
         c = fit.arms.correction[row]
-        assert parts["correction"] == pytest.approx(float(fit.widths.weights @ c @ x), abs=1e-9)
-        assert parts["role_taste"] == pytest.approx(float(h @ (role_only - fit.tastes.population.mean)), abs=1e-9)
-        assert parts["user_taste"] == pytest.approx(float(h @ (fit.taste(ANN) - role_only)), abs=1e-9)
+        assert parts["correction"] == pytest.approx(float(fit.widths.weights @ c @ x), abs=1e-7)
+        assert parts["role_taste"] == pytest.approx(float(h @ (role_only - fit.tastes.population.mean)), abs=1e-7)
+        assert parts["user_taste"] == pytest.approx(float(h @ (fit.taste(ANN) - role_only)), abs=1e-7)
         of_role = role.offset(arm, role.weights_in("role", fit.mixture))
-        assert parts["role_offset"] == pytest.approx(of_role, abs=1e-9)
+        assert parts["role_offset"] == pytest.approx(of_role, abs=1e-7)
         weights = fit.weights(ANN)
         own = user.offset(arm, weights) - weights[0] * of_role
-        assert parts["user_offset"] == pytest.approx(own, abs=1e-9)
-        assert parts["since"] == pytest.approx(0.0, abs=1e-12)
-        assert found.models[k].blind_fit == pytest.approx(float(seen.blind[k]), abs=1e-12)
+        assert parts["user_offset"] == pytest.approx(own, abs=1e-7)
+        assert parts["since"] == pytest.approx(0.0, abs=1e-7)
+        assert found.models[k].blind_fit == pytest.approx(float(seen.blind[k]), abs=1e-7)
     sums(found)
 
 
@@ -466,11 +466,15 @@ def test_the_logged_grounds_explain_without_a_model() -> None:
     then, now = explain([decision]), explain([decision], fit)
     sums(then)
     for one, other in zip(then.models, now.models, strict=True):
-        assert one.rating == pytest.approx(other.rating, abs=1e-12)
-        assert one.blind_fit == pytest.approx(other.blind_fit, abs=1e-12)
+        assert one.rating == pytest.approx(other.rating, abs=1e-7)
+        assert one.blind_fit == pytest.approx(other.blind_fit, abs=1e-7)
     assert then.contrast is not None
     assert then.contrast.features[0].name == "length"
     assert "b is 0.16 behind because it writes longer than this user likes (−0.16)" in text_of(then)
+    assert decision.grounds is not None
+    rows = decision.grounds.rows.tolist()
+    earlier = msgspec.structs.replace(decision.grounds, summands=b"", terms=tuple(map(tuple, rows)))  # another format
+    assert explain([msgspec.structs.replace(decision, grounds=earlier)]) == then
     off = msgspec.structs.replace(decision, personal=(0.9, 0.1), grounds=grounds_by(fit, decision))
     assert explain([off]).leader is not None
 

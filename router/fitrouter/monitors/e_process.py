@@ -11,18 +11,20 @@ theory and asymptotic confidence sequences".
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import msgspec
 import numpy as np
 
 from fitrouter.types import Floats
 
-STAKES = np.array([0.06, 0.15, 0.3, 0.55, 0.9])
+STAKES = (0.06, 0.15, 0.3, 0.55, 0.9)
 """Bets as shares of the largest one that cannot lead to a loss of everything; the wealth is spread over them."""
 WEALTH_CAP = 1e100
 """Upper bound of the wealth. A capped e-process is still an e-process, and it stays finite."""
 
 
+@lru_cache(maxsize=4096)
 def unstaked(n: int) -> float:
     """Share of the initial wealth that is not staked yet after n observations.
 
@@ -80,11 +82,21 @@ class MixtureEProcess:
         return True
 
 
-class EProcess(MixtureEProcess):
-    """An e-process against the hypothesis that no observation has a mean above 0 given the past."""
+class EProcess:
+    """An e-process against the hypothesis that no observation has a mean above 0 given the past.
+
+    `MixtureEProcess` over `STAKES`, in plain numbers: arrays of five cost more than they spare.
+    """
 
     def __init__(self) -> None:
-        super().__init__(np.full(len(STAKES), 1.0 / len(STAKES)))
+        self.n = 0
+        self.staked = [0.0] * len(STAKES)
+        """Staked wealth of each stake, in units of its share."""
+
+    @property
+    def value(self) -> float:
+        """The e-value; 1 at the start."""
+        return unstaked(self.n) + math.fsum(self.staked) / len(STAKES)
 
     def bet(self, x: float, low: float) -> None:
         """Bet on one observation.
@@ -93,7 +105,22 @@ class EProcess(MixtureEProcess):
             x: the observation; its mean given the past is ≤ 0 under the hypothesis.
             low: a lower bound of x (negative) that was known before it.
         """
-        self.multiply(1.0 + STAKES * max(x / -low, -1.0))
+        enters, payoff = unstaked(self.n) - unstaked(self.n + 1), max(x / -low, -1.0)
+        wealth = [(one + enters) * (1.0 + stake * payoff) for one, stake in zip(self.staked, STAKES, strict=True)]
+        self.staked = wealth if max(wealth) <= WEALTH_CAP else [min(one, WEALTH_CAP) for one in wealth]
+        self.n += 1
+
+    def dump(self) -> bytes:
+        """The state as float64 bytes."""
+        return np.array([float(self.n), *self.staked]).tobytes()
+
+    def load(self, payload: bytes) -> bool:
+        """Restore a state that `dump` returned. False, and unchanged, if the bytes are damaged or inconsistent."""
+        found = MixtureEProcess(np.full(len(STAKES), 1.0 / len(STAKES)))
+        if not found.load(payload):
+            return False
+        self.n, self.staked = found.n, found.staked.tolist()
+        return True
 
 
 class Moments(msgspec.Struct, array_like=True):

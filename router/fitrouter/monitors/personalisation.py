@@ -23,10 +23,10 @@ and each switching on again is wrong with probability at most α.
 from __future__ import annotations
 
 import math
+from operator import mul, truediv
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
-import numpy as np
 
 from fitrouter.identity import role_key
 from fitrouter.monitors.e_process import EProcess
@@ -144,24 +144,25 @@ class PersonalisationMonitor(Projection):
         K = len(decision.eligible)
         if not decision.mode.drawn or not (0.0 <= y <= 1.0) or not len(personal) == len(blind) == K:
             return
-        p, delta = np.array(decision.probs), np.array(personal) - np.array(blind)
-        if len(p) != K or not p.min() > 0.0 or decision.chosen not in decision.eligible:
+        p, delta = decision.probs, [after - before for after, before in zip(personal, blind, strict=True)]
+        if len(p) != K or not min(p) > 0.0 or decision.chosen not in decision.eligible:
             return
-        m = np.clip(np.array(decision.mean), 0.0, 1.0) if len(decision.mean) == K else np.full(K, 0.5)
-        if not (np.isfinite(delta).all() and np.isfinite(m).all()):
+        m = [min(max(mean, 0.0), 1.0) for mean in decision.mean] if len(decision.mean) == K else [0.5] * K
+        if not all(map(math.isfinite, (*delta, *m))):
             return
         a = decision.eligible.index(decision.chosen)
-        direct, weight = float((delta * m).sum()), delta / p
-        z = float(weight[a]) * (y - float(m[a])) + direct
+        direct, weight = math.fsum(map(mul, delta, m)), list(map(truediv, delta, p))
+        z = weight[a] * (y - m[a]) + direct
         # Bounds of z over all draws and labels, known before the draw as betting requires.
-        low = direct + float(np.minimum(-weight * m, weight * (1.0 - m)).min())
-        high = direct + float(np.maximum(-weight * m, weight * (1.0 - m)).max())
-        self._squares = self._squares[0] + (y - float(m[a])) ** 2, self._squares[1] + 1.0
+        ends = [(-w * mean, w * (1.0 - mean)) for w, mean in zip(weight, m, strict=True)]
+        low, high = direct + min(map(min, ends)), direct + max(map(max, ends))
+        spread = math.fsum(map(mul, delta, weight))
+        self._squares = self._squares[0] + (y - m[a]) ** 2, self._squares[1] + 1.0
         for scope in self._scopes(role_key(decision.identity)):
             totals = scope.totals
             totals.n += 1
             totals.gain += z
-            totals.spread += float((delta * weight).sum())
+            totals.spread += spread
             # A bound of at least 1 limits the stakes; without it, negligible differences would become significant.
             scope.bets["value_up"].bet(z, min(low, -1.0))
             scope.bets["value_down"].bet(-z, min(-high, -1.0))

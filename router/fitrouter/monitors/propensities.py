@@ -64,25 +64,27 @@ class Propensities(Projection):
 
     def observe(self, decision: Decision) -> None:
         """Test one decision. One that was not drawn is skipped, and so is an invalid pmf, which `audit` reports."""
-        q = np.array(decision.probs)
+        q = decision.probs
         if not decision.mode.drawn or len(q) != len(decision.eligible) or decision.chosen not in decision.eligible:
             return
         chosen = decision.eligible.index(decision.chosen)
-        if not (np.isfinite(q).all() and q.min() >= 0.0 and q[chosen] > 0.0 and abs(float(q.sum()) - 1.0) < 1e-6):
+        total = math.fsum(q) if all(map(math.isfinite, q)) else math.nan
+        if not (min(q) >= 0.0 and q[chosen] > 0.0 and abs(total - 1.0) < 1e-6):
             return
-        possible = q[q > 0.0]
-        p, K = float(q[chosen]), len(possible)
+        possible = [each for each in q if each > 0.0]
+        p, K = q[chosen], len(possible)
         self.n += 1
         self._inverse += 1.0 / (K * p)
         if K == 1:
             return
         # q' = (1 − ε) q + ε/K is ≥ 0 for ε ≥ −r / (1 − r), with r = K min q ≤ 1.
-        least = min(float(possible.min()) * K, 0.5)
+        least = min(min(possible) * K, 0.5)
         epsilon = np.where(EPSILON < 0.0, EPSILON * least / (1.0 - least), EPSILON)
         self._uniform.multiply(1.0 + epsilon * (1.0 / (K * p) - 1.0))
         logs = np.log(possible)
-        self._sharp.multiply(np.exp((BETA - 1.0) * math.log(p)) / np.exp(np.multiply.outer(BETA, logs)).sum(axis=1))
-        self._arm.multiply(self._tilted(decision.eligible, q, chosen))
+        sums = np.add.reduce(np.exp(np.multiply.outer(BETA, logs)), axis=1)
+        self._sharp.multiply(np.exp((BETA - 1.0) * math.log(p)) / sums)
+        self._arm.multiply(self._tilted(decision.eligible, np.array(q), chosen))
 
     def _tilted(self, eligible: tuple[str, ...], q: Floats, chosen: int) -> Floats:
         """q'(chosen) / q(chosen) of the `arm` family, float64[ARMS · G]; 1 for arms that are not eligible."""

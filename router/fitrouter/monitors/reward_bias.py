@@ -16,13 +16,14 @@ that joins as the K-th adds α/K. A flagged arm stays flagged, and is left out o
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from operator import mul
 from typing import NamedTuple
 
 import msgspec
-import numpy as np
 
 from fitrouter.monitors.e_process import EProcess, Moments
-from fitrouter.types import Floats, Projection
+from fitrouter.types import Projection
 
 ARMS, ROLES, CLUSTERS = 512, 32, 64
 """Arms, roles and clusters with statistics of their own, in order of appearance."""
@@ -156,21 +157,19 @@ class RewardBiasMonitor(Projection):
     def _baseline(self, arm: str) -> _Baseline | None:
         """Random-effects estimates over the other arms; None if they have too few labels."""
         others = [level for name, level in self._levels.items() if name != arm and name not in self._raised and level.n]
-        n = np.array([level.n for level in others], dtype=np.float64)
-        if n.sum() < ENOUGH:
+        if sum(level.n for level in others) < ENOUGH:
             return None
         noise = (5.0 * NOISE + self._noise[0]) / (5.0 + self._noise[1])
-        mean = np.array([level.mean for level in others])
-        error = noise / np.minimum(n, MEMORY)
+        mean, error = [level.mean for level in others], [noise / min(level.n, MEMORY) for level in others]
         prior = self.params.ordinary**2
-        centre, _ = _pool(mean, prior + error)
+        centre, _ = _pool(mean, [1.0 / (prior + e) for e in error])
         # The contribution of each arm to s² is clipped: one outlier must not make other outliers look ordinary.
-        apart = np.minimum(np.maximum((mean - centre) ** 2 - error, 0.0), 9.0 * prior)
+        apart = [min(max((m - centre) ** 2 - e, 0.0), 9.0 * prior) for m, e in zip(mean, error, strict=True)]
         seen = self.params.ordinary_arms + float(len(others) - 1)
-        spread = (self.params.ordinary_arms * prior + float(apart.sum())) / seen
-        centre, precision = _pool(mean, spread + error)
-        weights = 1.0 / (spread + error)
-        own = math.sqrt(float((weights * weights * error).sum())) / precision
+        spread = (self.params.ordinary_arms * prior + math.fsum(apart)) / seen
+        weights = [1.0 / (spread + e) for e in error]
+        centre, precision = _pool(mean, weights)
+        own = math.sqrt(math.fsum(w * w * e for w, e in zip(weights, error, strict=True))) / precision
         return _Baseline(centre, own, math.sqrt(spread + 1.0 / precision))
 
     # --- reading ---
@@ -242,8 +241,7 @@ class RewardBiasMonitor(Projection):
         return True
 
 
-def _pool(mean: Floats, variance: Floats) -> tuple[float, float]:
+def _pool(mean: Sequence[float], weights: Sequence[float]) -> tuple[float, float]:
     """Precision-weighted mean, and the total precision."""
-    weights = 1.0 / variance
-    precision = float(weights.sum())
-    return float((mean * weights).sum()) / precision, precision
+    precision = math.fsum(weights)
+    return math.fsum(map(mul, mean, weights)) / precision, precision

@@ -16,14 +16,12 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fitrouter.posterior.gaussian import GaussianUpdate, change
 from fitrouter.types import Floats
 
 Rows: TypeAlias = NDArray[np.intp] | slice
@@ -308,10 +306,12 @@ class Arms:
         seen = np.einsum("cij,j->ci", self.corrections[k], x)
         return seen[:, :-1], seen[:, -1], np.einsum("ci,i->c", seen[:, :-1], x)
 
-    def correct(self, k: int, gains: Floats, updates: Sequence[GaussianUpdate]) -> None:
-        """Update c at every width; `gains` is S x."""
-        for state, gain, update in zip(self.corrections[k], gains, updates, strict=True):
-            state -= change(gain, update)
+    def correct(self, k: int, gains: Floats, step: Floats, shrink: Floats) -> None:
+        """Update c at every width as `GaussianUpdate` says, float64[C] each; `gains` is S x."""
+        by = np.empty((len(gains), self.d + 1))
+        np.multiply(gains, shrink[:, None], out=by[:, :-1])
+        np.negative(step, out=by[:, -1])
+        self.corrections[k] -= by[:, :, None] * gains[:, None]
 
     def observe_operations(self, k: int, x: Floats, tokens: float, seconds: float) -> None:
         """Update length and latency with one answer."""

@@ -101,10 +101,6 @@ class GaussianUpdate:
         self.step = step
         self.shrink = shrink
 
-    def mirrored(self) -> GaussianUpdate:
-        """The update along −h."""
-        return GaussianUpdate(-self.step, self.shrink)
-
 
 def gaussian_update(
     predicted: float, variance: float, y: float, *, noise: float | None = None, weight: float = 1.0

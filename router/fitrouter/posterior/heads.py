@@ -12,6 +12,7 @@ State is rounded after every update, so that it never depends on when it was sto
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -26,6 +27,8 @@ from fitrouter.types import Floats
 RANK = 7
 """Directions that a user's posteriors remember (docs/results/memory.md)."""
 _SQUARINGS = 4
+_LEAST = 1e-4
+"""Share of the prior's variance that rounding leaves at least."""
 
 
 class Width(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +63,7 @@ class HeadPriors:
         variances: float64[E, D], positive in the same columns.
     """
 
-    __slots__ = ("_diagonals", "features", "forget", "offset", "variance")
+    __slots__ = ("_diagonals", "features", "forget", "forgetful", "offset", "variance")
 
     def __init__(self, widths: Sequence[Width], variances: Floats) -> None:
         self.features: NDArray[np.intp] = np.flatnonzero(variances[0] > 0.0)
@@ -70,6 +73,9 @@ class HeadPriors:
         self.offset = np.array([width.offset for width in widths])
         self.forget = np.array([width.forget for width in widths])
         """float64[E] each."""
+        forgetful = np.flatnonzero(self.forget).tolist()
+        self.forgetful = slice(forgetful[0], forgetful[-1] + 1) if forgetful else slice(0)
+        """Heads of which some forget."""
         self._diagonals: dict[int, Floats] = {}
 
     @classmethod
@@ -102,6 +108,16 @@ class Rows(NamedTuple):
     """Base arms."""
     coefficient: Floats
     """How often each model's offset counts, float64[R, len(models)]."""
+
+
+class Seen(NamedTuple):
+    """The row of a label under E heads before it."""
+
+    mean: list[float]
+    variance: list[float]
+    """Of the deviation."""
+    gains: Floats
+    """S z, float64[E, n], over the coordinates of before the label."""
 
 
 class _Columns(NamedTuple):
@@ -165,6 +181,14 @@ class Heads(abc.ABC):
         """zᵀ S z of each row z of float64[R, n] under each head, float64[E, R]."""
 
     @abc.abstractmethod
+    def along(self, z: Floats) -> tuple[Floats, list[float]]:
+        """S z, float64[E, n], and zᵀ S z under each head, of one z."""
+
+    @abc.abstractmethod
+    def _offsets(self, places: list[int], coefficient: list[float]) -> list[float]:
+        """Variance of a sum of at least one model's offsets under each head."""
+
+    @abc.abstractmethod
     def times(self, z: Floats) -> Floats:
         """S z of one z for all heads, or of a row for each, float64[E, n]."""
 
@@ -178,7 +202,7 @@ class Heads(abc.ABC):
 
     @abc.abstractmethod
     def _age(self) -> None:
-        """Return a share `HeadPriors.forget` of the prior to the covariances."""
+        """Return a share `HeadPriors.forget` of the prior to the covariances of the heads that forget."""
 
     @abc.abstractmethod
     def _clear(self, place: int) -> None:
@@ -206,9 +230,9 @@ class Heads(abc.ABC):
         """Coefficients of the coordinates, float64[R, n]."""
         taste, found = len(self.priors.features), _columns(self.models, rows.models)
         z = np.zeros((len(rows.h), taste + len(self.models)))
-        z[:, :taste] = rows.h[:, self.priors.features]
-        if found.known:
-            z[:, [taste + place for place in found.places]] = rows.coefficient[:, found.known]
+        z[:, :taste] = rows.h if taste == rows.h.shape[1] else rows.h[:, self.priors.features]
+        for column, place in zip(found.known, found.places, strict=True):
+            z[:, taste + place] = rows.coefficient[:, column]
         return z
 
     def predict(self, rows: Rows, *, centred: bool = False) -> tuple[Floats, Floats]:
@@ -229,14 +253,27 @@ class Heads(abc.ABC):
             variance = variance + np.multiply.outer(self.priors.offset, np.einsum("rn,rn->r", rest, rest))
         return mean, variance
 
-    def novelty(self, rows: Rows) -> Floats:
-        """Posterior variances of the offsets in the first row, as shares of the prior's, float64[E]."""
-        counted = float(np.einsum("rm,rm->", rows.coefficient, rows.coefficient))
-        if counted <= 0.0:
-            return np.ones(len(self))
-        offsets = rows._replace(h=np.zeros_like(rows.h))
-        share = self.predict(offsets)[1][:, 0] / np.maximum(self.priors.offset * counted, 1e-300)
-        return np.where(self.priors.offset > 0.0, np.minimum(np.maximum(share, 0.0), 1.0), 1.0)
+    def observe(self, rows: Rows) -> Seen:
+        """The same for the one row of a label, with what learning from it needs."""
+        z = self._design(rows)[0]
+        gains, variance = self.along(z)
+        mean: list[float] = np.einsum("en,n->e", self.mean, z).tolist()
+        if unknown := _columns(self.models, rows.models).unknown:
+            counted = _squares(rows.coefficient[0].tolist(), unknown)
+            variance = [v + offset * counted for v, offset in zip(variance, self.priors.offset.tolist(), strict=True)]
+        return Seen(mean, variance, gains)
+
+    def novelty(self, rows: Rows) -> list[float]:
+        """Posterior variances of the offsets in the first row, as shares of the prior's, for each head."""
+        found, coefficient = _columns(self.models, rows.models), rows.coefficient[0].tolist()
+        counted, rest = math.fsum([c * c for c in coefficient]), _squares(coefficient, found.unknown)
+        if counted <= 0.0 or not found.known:
+            return [1.0] * len(self)
+        own, prior = self._offsets(found.places, [coefficient[c] for c in found.known]), self.priors.offset.tolist()
+        return [
+            min(max((v + p * rest) / (p * counted), 0.0), 1.0) if p > 0.0 else 1.0
+            for v, p in zip(own, prior, strict=True)
+        ]
 
     def tastes(self) -> Floats:
         """Means, float64[E, len(features)]."""
@@ -252,23 +289,33 @@ class Heads(abc.ABC):
 
     # --- learning ---
 
-    def learn(self, rows: Rows, step: Floats, shrink: Floats) -> None:
-        """Fold a label along one row: mean += S z · step, S −= (S z)(S z)ᵀ · shrink, float64[E] each."""
-        new = [m for m, used in zip(rows.models, rows.coefficient[0], strict=True) if used and m not in self.models]
+    def learn(self, rows: Rows, step: Floats, shrink: Floats, gains: Floats | None = None) -> None:
+        """Fold a label along one row: mean += S z · step, S −= (S z)(S z)ᵀ · shrink, float64[E] each.
+
+        Args:
+            rows: what was observed.
+            step: of each head.
+            shrink: of each head.
+            gains: `Seen.gains` of the row, if it is known.
+        """
+        if gains is None:
+            gains = self.times(self._design(rows)[0])
+        new = [c for c in _columns(self.models, rows.models).unknown if rows.coefficient[0, c]]
         if new:
-            self.models = _shared((*self.models, *new))
+            self.models = _shared((*self.models, *(rows.models[c] for c in new)))
             self.mean = np.concatenate([self.mean, np.zeros((len(self), len(new)), self.precision)], axis=1)
             self._grow(len(new))
-        self.fold(self.times(self._design(rows)[0]), step, shrink)
+            gains = np.concatenate([gains, np.multiply.outer(self.priors.offset, rows.coefficient[0, new])], axis=1)
+        self.fold(gains, step, shrink)
 
     def fold(self, gains: Floats, step: Floats, shrink: Floats) -> None:
         """The same, given S z: float64[E, n]."""
         self._move(gains * step[:, None])
-        if shrink.any():
+        if np.count_nonzero(shrink):
             self._reduce(gains, shrink)
 
     def _move(self, by: Floats) -> None:
-        self.mean = (self.mean + by).astype(self.precision)
+        self.mean = (self.mean + by).astype(self.precision, copy=False)
 
     def shift(self, rows: Rows, step: float) -> None:
         """Move the means by S z · step: a label of the past that was changed; of unknown age where a head forgets."""
@@ -297,8 +344,11 @@ class Heads(abc.ABC):
 
     def age(self) -> None:
         """One step of the AR(1) process before a label."""
-        if self.labelled and self.priors.forget.any():
-            self.mean = (self.mean * np.sqrt(1.0 - self.priors.forget)[:, None]).astype(self.precision)
+        at = self.priors.forgetful
+        if at.stop and self.labelled:
+            mean = self.mean.copy()
+            mean[at] = mean[at] * np.sqrt(1.0 - self.priors.forget[at])[:, None]
+            self.mean = mean
             self._age()
 
     def forget(self, model: str) -> None:
@@ -373,8 +423,28 @@ class LowRankHeads(Heads):
             return prior
         along = np.einsum("ekn,rn->ekr", self.factors.astype(np.float64), z)
         # Rounding must not make a variance negative.
-        found: Floats = np.maximum(prior - np.einsum("ekr,ekr->er", along, along), 1e-4 * prior)
+        found: Floats = np.maximum(prior - np.einsum("ekr,ekr->er", along, along), _LEAST * prior)
         return found
+
+    def along(self, z: Floats) -> tuple[Floats, list[float]]:
+        """S z, float64[E, n], and zᵀ S z under each head, of one z."""
+        gains = self._diagonal * z
+        prior: list[float] = np.einsum("en,n->e", gains, z).tolist()
+        if not self.labelled:
+            return gains, prior
+        factors = self.factors.astype(np.float64)
+        along = np.einsum("ekn,n->ek", factors, z)
+        gains -= np.einsum("ek,ekn->en", along, factors)
+        return gains, _positive(prior, np.einsum("ek,ek->e", along, along).tolist())
+
+    def _offsets(self, places: list[int], coefficient: list[float]) -> list[float]:
+        """Variance of a sum of at least one model's offsets under each head."""
+        counted, first = math.fsum([c * c for c in coefficient]), len(self.priors.features)
+        prior = [offset * counted for offset in self.priors.offset.tolist()]
+        along = coefficient[0] * self.factors[:, :, first + places[0]].astype(np.float64)
+        for place, c in zip(places[1:], coefficient[1:], strict=True):
+            along += c * self.factors[:, :, first + place].astype(np.float64)
+        return _positive(prior, np.einsum("ek,ek->e", along, along).tolist())
 
     def times(self, z: Floats) -> Floats:
         """S z of one z for all heads, or of a row for each, float64[E, n]."""
@@ -391,14 +461,16 @@ class LowRankHeads(Heads):
         return cov
 
     def _reduce(self, gains: Floats, shrink: Floats) -> None:
-        row = (gains * np.sqrt(shrink)[:, None])[:, None]
-        factors: Floats = np.concatenate([self.factors.astype(np.float64), row], axis=1)
-        if factors.shape[1] > RANK:
-            factors = _without_least(factors, self._diagonal)
-        self.factors = factors.astype(np.float16)
+        heads, k, n = self.factors.shape
+        factors: NDArray[Any] = np.empty((heads, k + 1, n), np.float64 if k >= RANK else np.float16)
+        factors[:, :k] = self.factors
+        np.multiply(gains, np.sqrt(shrink)[:, None], out=factors[:, k], casting="same_kind")
+        self.factors = _without_least(factors, self._diagonal).astype(np.float16) if k >= RANK else factors
 
     def _age(self) -> None:
-        self.factors = (self.factors * np.sqrt(1.0 - self.priors.forget)[:, None, None]).astype(np.float16)
+        at, factors = self.priors.forgetful, self.factors.copy()
+        factors[at] = factors[at] * np.sqrt(1.0 - self.priors.forget[at])[:, None, None]
+        self.factors = factors
 
     def _clear(self, place: int) -> None:
         factors = self.factors.copy()
@@ -430,9 +502,9 @@ def _without_least(factors: Floats, prior: Floats) -> Floats:
     k = factors.shape[1]
     whitened = factors / np.sqrt(prior)[:, None]
     power = np.eye(k) - np.einsum("ein,ejn->eij", whitened, whitened)
+    power /= np.einsum("eii->e", power)[:, None, None] + 1e-300  # its largest eigenvalue is then 1 / k at least
     for _ in range(_SQUARINGS):
         power = np.einsum("eij,ejk->eik", power, power)
-        power /= np.einsum("eii->e", power)[:, None, None] + 1e-300
     heads = np.arange(len(power))
     least = power[heads, np.argmax(np.einsum("eii->ei", power), axis=1)]
     least = least / np.sqrt(np.einsum("ek,ek->e", least, least) + 1e-300)[:, None]
@@ -441,6 +513,16 @@ def _without_least(factors: Floats, prior: Floats) -> Floats:
     along = np.einsum("ek,ekn->en", least, factors) * scale[:, None]
     reflected: Floats = factors - least[:, :, None] * along[:, None]
     return reflected[:, :-1]
+
+
+def _positive(prior: list[float], removed: list[float]) -> list[float]:
+    """Variances without what labels removed; rounding must not make them negative."""
+    return [max(before - less, _LEAST * before) for before, less in zip(prior, removed, strict=True)]
+
+
+def _squares(coefficient: list[float], columns: list[int]) -> float:
+    """Sum of the squared coefficients of some models."""
+    return math.fsum([coefficient[column] ** 2 for column in columns])
 
 
 class CompactTaste:
@@ -519,6 +601,20 @@ class DenseHeads(Heads):
         found: Floats = np.einsum("ern,rn->er", np.einsum("rn,enm->erm", z, self._full()), z)
         return found
 
+    def along(self, z: Floats) -> tuple[Floats, list[float]]:
+        """S z, float64[E, n], and zᵀ S z under each head, of one z."""
+        gains: Floats = self._diagonal * z if self.cov is None else np.einsum("enm,m->en", self.cov, z)
+        return gains, np.einsum("en,n->e", gains, z).tolist()
+
+    def _offsets(self, places: list[int], coefficient: list[float]) -> list[float]:
+        """Variance of a sum of at least one model's offsets under each head."""
+        cov, at = self._full(), [len(self.priors.features) + place for place in places]
+        found = np.zeros(len(self))
+        for i, a in zip(at, coefficient, strict=True):
+            for j, b in zip(at, coefficient, strict=True):
+                found += a * b * cov[:, i, j]
+        return found.tolist()
+
     def times(self, z: Floats) -> Floats:
         """S z of one z for all heads, or of a row for each, float64[E, n]."""
         found: Floats = np.einsum("enm,em->en", self._full(), np.broadcast_to(z, self.mean.shape))
@@ -530,11 +626,14 @@ class DenseHeads(Heads):
         return found
 
     def _reduce(self, gains: Floats, shrink: Floats) -> None:
-        self.cov = self._full() - gains[:, :, None] * (gains * shrink[:, None])[:, None]
+        removed = gains[:, :, None] * (gains * shrink[:, None])[:, None]
+        self.cov = np.subtract(self._full(), removed, out=removed)
 
     def _age(self) -> None:
-        cov = self._full() * (1.0 - self.priors.forget)[:, None, None]
-        np.einsum("eii->ei", cov)[...] += self.priors.forget[:, None] * self._diagonal
+        at, cov = self.priors.forgetful, self._full().copy()
+        forget = self.priors.forget[at]
+        cov[at] *= (1.0 - forget)[:, None, None]
+        np.einsum("eii->ei", cov[at])[...] += forget[:, None] * self._diagonal[at]
         self.cov = cov
 
     def _clear(self, place: int) -> None:

@@ -10,6 +10,7 @@ The parameters are fitted on human feedback by `benchmarks.research.signals`; a 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -80,6 +81,23 @@ class Observation(msgspec.Struct, frozen=True):
         tau = signal.temperature
         logit = gaussian_update((predicted - signal.level) / tau, variance / tau**2, self.y, weight=signal.weight)
         return GaussianUpdate(logit.step / tau, logit.shrink / tau**2)
+
+    def gaussian_updates(self, means: Sequence[float], variances: Sequence[float]) -> tuple[list[float], list[float]]:
+        """Steps and shrinkages of `gaussian_update` for several predictions."""
+        if self.signal.link == "gaussian":
+            noise, y = self.signal.noise / self.signal.weight, self.y
+            totals = [noise + v for v in variances]
+            return [(y - m) / total for m, total in zip(means, totals, strict=True)], [1.0 / total for total in totals]
+        updates = [self.gaussian_update(m, v) for m, v in zip(means, variances, strict=True)]
+        return [update.step for update in updates], [update.shrink for update in updates]
+
+    def log_likelihoods(self, means: Sequence[float], variances: Sequence[float]) -> list[float]:
+        """`log_likelihood` for several predictions."""
+        if self.signal.link != "gaussian":
+            return [self.log_likelihood(m, v) for m, v in zip(means, variances, strict=True)]
+        noise, y, log = self.signal.noise / self.signal.weight, self.y, math.log
+        pairs = [(y - m, noise + v) for m, v in zip(means, variances, strict=True)]
+        return [-0.5 * (apart**2 / total + log(total)) for apart, total in pairs]
 
     def linear(self, predicted: float) -> tuple[float, float]:
         """(y, σ²) of the Gaussian observation of the rating that approximates it near `predicted`."""

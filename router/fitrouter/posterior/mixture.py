@@ -39,6 +39,9 @@ START: dict[Context, tuple[float, ...]] = {
 """Prior weights before any label of this installation."""
 
 
+_LEAST: dict[Context, Floats] = {context: FLOOR * np.array(start) for context, start in START.items()}
+
+
 def updated(weights: Floats, log_likelihood: Floats, prior: Floats) -> tuple[Floats, Floats]:
     """Weights after a label: float64[E] each.
 
@@ -50,7 +53,7 @@ def updated(weights: Floats, log_likelihood: Floats, prior: Floats) -> tuple[Flo
     Returns:
         The posterior weights, and the same with the fixed share: those that predict the next label.
     """
-    moved = weights * np.exp(log_likelihood - log_likelihood.max())
+    moved = weights * np.exp(log_likelihood - np.maximum.reduce(log_likelihood))
     moved /= np.add.reduce(moved)
     return moved, (1.0 - SHARE) * moved + SHARE * prior
 
@@ -89,8 +92,8 @@ class MixturePrior(Projection):
 
 def _prior(context: Context, logits: Floats) -> Floats:
     """Softmax of the logits, with the floor, float64[E]."""
-    learnt = np.exp(logits - logits.max())
-    weights: Floats = (1.0 - FLOOR) * learnt / np.add.reduce(learnt) + FLOOR * np.array(START[context])
+    learnt = np.exp(logits - np.maximum.reduce(logits))
+    weights: Floats = (1.0 - FLOOR) * learnt / np.add.reduce(learnt) + _LEAST[context]
     return weights
 
 
@@ -111,7 +114,7 @@ class ModelAverage(Projection):
 
     def learn(self, log_likelihood: Floats) -> None:
         """Fold the log likelihoods of a label, float64[C]."""
-        moved = self.weights * np.exp(log_likelihood - log_likelihood.max())
+        moved = self.weights * np.exp(log_likelihood - np.maximum.reduce(log_likelihood))
         self.weights = (1.0 - self.share) * moved / np.add.reduce(moved) + self.share / len(moved)
 
     def _store(self) -> bytes:

@@ -37,7 +37,7 @@ from fitrouter.posterior.likelihoods import (
     observation_of,
 )
 from fitrouter.posterior.mixture import Context, MixturePrior, ModelAverage
-from fitrouter.posterior.people import Deviation, Person
+from fitrouter.posterior.people import Deviation, Observed, Person
 from fitrouter.posterior.tastes import OVERALL, TastePrior, Tastes, learn
 from fitrouter.types import FeedbackKind, Floats, Identity, Projection, Remark
 
@@ -71,6 +71,8 @@ class _Side(NamedTuple):
 class _Shared(NamedTuple):
     """Prediction of a label by what all people share, before the label."""
 
+    h: Floats
+    """Regressor of the label, float64[D]."""
     mean: float
     variance: float
     text: float
@@ -87,22 +89,20 @@ class _Personal(NamedTuple):
     """Deviations of role and user that a label observes, before it."""
 
     rows: Rows
-    role: Deviation | None = None
-    user: Deviation | None = None
-
-    @property
-    def _outer(self) -> Deviation | None:
-        return self.user or self.role
+    role: Observed | None = None
+    user: Observed | None = None
 
     @property
     def mean(self) -> float:
         """Of the sum of both."""
-        return 0.0 if self._outer is None else float(self._outer.mean[0])
+        outer = self.user or self.role
+        return 0.0 if outer is None else outer.mean
 
     @property
     def variance(self) -> float:
         """Of the sum of both."""
-        return 0.0 if self._outer is None else float(self._outer.variance[0])
+        outer = self.user or self.role
+        return 0.0 if outer is None else outer.variance
 
 
 class Prediction(NamedTuple):
@@ -180,17 +180,25 @@ class Fit:
         return self.mixture.weights("role") if role is None else role.weights_in("role", self.mixture)
 
     def _deviations(
-        self, identity: Identity, role: Person | None, user: Person | None, rows: Rows, *, centred: bool = False
-    ) -> _Personal:
-        """Deviations of a role and of a user in that role."""
+        self, identity: Identity, role: Person | None, user: Person | None, rows: Rows, *, centred: bool
+    ) -> tuple[Deviation | None, Deviation | None]:
+        """Deviations of a role, and of a user in that role, from everybody for the arms of a decision."""
         of_role = None
         if role is not None:
             of_role = role.deviation(rows, role.weights_in("role", self.mixture), centred=centred)
         if user is None:
-            return _Personal(rows, of_role)
+            return of_role, None
         base = None if of_role is None else (of_role.mean, of_role.variance)
         weights = user.weights_in(self.context(identity), self.mixture)
-        return _Personal(rows, of_role, user.deviation(rows, weights, base, centred=centred))
+        return of_role, user.deviation(rows, weights, base, centred=centred)
+
+    def _observe(self, identity: Identity, role: Person | None, user: Person | None, rows: Rows) -> _Personal:
+        """The same for the one row of a label."""
+        of_role = None if role is None else role.observe(rows, role.weights_in("role", self.mixture))
+        if user is None:
+            return _Personal(rows, of_role)
+        weights = user.weights_in(self.context(identity), self.mixture)
+        return _Personal(rows, of_role, user.observe(rows, weights, of_role))
 
     def estimate(self, identity: Identity, x: Floats, names: tuple[str, ...], now: float) -> Estimate:
         """Posterior predictions of the eligible arms for one request, at a time in seconds since the epoch."""
@@ -209,11 +217,11 @@ class Fit:
         with_role = blind
         if role is not None or user is not None:
             rows = Rows(profile, *self._offset_rows(names))
-            personal = self._deviations(identity, role, user, rows, centred=K > 1)
-            deviation = personal.user or personal.role
+            of_role_rows, of_user = self._deviations(identity, role, user, rows, centred=K > 1)
+            deviation = of_user or of_role_rows
             assert deviation is not None
             mean = blind + deviation.mean
-            with_role = blind if personal.role is None else blind + personal.role.mean
+            with_role = blind if of_role_rows is None else blind + of_role_rows.mean
             variance = variance + deviation.variance
         return Estimate(
             mean=mean,
@@ -320,7 +328,7 @@ class Fit:
                 for heads in person.heads:
                     heads.age()
         shared = self._shared(label)
-        personal = self._deviations(label.identity, role, user, self._rows(label))
+        personal = self._observe(label.identity, role, user, self._rows(label, shared.h))
         mean, variance = shared.mean + personal.mean, shared.variance + personal.variance
         seen = self._observation(label)
         if user is not None and label.kind is FeedbackKind.RATING:
@@ -328,7 +336,7 @@ class Fit:
         if seen.signal.link == "gaussian" and label.pooled:
             squares, n = self.residuals.get(label.kind.value, (0.0, 0.0))
             self.residuals[label.kind.value] = squares + (seen.y - mean) ** 2, n + 1.0
-        novel = self._novel(label, seen, personal.rows, role, user)
+        novel = self._novel(label, seen, personal.rows, role, user) if label.pooled else seen
         self._learn_people(label, seen, shared, personal, role, user)
         update = seen.gaussian_update(mean, variance)
         if label.pooled:
@@ -343,8 +351,7 @@ class Fit:
     def predict(self, label: Label) -> Prediction:
         """Predictions of a label's rating before it is learnt, or of the difference of a pair's ratings."""
         shared = self._shared(label)
-        personal = self._deviations(label.identity, *self._labelled(label), self._rows(label))
-        h = self._h(label)
+        personal, h = self._observe(label.identity, *self._labelled(label), self._rows(label, shared.h)), shared.h
         along = [block.along(h) for block in self.heads(label.identity)]
         score = sum(mean for _, mean in along), sum(float(np.einsum("i,i->", h, gain)) for gain, _ in along)
         full = shared.mean + personal.mean, shared.variance + personal.variance
@@ -369,7 +376,7 @@ class Fit:
             corrections[1] += side.variances
         mean, of_widths = np.einsum("bc,c->b", corrections, widths).tolist()
         of_widths += float(np.einsum("c,c->", widths, (corrections[0] - mean) ** 2))
-        return _Shared(text + mean, text_variance + of_widths, text, gain, text_variance, sides, corrections)
+        return _Shared(h, text + mean, text_variance + of_widths, text, gain, text_variance, sides, corrections)
 
     def _sides(self, label: Label) -> list[_Side]:
         """Corrections of the answers of a label; one for a pair of a model's answers at two contexts."""
@@ -385,13 +392,14 @@ class Fit:
             out.append(_Side(sign, k, x, *self.arms.along(k, x)))
         return out
 
-    def _rows(self, label: Label) -> Rows:
-        """The row of a label in people's heads."""
+    @staticmethod
+    def _rows(label: Label, h: Floats) -> Rows:
+        """The row of a label with the regressor h in people's heads."""
         counted = {base_arm(label.answer.arm): 1.0}
         if label.against is not None:
             other = base_arm(label.against.arm)
             counted[other] = counted.get(other, 0.0) - 1.0
-        return Rows(self._h(label)[None], tuple(counted), np.array([list(counted.values())]))
+        return Rows(h[None], tuple(counted), np.array([list(counted.values())]))
 
     def _learn_people(
         self,
@@ -409,9 +417,9 @@ class Fit:
             nats = _log_likelihoods(personal.user, seen, shared.mean, shared.variance)
             user.reweigh(self.context(label.identity), nats, self.mixture, pooled=label.pooled)
             if personal.role is not None:
-                counted = 1.0 - float(personal.user.weights[0])
-                own = personal.mean - counted * float(personal.role.mean[0])
-                own_variance = max(personal.variance - counted * float(personal.role.variance[0]), 0.0)
+                counted = 1.0 - personal.user.weights[0]
+                own = personal.mean - counted * personal.role.mean
+                own_variance = max(personal.variance - counted * personal.role.variance, 0.0)
         if role is not None and personal.role is not None and label.pooled:
             mean, variance = shared.mean + own, shared.variance + own_variance
             _learn_person(role, personal.role, personal.rows, seen, mean, variance)
@@ -433,12 +441,12 @@ class Fit:
         """Update c at every width, and the weights of the widths."""
         noisy, mean = _in_thumbs(seen), shared.text + personal.mean
         rest = shared.text_variance + personal.variance
-        each = [(mean + m, rest + v) for m, v in shared.corrections.T.tolist()]
-        self.widths.learn(np.array([noisy.log_likelihood(m, v) for m, v in each]))
-        updates = [noisy.gaussian_update(m, v) for m, v in each]
+        means, variances = shared.corrections.tolist()
+        means, variances = [mean + m for m in means], [rest + v for v in variances]
+        self.widths.learn(np.array(noisy.log_likelihoods(means, variances)))
+        step, shrink = map(np.array, noisy.gaussian_updates(means, variances))
         for side in shared.sides:
-            signed = updates if side.sign > 0 else [update.mirrored() for update in updates]
-            self.arms.correct(side.k, side.gains, signed)
+            self.arms.correct(side.k, side.gains, step if side.sign > 0 else -step, shrink)
 
     def _learn_dimension(self, label: Label) -> None:
         """Fold a label of a dimension other than overall into its tastes, if its text was read."""
@@ -507,7 +515,8 @@ class Fit:
             self._revise_dimension(label, seen, earlier)
             return
         role, user = self._labelled(label)
-        shared, personal = self._shared(label), self._deviations(label.identity, role, user, self._rows(label))
+        shared = self._shared(label)
+        personal = self._observe(label.identity, role, user, self._rows(label, shared.h))
         mean = shared.mean + personal.mean
         y, noise = seen.linear(mean)
         change = y - earlier.linear(mean)[0]
@@ -524,8 +533,8 @@ class Fit:
                 self.tastes.population.learn(shared.gain, GaussianUpdate(change / (noise + model + own), 0.0))
             least = max(noise, _in_thumbs(seen).signal.noise) if seen.signal.link == "gaussian" else noise
             for side in shared.sides:
-                step = GaussianUpdate(side.sign * change / (least + text + own), 0.0)
-                self.arms.correct(side.k, side.gains, [step] * len(side.gains))
+                step = np.full(len(side.gains), side.sign * change / (least + text + own))
+                self.arms.correct(side.k, side.gains, step, np.zeros(len(step)))
 
     def _revise_dimension(self, label: Label, seen: Observation, earlier: Observation) -> None:
         """`revise` in a dimension other than overall."""
@@ -565,7 +574,7 @@ class Fit:
             for heads in user.heads:
                 heads.age()
         for rows, seen, mean, variance in reversed(said) if withdraw else said:
-            deviation = self._deviations(remark.identity, role, user, rows).user
+            deviation = self._observe(remark.identity, role, user, rows).user
             assert deviation is not None
             if withdraw:
                 _unlearn_person(user, deviation, rows, seen, mean, variance)
@@ -590,7 +599,8 @@ class Fit:
                 found.append((rows, seen, mean, float(np.einsum("i,i->", row, gain))))
         if remark.y is not None:
             shared = self._shared(label)
-            found.append((self._rows(label), Observation(remark.y, VERDICT), shared.mean, shared.variance))
+            rows = self._rows(label, shared.h)
+            found.append((rows, Observation(remark.y, VERDICT), shared.mean, shared.variance))
         return found
 
     # --- alarms ---
@@ -631,25 +641,23 @@ class Fit:
 
 
 def _learn_person(
-    person: Person, deviation: Deviation, rows: Rows, seen: Observation, mean: float, variance: float
+    person: Person, observed: Observed, rows: Rows, seen: Observation, mean: float, variance: float
 ) -> None:
     """Update each head with a label that everything else predicts by N(mean, variance)."""
-    moments = list(zip(deviation.means[:, 0].tolist(), deviation.variances[:, 0].tolist(), strict=True))
-    for at, heads in person.experts():
-        updates = [seen.gaussian_update(mean + m, variance + v) for m, v in moments[at]]
-        heads.learn(rows, np.array([u.step for u in updates]), np.array([u.shrink for u in updates]))
+    means, variances = [mean + m for m in observed.means], [variance + v for v in observed.variances]
+    for (at, heads), own in zip(person.experts(), observed.seen, strict=True):
+        step, shrink = seen.gaussian_updates(means[at], variances[at])
+        heads.learn(rows, np.array(step), np.array(shrink), own.gains)
 
 
 def _unlearn_person(
-    person: Person, deviation: Deviation, rows: Rows, seen: Observation, mean: float, variance: float
+    person: Person, observed: Observed, rows: Rows, seen: Observation, mean: float, variance: float
 ) -> None:
     """Take back what `_learn_person` taught the means of the heads."""
-    moments = list(zip(deviation.means[:, 0].tolist(), deviation.variances[:, 0].tolist(), strict=True))
-    for at, heads in person.experts():
-        own = heads.predict(rows)[1][:, 0].tolist()
-        rests = [max(variance + v - part, 0.0) for (_, v), part in zip(moments[at], own, strict=True)]
-        updates = [seen.gaussian_update(mean + m, rest) for (m, _), rest in zip(moments[at], rests, strict=True)]
-        heads.unlearn(rows, np.array([u.step for u in updates]), np.array([u.shrink for u in updates]))
+    for (at, heads), own in zip(person.experts(), observed.seen, strict=True):
+        rests = [max(variance + v - part, 0.0) for v, part in zip(observed.variances[at], own.variance, strict=True)]
+        step, shrink = seen.gaussian_updates([mean + m for m in observed.means[at]], rests)
+        heads.unlearn(rows, np.array(step), np.array(shrink))
 
 
 def _earlier(variances: Sequence[float], noise: float) -> list[float]:
@@ -661,10 +669,11 @@ def _earlier(variances: Sequence[float], noise: float) -> list[float]:
     return before
 
 
-def _log_likelihoods(deviation: Deviation, seen: Observation, mean: float, variance: float) -> Floats:
+def _log_likelihoods(observed: Observed, seen: Observation, mean: float, variance: float) -> Floats:
     """float64[E]: of a label under each head, where everything else predicts it by N(mean, variance)."""
-    pairs = zip(deviation.means[:, 0].tolist(), deviation.variances[:, 0].tolist(), strict=True)
-    return np.array([seen.log_likelihood(mean + m, variance + v) for m, v in pairs])
+    return np.array(
+        seen.log_likelihoods([mean + m for m in observed.means], [variance + v for v in observed.variances])
+    )
 
 
 def _in_thumbs(seen: Observation) -> Observation:

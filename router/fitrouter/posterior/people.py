@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b
+from operator import mul
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from fitrouter.posterior.gaussian import Gaussian
-from fitrouter.posterior.heads import CompactTaste, HeadPriors, Heads, Rows
+from fitrouter.posterior.heads import CompactTaste, HeadPriors, Heads, Rows, Seen
 from fitrouter.posterior.mixture import EXPERTS, Context, MixturePrior, updated
 from fitrouter.posterior.rating_scale import RatingScale
 from fitrouter.types import Floats, Projection
@@ -63,6 +65,20 @@ class Deviation(NamedTuple):
             apart = apart - np.add.reduce(apart, axis=1, keepdims=True) / apart.shape[1]
         out: Floats = np.einsum("e,er->r", self.weights, self.variances + apart * apart)
         return out
+
+
+class Observed(NamedTuple):
+    """A person's deviation for the one row of a label, before it: as `Deviation`, in plain numbers."""
+
+    weights: list[float]
+    means: list[float]
+    variances: list[float]
+    """Of each of `EXPERTS`."""
+    mean: float
+    variance: float
+    """Of the mixture."""
+    seen: list[Seen]
+    """By each group of heads."""
 
 
 class Person(Projection):
@@ -125,6 +141,29 @@ class Person(Projection):
             variances[1:] += base[1]
         return Deviation(weights, means, variances, centred)
 
+    def observe(self, rows: Rows, weights: Floats, base: Observed | None = None) -> Observed:
+        """`deviation` for the one row of a label, with what learning from it needs."""
+        declared = 0.0
+        if self.declared is not _nothing(self.D):
+            declared = float(np.einsum("d,d->", rows.h[0], self.declared))
+        seen = [heads.observe(rows) for heads in self.heads]
+        means, variances = (
+            [m + declared for each in seen for m in each.mean],
+            [v for each in seen for v in each.variance],
+        )
+        for _ in range(len(EXPERTS) - 1 - len(means)):
+            means.insert(0, declared)
+            variances.insert(0, 0.0)
+        if base is not None:
+            means = [m + base.mean for m in means]
+            variances = [v + base.variance for v in variances]
+        means.insert(0, 0.0)
+        variances.insert(0, 0.0)
+        w: list[float] = weights.tolist()
+        mean = math.fsum(map(mul, w, means))
+        variance = math.fsum([a * (v + (m - mean) ** 2) for a, m, v in zip(w, means, variances, strict=True)])
+        return Observed(w, means, variances, mean, variance, seen)
+
     def weights_in(self, context: Context, prior: MixturePrior) -> Floats:
         """Weights of the experts in a context, the common prior's before the first label there, float64[E]."""
         found = self.weights.get(context)
@@ -136,8 +175,10 @@ class Person(Projection):
         n labels with noise R of a person whose offset has variance τ² tell 1 / (τ² + R / n) about the model: the n-th
         adds about (v / τ²)² / R, with v = τ² R / (R + n τ²) the posterior variance of the offset.
         """
-        own = sum(float(np.einsum("e,e->", weights[at], heads.novelty(rows) ** 2)) for at, heads in self.experts())
-        return float(weights[0] + weights[1] + own)
+        shares = [share for heads in self.heads for share in heads.novelty(rows)]
+        w: list[float] = weights.tolist()
+        shares = [1.0] * (len(w) - len(shares)) + shares
+        return math.fsum([a * share * share for a, share in zip(w, shares, strict=True)])
 
     def mean_taste(self, weights: Floats) -> Floats:
         """Mean of the mixture's taste, float64[D]."""

@@ -274,8 +274,7 @@ class Decider:
                 personal=personalised,
                 counts=state.projections.arm_counts,
             ),
-            **context.logged(),
-            **_logged(rules),
+            **_unusual(context.logged() | _logged(rules)),
         )
 
     def _guest(
@@ -497,6 +496,14 @@ class _Context(NamedTuple):
             "rest": tuple(self.mixture.rest.tolist()),
             "steps": self.steps,
         }
+
+
+_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Decision)}
+
+
+def _unusual(logged: dict[str, Any]) -> dict[str, Any]:
+    """The fields that are not at their defaults, which are not encoded then."""
+    return {name: value for name, value in logged.items() if value != _DEFAULTS[name]}
 
 
 def _logged(rules: Rules) -> dict[str, Any]:

@@ -161,9 +161,11 @@ class _Table:
             return
         mean = np.array(decision.mean)
         if grounds is not None:
-            self.terms.update(zip(RATING_TERMS, map(np.array, grounds.terms), strict=True))
+            self.terms.update(zip(RATING_TERMS, grounds.rows, strict=True))
             if grounds is not decision.grounds:
                 self.terms["since"] = self._decided(mean) - _total(list(self.terms.values()))
+            elif not decision.personal:
+                self.terms[RATING_TERMS[-1]] += mean - _total(list(self.terms.values()))  # rounded to float32
         else:
             self.terms["fit"] = mean
             if decision.personal:
@@ -185,7 +187,7 @@ class _Table:
         logged = self.decision.grounds
         if not self.decision.personal:
             return mean
-        return _total(list(self.terms.values()) if logged is None else [np.array(row) for row in logged.terms])
+        return _total(list(self.terms.values() if logged is None else logged.rows))
 
     def _price(self, name: str, weight: float, amounts: tuple[float, ...], unit: float | None) -> None:
         if not weight or not amounts:
@@ -209,7 +211,7 @@ class _Table:
             personal_probability=_at(decision.personal, k),
             fit=_at(decision.mean, k),
             sd=_at(decision.sd, k),
-            blind_fit=None if self.grounds is None else self.grounds.terms[0][k] + self.grounds.terms[3][k],
+            blind_fit=None if self.grounds is None else float(self.grounds.rows[[0, 3], k].sum()),
             utility=None if self.utility is None else float(self.utility[k]),
             terms=() if self.utility is None else self._row(k),
             cost_usd=_at(decision.cost, k),
@@ -250,7 +252,7 @@ class _Table:
         profile, tastes = unpack(grounds.profile).reshape(-1, n) if n else np.zeros((2, 0)), unpack(grounds.tastes)
         gap = profile[b] - profile[a] if n else np.zeros(0)
         values = tastes.reshape(3, n) * gap
-        left = [row[b] - row[a] - float(v.sum()) for row, v in zip(grounds.terms, values, strict=False)]
+        left = [float(row[b] - row[a] - v.sum()) for row, v in zip(grounds.rows, values, strict=False)]
         named = [
             Feature(name=name, difference=float(d), population=float(p), role=float(r), user=float(u))
             for name, d, (p, r, u) in zip(grounds.features, gap, values.T, strict=True)

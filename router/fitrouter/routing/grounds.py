@@ -11,7 +11,7 @@ from fitrouter.state.projections import ArmCounts
 from fitrouter.types import Floats, Grounds, Identity, pack
 
 RATING_TERMS = ("population", "role_taste", "user_taste", "correction", "role_offset", "user_offset")
-"""Summands of a predicted rating, in the order of `Grounds.terms`."""
+"""Summands of a predicted rating, in the order of `Grounds.rows`."""
 _MOST = 6
 """Logged features."""
 
@@ -48,7 +48,9 @@ def grounds_of(
     columns = [fit.tastes.names[name] for name in chosen]
     person = (fit.tastes.user(identity) or fit.tastes.role(identity)) if fit.params.personal and personal else None
     return Grounds(
-        terms=tuple(tuple(term.tolist()) for term in terms),
+        # Of a prediction that decided without terms of role and user nothing else in the log is exact.
+        terms=() if personal else tuple(tuple(term.tolist()) for term in terms),
+        summands=pack(np.array(terms)) if personal else b"",
         features=chosen,
         profile=pack(profile[:, columns].ravel()) if chosen else b"",
         tastes=pack(tastes[:, columns].ravel()) if chosen else b"",

@@ -87,6 +87,8 @@ _POSITION = "position"
 """Key of a snapshot: its position. Another version may have moved the journal's since then."""
 
 
+_CHECKED = 4096
+"""Ids of sound events that are kept."""
 _ASIDE = 4096
 """Users that go to the spill at a time."""
 
@@ -171,6 +173,8 @@ class Learner:
         """Number of times that the state was replaced."""
         self.moved = False
         """Whether anything was folded since the last snapshot."""
+        self._checked: set[str] = set()
+        """Ids of some events that were folded, to which later ones refer: their numbers are in range."""
         self._dirty: set[str] = set()
         """Keys that changed since the last snapshot."""
 
@@ -186,7 +190,7 @@ class Learner:
         priors = [prior.id for prior in (self.prior, self.arm_prior) if prior]
         own = (self.schema, priors, self.votes_per_day, self.expects_scores)
         likelihoods = SIGNALS, REMARKS, REMARK_STEP, VERDICT
-        text = repr((13, self.kind, fit.d, fit.D, *own, fit.params, likelihoods, self.projections.params))
+        text = repr((14, self.kind, fit.d, fit.D, *own, fit.params, likelihoods, self.projections.params))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def blank(self) -> Self:
@@ -284,6 +288,9 @@ class Learner:
             self.skipped += row.seq > self.skip_to
             return
         self.fold(row, [event for event in related if self._sound(event)])
+        if len(self._checked) >= _CHECKED:
+            self._checked.clear()
+        self._checked.add(row.event.id)
 
     def fold(self, row: Row, related: Sequence[Event]) -> None:
         """Fold one sound event, whatever its position."""
@@ -348,7 +355,7 @@ class Learner:
                     self.of(event.identity.tenant).users.load(voter_key(event.identity))
 
     def _sound(self, event: Event) -> bool:
-        return event.id not in self.quarantined and not fault_in(event)
+        return event.id not in self.quarantined and (event.id in self._checked or not fault_in(event))
 
     def finite(self) -> bool:
         """Whether the state that all users share, and that of people who changed since the last snapshot, is finite."""
