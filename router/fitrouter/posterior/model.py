@@ -327,7 +327,10 @@ class Fit:
             seen = self._on_common_scale(label.y, seen, user, mean, variance)
         if seen.signal.link == "gaussian" and label.pooled:
             squares, n = self.residuals.get(label.kind.value, (0.0, 0.0))
-            self.residuals[label.kind.value] = squares + (seen.y - mean) ** 2, n + 1.0
+            # What is still to be learnt is no noise (the update of a normal-inverse-gamma posterior).
+            corrections = _scale(seen) * (shared.variance - shared.text_variance)
+            share = seen.signal.noise / (seen.signal.noise + shared.text_variance + corrections)
+            self.residuals[label.kind.value] = squares + share * (seen.y - mean) ** 2, n + 1.0
         novel = self._novel(label, seen, personal.rows, role, user)
         self._learn_people(label, seen, shared, personal, role, user)
         update = seen.gaussian_update(mean, variance)
@@ -433,9 +436,10 @@ class Fit:
         """Update c at every width, and the weights of the widths."""
         noisy, mean = _in_thumbs(seen), shared.text + personal.mean
         rest = shared.text_variance + personal.variance
-        each = [(mean + m, rest + v) for m, v in shared.corrections.T.tolist()]
-        self.widths.learn(np.array([noisy.log_likelihood(m, v) for m, v in each]))
-        updates = [noisy.gaussian_update(m, v) for m, v in each]
+        moments = shared.corrections.T.tolist()
+        scale = _scale(seen)
+        self.widths.learn(np.array([seen.log_likelihood(mean + m, rest + scale * v) for m, v in moments]))
+        updates = [noisy.gaussian_update(mean + m, rest + v) for m, v in moments]
         for side in shared.sides:
             signed = updates if side.sign > 0 else [update.mirrored() for update in updates]
             self.arms.correct(side.k, side.gains, signed)
@@ -677,3 +681,8 @@ def _in_thumbs(seen: Observation) -> Observation:
     if seen.signal.link != "gaussian" or seen.signal.noise >= noise:
         return seen
     return Observation(seen.y, msgspec.structs.replace(seen.signal, noise=noise))
+
+
+def _scale(seen: Observation) -> float:
+    """Factor of the variances of c in a label's own noise: they are calibrated on the noise of `_in_thumbs`."""
+    return seen.signal.noise / _in_thumbs(seen).signal.noise
