@@ -304,3 +304,48 @@ def test_labels_that_are_noisy_here_teach_less() -> None:
     assert fit._observation(Label(ANN, _answer(rng), 0.5, FeedbackKind.THUMB)).signal.noise == pytest.approx(
         SIGNALS[FeedbackKind.THUMB].noise
     )
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.25])
+def test_what_is_not_learnt_yet_is_no_noise(noise: float) -> None:
+    """The learnt noise is that of the ratings, not the error of predictions, which know the models only little."""
+    rng, width = np.random.default_rng(0), FitParams().arms.correction_slopes[-1]
+    fit, (X, truth) = Fit(8, 1, FitParams(personal=False)), _models(rng, width * noise / 0.255)
+    squares = []
+    for i in range(1200):
+        label = _rating(rng, i, X, truth, noise)
+        squares.append((label.y - fit.predict(label).full[0]) ** 2)
+        fit.learn(label)
+    total, n = fit.residuals["rating"]
+    assert total / n == pytest.approx(noise, rel=0.06)
+    assert n == 1200
+    assert float(np.mean(squares)) > 1.03 * total / n
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("noise", [0.02, 0.25])
+def test_the_average_finds_the_width(wide: bool, noise: float) -> None:
+    """Where models differ as one prior of c says, its posterior takes over, however noisy the ratings are."""
+    rng, width = np.random.default_rng(1), FitParams().arms.correction_slopes[int(wide)]
+    fit = Fit(8, 1, FitParams(personal=False))
+    # The priors of c hold for a thumb's noise and shrink with the label's.
+    X, truth = _models(rng, width * noise / SIGNALS[FeedbackKind.THUMB].noise)
+    for i in range(3000):
+        fit.learn(_rating(rng, i, X, truth, noise))
+    assert fit.widths.weights[int(wide)] > 0.9
+
+
+def _models(rng: np.random.Generator, variance: float) -> tuple[Floats, Floats]:
+    """Contexts of 200 prompts, with a text block as long as the router's, and the slopes of 10 models."""
+    X = rng.normal(size=(200, 8))
+    X *= math.sqrt(0.75) / np.linalg.norm(X, axis=1, keepdims=True)
+    X[:, 0] = 1.0
+    truth = rng.normal(size=(10, 8)) * math.sqrt(variance)
+    truth[:, 0] = 0.0
+    return X, truth
+
+
+def _rating(rng: np.random.Generator, i: int, X: Floats, truth: Floats, noise: float) -> Label:
+    x, k = X[rng.integers(len(X))], int(rng.integers(len(truth)))
+    y = 0.5 + float(x @ truth[k]) + math.sqrt(noise) * rng.normal()
+    return Label(Identity(), Answered(f"m{k}", x, np.ones(1)), y, FeedbackKind.RATING)

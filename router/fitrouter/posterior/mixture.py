@@ -98,24 +98,28 @@ def _prior(context: Context, logits: Floats) -> Floats:
 
 
 class ModelAverage(Projection):
-    """Weights of C posteriors of one quantity by how well each has predicted all labels so far.
+    """Bayesian model average: weights of C posteriors of one quantity by how well each has predicted all labels so far.
 
     Args:
-        posteriors: C.
+        posteriors: C, from the narrowest prior to the widest.
     """
 
     stored_type = bytes
-    share = 0.002
-    """Weight that returns to equal weights with each label."""
+    odds = 9.0
+    """Prior odds of a width to the next narrower one (docs/results/people.md)."""
+    share = 1e-6
+    """Weight that returns to the prior's with each label: so little that evidence adds up, and none is lost."""
 
     def __init__(self, posteriors: int) -> None:
-        self.weights: Floats = np.full(posteriors, 1.0 / posteriors)
+        start = self.odds ** np.arange(posteriors)
+        self.start: Floats = start / np.add.reduce(start)
+        self.weights = self.start
         """float64[C], replaced with each label."""
 
     def learn(self, log_likelihood: Floats) -> None:
         """Fold the log likelihoods of a label, float64[C]."""
         moved = self.weights * np.exp(log_likelihood - np.maximum.reduce(log_likelihood))
-        self.weights = (1.0 - self.share) * moved / np.add.reduce(moved) + self.share / len(moved)
+        self.weights = (1.0 - self.share) * moved / np.add.reduce(moved) + self.share * self.start
 
     def _store(self) -> bytes:
         return self.weights.tobytes()

@@ -335,7 +335,10 @@ class Fit:
             seen = self._on_common_scale(label.y, seen, user, mean, variance)
         if seen.signal.link == "gaussian" and label.pooled:
             squares, n = self.residuals.get(label.kind.value, (0.0, 0.0))
-            self.residuals[label.kind.value] = squares + (seen.y - mean) ** 2, n + 1.0
+            # What is still to be learnt is no noise (the update of a normal-inverse-gamma posterior).
+            corrections = _scale(seen) * (shared.variance - shared.text_variance)
+            share = seen.signal.noise / (seen.signal.noise + shared.text_variance + corrections)
+            self.residuals[label.kind.value] = squares + share * (seen.y - mean) ** 2, n + 1.0
         novel = self._novel(label, seen, personal.rows, role, user) if label.pooled else seen
         self._learn_people(label, seen, shared, personal, role, user)
         update = seen.gaussian_update(mean, variance)
@@ -442,9 +445,9 @@ class Fit:
         noisy, mean = _in_thumbs(seen), shared.text + personal.mean
         rest = shared.text_variance + personal.variance
         means, variances = shared.corrections.tolist()
-        means, variances = [mean + m for m in means], [rest + v for v in variances]
-        self.widths.learn(np.array(noisy.log_likelihoods(means, variances)))
-        step, shrink = map(np.array, noisy.gaussian_updates(means, variances))
+        means, scale = [mean + m for m in means], _scale(seen)
+        self.widths.learn(np.array(seen.log_likelihoods(means, [rest + scale * v for v in variances])))
+        step, shrink = map(np.array, noisy.gaussian_updates(means, [rest + v for v in variances]))
         for side in shared.sides:
             self.arms.correct(side.k, side.gains, step if side.sign > 0 else -step, shrink)
 
@@ -686,3 +689,8 @@ def _in_thumbs(seen: Observation) -> Observation:
     if seen.signal.link != "gaussian" or seen.signal.noise >= noise:
         return seen
     return Observation(seen.y, msgspec.structs.replace(seen.signal, noise=noise))
+
+
+def _scale(seen: Observation) -> float:
+    """Factor of the variances of c in a label's own noise: they are calibrated on the noise of `_in_thumbs`."""
+    return seen.signal.noise / _in_thumbs(seen).signal.noise
