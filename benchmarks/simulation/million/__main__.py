@@ -6,9 +6,9 @@
 
 A cell is a fleet (`replicas.Fleet`) on the traffic of a seed (`crowd.draw_traffic`: the world lab-s05 on recorded
 answers of four models, a million users with Zipf activity). What a replica does not know when it decides is counted in
-requests: λ · staleness. So cells vary that number in short windows, and the cells `full` have 100 replicas and a longer
-window. Half-way through every window the best model loses two logits: the first half is learning from nothing, the
-second learning of a change.
+labels: λ · staleness · share of the answers with a label. So cells vary that number in short windows where every answer
+has a label; the cells `full` have 100 replicas, longer windows and labels of three answers in ten. Half-way through
+every window the best model loses three logits: the first half is learning from nothing, the second of a change.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 from benchmarks.simulation.million.costs import measure
 from benchmarks.simulation.million.crowd import draw_traffic
-from benchmarks.simulation.million.curves import report
+from benchmarks.simulation.million.curves import FOLD_RATES, LABELS, RATE, REPLICAS, SHARE, STALENESS_S, report
 from benchmarks.simulation.million.replicas import Cut, Fleet, simulate
 
 from fitrouter_evaluators.simulation.personal_pool import open_pool
@@ -35,16 +35,15 @@ from fitrouter_evaluators.simulation.worlds import load_world
 
 ROOT = Path(__file__).resolve().parents[3]
 USERS = 1_000_000
-RATE = 10_000.0
-LOSS = 2.0
+LOSS = 3.0
 """Logits that the best model loses half-way."""
-SHORT, LONG = 2000, 8000
+SHORT, LONG = 1200, 5000
 """Requests of a window."""
-EVENTS = 3.3
-"""Of a request: decision, execution, score, and a vote of three in ten."""
+EVENTS = 4
+"""Of a request with a label: decision, execution, score, vote."""
 BINS = 20
-MODELS = ("NullModel", "gpt-3.5-turbo-1106_concise", "Qwen2-72B-Instruct", "gpt-4o-2024-05-13")
-"""Few, so that short windows are long beside the time that learning takes."""
+MODELS = ("NullModel", "gpt-3.5-turbo-1106_concise", "gpt4_0613_concise", "gpt-4o-2024-05-13")
+"""Few, and one far better: between close ones, chance of the first labels decides for hundreds of requests."""
 
 
 class Cell(NamedTuple):
@@ -56,22 +55,23 @@ class Cell(NamedTuple):
 
 def cells() -> dict[str, Cell]:
     """Name → setup, of the short windows."""
-    found = {"base": Cell(SHORT, Fleet(rate=RATE))}
-    for n in (60, 200, 600):
-        found[f"staleness {n}"] = Cell(SHORT, Fleet(rate=RATE, staleness_s=n / RATE))
-        found[f"label delay {n}"] = Cell(SHORT, Fleet(rate=RATE, label_s=n / RATE))
-    for share in (0.25, 0.1):
-        found[f"fold rate {share}"] = Cell(SHORT, Fleet(rate=RATE, fold_rate=share * EVENTS * RATE))
-    for replicas in (1, 4, 16):
+    found = {"base": Cell(SHORT, Fleet(rate=RATE, share=1.0))}
+    for n in LABELS:
+        found[f"staleness {n}"] = Cell(SHORT, Fleet(rate=RATE, share=1.0, staleness_s=n / RATE))
+        found[f"label delay {n}"] = Cell(SHORT, Fleet(rate=RATE, share=1.0, label_s=n / RATE))
+    for share in FOLD_RATES:
+        found[f"fold rate {share}"] = Cell(SHORT, Fleet(rate=RATE, share=1.0, fold_rate=share * EVENTS * RATE))
+    for replicas in REPLICAS:
         cut = Cut((0,), SHORT // 4, 3 * SHORT // 4)
-        found[f"one of {replicas} cut off"] = Cell(SHORT, Fleet(rate=RATE, replicas=replicas, cut=cut))
+        found[f"one of {replicas} cut off"] = Cell(SHORT, Fleet(rate=RATE, share=1.0, replicas=replicas, cut=cut))
     return found
 
 
 def full() -> dict[str, Cell]:
     """Name → setup at 10,000 requests a second and 100 replicas."""
     return {
-        f"full, staleness {s:g} s": Cell(LONG, Fleet(rate=RATE, replicas=100, staleness_s=s)) for s in (0.0, 0.1, 0.3)
+        f"full, staleness {s:g} s": Cell(LONG, Fleet(rate=RATE, replicas=100, share=SHARE, staleness_s=s))
+        for s in STALENESS_S
     }
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from benchmarks.memory import sizes
+from benchmarks.memory import SPIN, sizes
 from benchmarks.scoring.scorer import answers, prompt, response_features
 from benchmarks.stores.log import config, journal_bytes, live, warehouse_bytes
 from tests.kits import postgres
@@ -198,9 +198,20 @@ def score() -> dict[str, float]:
     return cpu.per(ANSWERS)
 
 
+def spin() -> float:
+    """Milliseconds of CPU of a fixed computation: how much slower everything is than on an idle machine."""
+    took = []
+    for _ in range(100):
+        began = time.process_time()
+        sum(range(SPIN))
+        took.append(time.process_time() - began)
+    return round(1e3 * float(np.median(took)), 3)
+
+
 def measure(requests: int = REQUESTS, told: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
     """All parts."""
     found: dict[str, Any] = {"requests": requests, "models": MODELS, "load_before": round(os.getloadavg()[0], 1)}
+    found["spin_ms"] = spin()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         settings = config(folder, MODELS)

@@ -12,12 +12,21 @@ from fitrouter.state.budgets import PENDING
 from fitrouter.state.follower import SNAPSHOT_EVERY
 from fitrouter.types import Floats
 
+RATE = 10_000.0
 DRAWS = 2000
 """Of the bootstrap over seeds."""
 EXPONENTS = np.linspace(-2.0, 3.0, 501)
 SHARE = 0.3
-"""Of the answers that get a label, as in the cells."""
-REPLICAS = 100
+"""Of the answers that get a label, as at the full rate."""
+LABELS = (30, 100, 300)
+"""That are not known, of the short windows' cells."""
+REPLICAS = (1, 4, 16)
+"""Of which one is cut off."""
+FOLD_RATES = (0.25, 0.1)
+"""In rates of the events."""
+STALENESS_S = (0.0, 0.03, 0.1)
+"""Of the full rate's cells."""
+FLEET = 100
 ANSWER_S, PAUSE_S = 2.0, 30.0
 """Assumed: seconds of an answer, and between two turns of a conversation."""
 HALVES: Mapping[str, slice] = {"from nothing": slice(0, 10), "after a change": slice(10, 20)}
@@ -34,18 +43,17 @@ class Law(NamedTuple):
 
 
 def power_law(x: Sequence[float], y: Floats, seed: int = 0) -> Law:
-    """Fit a · x^b to means over seeds, by least squares of errors relative to x; y is float64[seeds, points].
+    """Fit a · x^b to means over seeds, by least squares; y is float64[seeds, points].
 
-    Not in logarithms, since an excess can come out negative by chance.
+    Not in logarithms: an excess can come out negative by chance, and its error is much the same at all points.
     """
     at = np.asarray(x, dtype=np.float64)
-    scaled = at[None, :] ** (EXPONENTS[:, None] - 1.0)
+    scaled = (at / at.max())[None, :] ** EXPONENTS[:, None]
 
     def fitted(mean: Floats) -> tuple[float, float]:
-        wanted = mean / at
-        a = np.maximum((scaled * wanted).sum(axis=1) / (scaled * scaled).sum(axis=1), 0.0)
-        best = int(((a[:, None] * scaled - wanted) ** 2).sum(axis=1).argmin())
-        return float(a[best]), float(EXPONENTS[best])
+        a = np.maximum((scaled * mean).sum(axis=1) / (scaled * scaled).sum(axis=1), 0.0)
+        best = int(((a[:, None] * scaled - mean) ** 2).sum(axis=1).argmin())
+        return float(a[best] / at.max() ** EXPONENTS[best]), float(EXPONENTS[best])
 
     rng = np.random.default_rng(seed)
     again = [fitted(y[rng.integers(len(y), size=len(y))].mean(axis=0))[1] for _ in range(DRAWS)]
@@ -84,10 +92,10 @@ def regrets(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     out["seeds"] = len(base)
     out["base"] = {name: interval(base[:, half].sum(axis=1)) for name, half in HALVES.items()}
     curves: dict[str, tuple[str, Sequence[float]]] = {
-        "staleness, requests": ("staleness {:g}", (60, 200, 600)),
-        "label delay, requests": ("label delay {:g}", (60, 200, 600)),
-        "replicas, one cut off": ("one of {:g} cut off", (1, 4, 16)),
-        "fold rate, share of the events": ("fold rate {:g}", (0.25, 0.1)),
+        "staleness, labels": ("staleness {:g}", LABELS),
+        "label delay, labels": ("label delay {:g}", LABELS),
+        "replicas, one cut off": ("one of {:g} cut off", REPLICAS),
+        "fold rate, share of the events": ("fold rate {:g}", FOLD_RATES),
     }
     for title, (form, points) in curves.items():
         names = [form.format(x) for x in points]
@@ -99,16 +107,31 @@ def regrets(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             if len(points) > 2:
                 found["law"] = {k: round(v, 3) for k, v in power_law(points, excess)._asdict().items()}
             out.setdefault(title, {})[half] = found
-    full = [name for name in all_cells.of if name.startswith("full")]
-    out["full"] = [
-        {
-            **{key: each[key] for key in ("cell", "requests", "virtual_s", "users", "seen_once", "missing_events")},
-            **{half: round(sum(each["regret"][bins]), 1) for half, bins in HALVES.items()},
-        }
-        for each in all_cells.rows
-        if each["cell"] in full
-    ]
+    out["full"] = _full(all_cells, out.get("staleness, labels", {}))
     return out
+
+
+def _full(cells: _Cells, laws: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The cells at the full rate; their excess beside what the short windows' law says of as many labels.
+
+    A label that is not known stands for 1 / share requests that were decided without it.
+    """
+    base, found = f"full, staleness {STALENESS_S[0]:g} s", []
+    for staleness in STALENESS_S:
+        name = f"full, staleness {staleness:g} s"
+        rows = [row for row in cells.rows if row["cell"] == name]
+        if not rows:
+            continue
+        keys = ("requests", "virtual_s", "users", "seen_once", "missing_events")
+        one: dict[str, Any] = {"cell": name, "seeds": len(rows), **{key: rows[0][key] for key in keys}}
+        for half, bins in HALVES.items():
+            one[half] = round(float(np.mean([sum(row["regret"][bins]) for row in rows])), 1)
+            if staleness and base in cells.of and half in laws:
+                law, labels = laws[half]["law"], RATE * staleness * SHARE
+                one[f"excess {half}"] = interval(cells.excess([name], bins, base)[:, 0])
+                one[f"expected {half}"] = round(law["a"] * labels ** law["b"] / SHARE, 1)
+        found.append(one)
+    return found
 
 
 # --- costs ---
@@ -140,7 +163,7 @@ def per_request(costs: Mapping[str, Any], share: float = SHARE) -> dict[str, flo
     return {name: round(us, 1) for name, us in found.items()}
 
 
-def million(costs: Mapping[str, Any], replicas: Sequence[int] = (1, 10, REPLICAS)) -> dict[str, Any]:
+def million(costs: Mapping[str, Any], replicas: Sequence[int] = (1, 10, FLEET)) -> dict[str, Any]:
     """CPU and bytes of a million requests."""
     us = per_request(costs)
     replica = us["fold of decision, execution, score"] + us["fold of labels"] + us["reading for the fold"]
@@ -158,7 +181,7 @@ def million(costs: Mapping[str, Any], replicas: Sequence[int] = (1, 10, REPLICAS
     }
 
 
-def limits(costs: Mapping[str, Any], replicas: int = REPLICAS) -> list[dict[str, Any]]:
+def limits(costs: Mapping[str, Any], replicas: int = FLEET) -> list[dict[str, Any]]:
     """Requests a second at which each resource is used up, the lowest first."""
     us, events = per_request(costs), 3.0 + SHARE
     fold = us["fold of decision, execution, score"] + us["fold of labels"]
