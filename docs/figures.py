@@ -134,9 +134,45 @@ def federated(data: dict[str, Any]) -> Figure:
     return figure
 
 
+def million(data: dict[str, Any]) -> Figure:
+    """Excess regret by what replicas do not know, and the rates at which resources are used up."""
+    figure = Figure((9, 6.4), layout="constrained")
+    upper, lower = figure.subfigures(2, 1, height_ratios=(1, 1.25))
+    panels: list[Axes] = list(upper.subplots(1, len(data["excess"])))
+    for axes, (title, curves) in zip(panels, data["excess"].items(), strict=True):
+        for i, (name, curve) in enumerate(curves.items()):
+            middle, low, high = np.array(curve["excess"]).T
+            x = np.array(data["x"][title])
+            bars = np.array([middle - low, high - middle])
+            beside = x * (1.0 + 0.06 * i)
+            axes.errorbar(beside, middle, yerr=bars, fmt="os"[i], markersize=4, color=COLOURS[i], label=name, capsize=2)
+            fine = np.geomspace(x[0], x[-1], 50)
+            axes.plot(fine, curve["a"] * fine ** curve["b"], color=COLOURS[i], linewidth=1)
+        axes.axhline(0.0, color="#59636e", linewidth=1)
+        axes.set_xscale("log")
+        axes.set_xticks(data["x"][title], [f"{n:g}" for n in data["x"][title]])
+        axes.minorticks_off()
+        axes.set_xlabel(title, fontsize=9)
+    panels[0].set_ylabel("regret beyond a router\nthat knows at once")
+    panels[0].legend(loc="upper left", fontsize=8)
+    axes = lower.subplots()
+    names, rates = list(data["limits"]), list(data["limits"].values())
+    bars_drawn = axes.barh(range(len(names)), rates, height=0.6, color=COLOURS[0])
+    axes.bar_label(bars_drawn, fmt="{:,.0f}", padding=3, fontsize=8)
+    axes.axvline(data["rate"], color="#59636e", linewidth=1, linestyle=":")
+    axes.set_yticks(range(len(names)), names, fontsize=8)
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+    axes.set_xscale("log")
+    axes.margins(x=0.12)
+    axes.set_xlabel("requests a second at which it is used up (logarithmic; dotted: 10,000)", fontsize=9)
+    return figure
+
+
 FIGURES: dict[str, Callable[[dict[str, Any]], Figure]] = {
     "federated": federated,
     "matrix": matrix,
+    "million": million,
     "personal_pool": personal_pool,
     "replay_intervals": replay_intervals,
     "scorer": scorer,

@@ -106,35 +106,18 @@ class InProcess:
         cost_usd: float = 0.0,
     ) -> Turn:
         """Fold a decision, the answer of its model, and the answer's score; h is None where no scorer runs."""
-        arm = decision.chosen
-        execution = execution_of(
+        events = answer_events(
             decision,
-            decision.ts,
-            status="ok",
-            served_by=arm,
-            attempts=(Attempt(model=arm, probability=1.0, ms=1000.0 * seconds),),
+            h=h,
+            schema=self.learner.schema,
             prompt_tokens=prompt_tokens,
             completion_tokens=completion_tokens,
+            seconds=seconds,
             cost_usd=cost_usd,
-            latency_ms=1000.0 * seconds,
         )
-        events: list[Event] = [decision, execution]
-        if h is not None:
-            events.append(
-                Score(
-                    id=f"{decision.id}:score",
-                    ts=decision.ts,
-                    decision_id=decision.id,
-                    identity=decision.identity,
-                    served_by=arm,
-                    features=decision.features,
-                    h=pack(h),
-                    schema=self.learner.schema,
-                )
-            )
         for place, event in enumerate(events):
             self.fold(event, events[:place])
-        return Turn(decision, tuple(events))
+        return Turn(decision, events)
 
     def vote(
         self,
@@ -146,15 +129,63 @@ class InProcess:
         ts: float | None = None,
     ) -> None:
         """Fold the user's vote on an answer, at the time of the decision if `ts` is None."""
-        decision = turn.decision
-        vote = Feedback(
-            id=f"{decision.id}:{kind.value}",
-            ts=decision.ts if ts is None else ts,
-            decision_id=decision.id,
-            identity=decision.identity,
-            kind=kind,
-            value=float(value),
-            scale=scale,
-            asked=decision.asked,
-        )
-        self.fold(vote, turn.events)
+        self.fold(vote_event(turn.decision, kind, value, scale=scale, ts=ts), turn.events)
+
+
+def answer_events(
+    decision: Decision,
+    *,
+    h: Floats | None = None,
+    schema: str = "",
+    prompt_tokens: int = 0,
+    completion_tokens: int = 0,
+    seconds: float = 0.0,
+    cost_usd: float = 0.0,
+) -> tuple[Event, ...]:
+    """A decision, the Execution of its model, and the Score of the answer if it has features h, in this order."""
+    arm = decision.chosen
+    execution = execution_of(
+        decision,
+        decision.ts,
+        status="ok",
+        served_by=arm,
+        attempts=(Attempt(model=arm, probability=1.0, ms=1000.0 * seconds),),
+        prompt_tokens=prompt_tokens,
+        completion_tokens=completion_tokens,
+        cost_usd=cost_usd,
+        latency_ms=1000.0 * seconds,
+    )
+    if h is None:
+        return decision, execution
+    score = Score(
+        id=f"{decision.id}:score",
+        ts=decision.ts,
+        decision_id=decision.id,
+        identity=decision.identity,
+        served_by=arm,
+        features=decision.features,
+        h=pack(h),
+        schema=schema,
+    )
+    return decision, execution, score
+
+
+def vote_event(
+    decision: Decision,
+    kind: FeedbackKind,
+    value: float,
+    *,
+    scale: tuple[float, float] = (0.0, 1.0),
+    ts: float | None = None,
+) -> Feedback:
+    """The user's vote on the answer to a decision, at the time of the decision if `ts` is None."""
+    return Feedback(
+        id=f"{decision.id}:{kind.value}",
+        ts=decision.ts if ts is None else ts,
+        decision_id=decision.id,
+        identity=decision.identity,
+        kind=kind,
+        value=float(value),
+        scale=scale,
+        asked=decision.asked,
+    )
