@@ -43,7 +43,7 @@ def rows() -> Iterator[tuple[str, FitParams, bool]]:
     for slopes in ((0.003,), (0.03,), (0.1,), (0.003, 0.03, 0.1)):
         arms = msgspec.structs.replace(base.arms, correction_slopes=slopes)
         yield f"scores, slopes {slopes}", msgspec.structs.replace(base, arms=arms, personal=False), True
-    for width in ("narrow", "medium", "wide"):
+    for width in ("narrow", "form", "medium", "wide"):
         same = dict.fromkeys(EXPERTS[2:], getattr(base.tastes, width))
         yield (
             f"ours, {width} alone",

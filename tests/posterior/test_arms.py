@@ -258,7 +258,8 @@ def test_person_state_round_trips() -> None:
     person, other = fit.tastes.users["ann"], fit.tastes.new_person()
     assert other.load(person.dump())
     assert other.dump() == person.dump()
-    assert other.heads[0].offsets("a") == person.heads[0].offsets("a") != 0.0
+    assert other.heads[0].offsets("a").tolist() == person.heads[0].offsets("a").tolist()
+    assert person.heads[0].offsets("a").all()
     payload = other.dump()
     for weights in (np.zeros(1), np.full(len(EXPERTS), np.nan), np.full(len(EXPERTS), -1.0), np.ones(len(EXPERTS))):
         kept, person.weights["user"] = person.weights["user"], weights

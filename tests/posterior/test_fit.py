@@ -266,7 +266,7 @@ def test_a_sensitive_role_starts_without_the_users_taste() -> None:
     fit, rng = Fit(5, D, params), np.random.default_rng(0)
     for _ in range(60):
         answer = msgspec.structs.replace(_answer(rng), x=_x(0, 0, 0, 0))
-        fit.learn(Label(ANN, answer, float(answer.h[1] > 0), FeedbackKind.THUMB))  # type: ignore[index]
+        fit.learn(Label(ANN, answer, float(answer.h[1] > 0), FeedbackKind.THUMB, pooled=False))  # type: ignore[index]
     fit.arms.observe_response(fit.arms.row("long"), _x(0, 0, 0, 0), np.array([1.0, 2.0, 0.0, 0.0]))
     seen = {}
     for role in ("analyst", "judge"):

@@ -120,7 +120,7 @@ def test_where_people_do_not_differ_a_new_person_starts_at_the_population(seed: 
     for _ in range(1500):
         fit.learn(world.label())
     weights = dict(zip(EXPERTS, fit.mixture.weights("user").tolist(), strict=True))
-    assert weights["wide"] + weights["recent"] < 0.1
+    assert weights["form"] + weights["recent"] + weights["medium"] + weights["wide"] < 0.1
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -130,7 +130,7 @@ def test_with_strong_tastes_personal_heads_take_over(seed: int) -> None:
     for _ in range(2500):
         fit.learn(world.label())
     weights = fit.weights(_identity(0))
-    assert weights[EXPERTS.index("medium") :].sum() > 0.9
+    assert weights[EXPERTS.index("form") :].sum() > 0.9
 
 
 # --- numbers that are none ---

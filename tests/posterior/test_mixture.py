@@ -187,7 +187,7 @@ def test_uncertainty_that_all_arms_share_cancels() -> None:
     """A person's level, however unknown, adds nothing to the standard deviations that policies explore by."""
     sds = []
     for level in (0.0, 5.0):
-        widths = {name: Width(level=level, offset=0.05) for name in ("narrow", "medium", "wide", "recent")}
+        widths = {name: Width(level=level, offset=0.05) for name in EXPERTS[2:]}
         base = FitParams()
         tastes = type(base.tastes)(**widths, population_intercept=level)
         fit = Fit(2, D, FitParams(tastes=tastes), names=NAMES)

@@ -71,7 +71,7 @@ def contender(row: str, gamma: float, params: FitParams | None = None) -> Conten
         return Contender(row=row, gamma=gamma, params=msgspec.structs.replace(base, users=False))
     if row == "true-tastes":
         fixed = Width(level=1e-12, offset=1e-12)
-        tastes = msgspec.structs.replace(base.tastes, narrow=fixed, medium=fixed, wide=fixed, recent=fixed)
+        tastes = msgspec.structs.replace(base.tastes, **dict.fromkeys(EXPERTS[2:], fixed))
         return Contender(row=row, gamma=gamma, params=msgspec.structs.replace(base, tastes=tastes))
     if row in {"ours", "reward-score"}:
         return Contender(row=row, gamma=gamma, params=base)

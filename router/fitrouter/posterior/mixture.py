@@ -19,8 +19,8 @@ import numpy as np
 
 from fitrouter.types import Floats, Projection
 
-EXPERTS = ("population", "declared", "narrow", "medium", "wide", "recent")
-"""Heads of a person: without any own term; with declared values; and with a taste and offsets of four priors."""
+EXPERTS = ("population", "declared", "narrow", "length", "form", "recent", "medium", "wide")
+"""Heads of a person: without any own term; with declared values; and with a taste and offsets of six priors."""
 
 Context: TypeAlias = Literal["user", "role", "sensitive"]
 """Whose weights: a user's, a role's, or a user's in the service of a sensitive role."""
@@ -29,12 +29,12 @@ SHARE = 0.01
 """Weight that goes back to the prior with each label."""
 RATE = 1.0
 """Step size of the common prior (docs/results/people.md)."""
-FLOOR = 0.06
+FLOOR = 0.03
 """Share of the start in the common prior, so that no head is ever out of reach for a new person."""
 START: dict[Context, tuple[float, ...]] = {
-    "user": (0.05, 0.05, 0.1, 0.1, 0.55, 0.15),
-    "role": (0.05, 0.05, 0.1, 0.3, 0.45, 0.05),
-    "sensitive": (0.95, 0.01, 0.01, 0.01, 0.01, 0.01),
+    "user": (0.05, 0.05, 0.1, 0.1, 0.25, 0.15, 0.1, 0.2),
+    "role": (0.05, 0.05, 0.05, 0.05, 0.1, 0.05, 0.3, 0.35),
+    "sensitive": (0.95, 0.01, 0.01, 0.01, 0.005, 0.005, 0.005, 0.005),
 }
 """Prior weights before any label of this installation."""
 

@@ -37,14 +37,18 @@ class TasteParams(msgspec.Struct, frozen=True, kw_only=True):
     user_intercept: float = 0.02
     """Prior variances of deviations in dimensions other than overall. Those of users are of people's own ratings of
     stories and dialogues (docs/results/judgements.md)."""
-    narrow: Width = Width(level=0.002, offset=0.001, named={"length": 0.01})
-    """Between people who judge general quality: moments of people's comparisons (docs/results/people.md)."""
+    narrow: Width = Width(level=0.002, offset=0.001, named={"length": 0.003, "structure": 1e-4})
+    length: Width = Width(level=0.002, offset=0.001, named={"length": 0.03, "structure": 1e-4})
+    """Between people who judge general quality: people's comparisons (docs/results/people.md). Two widths, because few
+    people care for length, and those do much. The trace of structure lets these heads share arrays with the next."""
+    form: Width = Width(level=0.01, offset=0.02, named={"length": 0.05, "structure": 0.05})
+    """Of people with strong tastes in what people speak of most: length and lists."""
+    recent: Width = Width(level=0.01, offset=0.02, named={"length": 0.05, "structure": 0.05}, forget=0.06)
+    """The same, following changes within some fifteen labels."""
     medium: Width = Width(level=0.01, offset=0.02, taste=0.08)
     """Between people whose judgements are personal throughout, such as of values."""
     wide: Width = Width(level=0.02, offset=0.05, taste=0.2, named={"length": 0.1, "structure": 0.1})
-    """Of people with strong tastes in style."""
-    recent: Width = Width(level=0.02, offset=0.05, taste=0.2, named={"length": 0.1, "structure": 0.1}, forget=0.06)
-    """The same, following changes within some fifteen labels."""
+    """Of people with strong tastes in anything, in an installation that nothing is known of."""
     roles: int = 32
     """Roles of a tenant that get terms of their own, in order of appearance."""
     declared: float = 0.047
@@ -89,7 +93,7 @@ class Tastes:
         self.role_variance = self._spread(params.role, 0.0)
         self.user_variance = self._spread(params.user, params.user_intercept)
         self.population = self.start(OVERALL)
-        widths = (params.narrow, params.medium, params.wide, params.recent)
+        widths = (params.narrow, params.length, params.form, params.recent, params.medium, params.wide)
         self._compact = HeadPriors([Width(level=0.0, offset=0.0)], self.user_variance[None])
         self._heads = HeadPriors.grouped(widths, self.names, D)
         self.others: dict[str, Gaussian] = {}

@@ -5,7 +5,7 @@ import { bar, calibration } from "./charts.js";
 import { personal } from "./now.js";
 import { api } from "./main.js";
 
-const HEADS = { population: "everybody’s taste", declared: "declared wishes", narrow: "own ratings, cautiously", medium: "own ratings", wide: "own ratings, boldly", recent: "own recent ratings" };
+const HEADS = { population: "everybody’s taste", declared: "declared wishes", narrow: "own ratings, cautiously", length: "own ratings on length", form: "own ratings on length and lists", recent: "own recent ratings", medium: "own ratings", wide: "own ratings, boldly" };
 
 export const learning = {
   every: 5000,
