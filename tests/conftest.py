@@ -6,6 +6,7 @@ import gc
 import math
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from unittest import mock
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from fitrouter import router
 from fitrouter.routing import breakers
+from fitrouter.serving import external, model_registry, policy_control, recorder
 
 os.environ.update(
     HF_HUB_OFFLINE="1",
@@ -42,6 +44,15 @@ def _breakers_stay_closed(request: pytest.FixtureRequest) -> Iterator[None]:
     """Tests of other laws let their models fail as often as they like; only those of breakers see them open."""
     trip = breakers.TRIP if request.module.__name__.endswith("test_breakers") else math.inf
     with mock.patch.object(breakers, "TRIP", trip):
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _stores_have_time() -> Iterator[None]:
+    """A machine that is busy for seconds is no store that hangs; the tests of those have stores that never answer."""
+    with ExitStack() as patched:
+        for module in (external, model_registry, policy_control, recorder):
+            patched.enter_context(mock.patch.object(module, "STORE_WAIT_S", 60.0))
         yield
 
 
