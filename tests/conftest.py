@@ -28,9 +28,12 @@ os.environ.update(
     CREWAI_TRACING_ENABLED="false",
     CREWAI_TESTING="true",
 )
+LONG = ("tests/journeys/", "tests/tree/test_docs", "tests/demo/", "tests/stores/test_postgres", "tests/dashboards/")
 # Machines are shared and busy: how long an example takes says nothing of the law.
-settings.register_profile("fitrouter", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("fitrouter")
+UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("fitrouter", UNTIMED, max_examples=40)
+settings.register_profile("thorough", UNTIMED, max_examples=1000)  # `make bench-properties`
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fitrouter"))
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -61,6 +64,11 @@ def _warehouses_stay_incomplete(request: pytest.FixtureRequest) -> Iterator[None
     """A router that closes does not wait for DuckDB, except in the tests of that law."""
     with mock.patch.object(router, "DRAIN_S", 5.0 if request.module.__name__.endswith("test_failures_told") else 0.0):
         yield
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files of few and long tests come first: as the last one, each would leave the other processes without work."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 
 def pytest_sessionfinish() -> None:
