@@ -9,7 +9,7 @@ export TRANSFORMERS_OFFLINE := 1
 export LITELLM_LOCAL_MODEL_COST_MAP := True
 
 .DEFAULT_GOAL := help
-.PHONY: help install frameworks ray demo test check format docs figures screenshots bench bench-acceptance bench-agents bench-beside bench-crash bench-faults bench-fuzz bench-kills bench-labs bench-matrix bench-overload bench-policies bench-pool bench-reward \
+.PHONY: help install frameworks ray demo test check format docs figures screenshots bench bench-acceptance bench-agents bench-beside bench-crash bench-faults bench-fuzz bench-kills bench-labs bench-matrix bench-overload bench-policies bench-pool bench-properties bench-reward \
 	bench-replay bench-reproduce bench-scorer bench-soak bench-sweep bench-watch clean
 
 help: ## list the targets
@@ -36,7 +36,7 @@ demo: install ## run the simulation over HTTP, then keep serving; ARGS="--exit -
 	$(BIN)/fitrouter demo $(ARGS)
 
 test: install ## run the tests in JOBS=2 processes; ARGS="tests/posterior -k law"
-	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: install ## lint, format, type and import-layer checks
 	$(BIN)/ruff check $(SOURCES)
@@ -105,6 +105,9 @@ bench-replay: install ## replay: coverage, interval widths, the gate, Open Bandi
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.replay.gate --jobs 2 > results/replay_gate.json
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.replay.obd --json results/replay_obd.json $(ARGS)
 	$(BIN)/python -m benchmarks.replay.speed
+
+bench-properties: install ## property tests with 1,000 examples each; `make test` tries 40
+	HYPOTHESIS_PROFILE=thorough OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "hypothesis and not reproduction" $(ARGS)
 
 bench-reproduce: install ## tests that make committed files and published results again from the public data
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m reproduction $(ARGS)

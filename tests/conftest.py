@@ -6,6 +6,7 @@ import gc
 import math
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from unittest import mock
 
@@ -15,6 +16,7 @@ from tests.kits.s3 import S3
 
 from fitrouter import router
 from fitrouter.routing import breakers
+from fitrouter.serving import external, model_registry, policy_control, recorder
 
 os.environ.update(
     HF_HUB_OFFLINE="1",
@@ -28,9 +30,12 @@ os.environ.update(
     CREWAI_TRACING_ENABLED="false",
     CREWAI_TESTING="true",
 )
+LONG = ("tests/journeys/", "tests/tree/test_docs", "tests/demo/", "tests/stores/test_postgres", "tests/dashboards/")
 # Machines are shared and busy: how long an example takes says nothing of the law.
-settings.register_profile("fitrouter", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("fitrouter")
+UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("fitrouter", UNTIMED, max_examples=40)
+settings.register_profile("thorough", UNTIMED, max_examples=1000)  # `make bench-properties`
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fitrouter"))
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -44,6 +49,15 @@ def _breakers_stay_closed(request: pytest.FixtureRequest) -> Iterator[None]:
     """Tests of other laws let their models fail as often as they like; only those of breakers see them open."""
     trip = breakers.TRIP if request.module.__name__.endswith("test_breakers") else math.inf
     with mock.patch.object(breakers, "TRIP", trip):
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _stores_have_time() -> Iterator[None]:
+    """A machine that is busy for seconds is no store that hangs; the tests of those have stores that never answer."""
+    with ExitStack() as patched:
+        for module in (external, model_registry, policy_control, recorder):
+            patched.enter_context(mock.patch.object(module, "STORE_WAIT_S", 60.0))
         yield
 
 
@@ -73,6 +87,11 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
     return server.place()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files of few and long tests come first: as the last one, each would leave the other processes without work."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 
 def pytest_sessionfinish() -> None:

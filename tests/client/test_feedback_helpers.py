@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.kits.gateway import make_router, serving
+from tests.kits.tables import table_driven
 
 from fitrouter.errors import InvalidRequest, NotAuthorized, UnknownDecision
 from fitrouter.router import Router
@@ -59,16 +60,16 @@ HELPERS: dict[str, tuple[Said, tuple[FeedbackKind, float, str]]] = {
 }
 
 
-@pytest.mark.parametrize("prefix", ["", "a"])
-@pytest.mark.parametrize("name", HELPERS)
+@table_driven("prefix", ["", "a"])
+@table_driven("name", HELPERS)
 def test_each_helper_logs_its_vote(asked: tuple[Client, Router], name: str, prefix: str) -> None:
     """Each helper, blocking and async, appends one vote of its kind, value and dimension."""
     client, router = asked
     (arguments, named), (kind, y, dimension) = HELPERS[name]
-    reply = ask(client)
+    reply, before = ask(client), len(heard(router))
     told = getattr(say, prefix + name)(client, reply, *arguments, **named)
     found = asyncio.run(told) if prefix else told
-    (event,) = heard(router)
+    (event,) = heard(router)[before:]
     assert (event.id, event.decision_id) == (found, reply.about.decision_id)
     assert (event.kind, event.y, event.dimension) == (kind, pytest.approx(y), dimension)
 
@@ -215,7 +216,7 @@ HELD: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("held", HELD)
+@table_driven("held", HELD)
 def test_decision_of_finds_the_decision(held: str) -> None:
     """Every form of an answer leads to its decision; of a history the last answer counts."""
     assert say.decision_of(HELD[held]) == ID

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.kits.tables import table_driven
 
 from fitrouter.config import Config, load_config, parse_config
 from fitrouter.errors import ConfigError
@@ -54,7 +55,7 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("data", "words"), MISTAKES)
+@table_driven(("data", "words"), MISTAKES)
 def test_an_error_names_its_place_and_remedy(data: dict[str, Any], words: list[str]) -> None:
     """The message has the place and the remedy, and nothing of the validation library."""
     with pytest.raises(ConfigError) as error:

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.kits.tables import table_driven
 from typer.testing import CliRunner, Result
 
 from fitrouter.config import Config, load_config, parse_config
@@ -114,7 +115,7 @@ def test_no_secret_is_written(made: tuple[Config, str]) -> None:
     assert "set the environment variable AZURE_API_KEY" in text
 
 
-@pytest.mark.parametrize(
+@table_driven(
     "words",
     [
         "embed: its mode is embedding",

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.kits.replay_reports import realistic
+from tests.kits.tables import table_driven
 from typer.testing import CliRunner, Result
 
 from fitrouter.errors import ConfigError, InvalidLog, StoreError
@@ -127,7 +128,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("arguments", BAD, ids=lambda arguments: arguments or "nothing")
+@table_driven("arguments", BAD)
 def test_mistakes_are_three(lab: Lab, arguments: str) -> None:
     """A mistake is exit code 3 and one message on standard error that says what; nothing is replayed."""
     result = run(*arguments.split())
@@ -138,8 +139,8 @@ def test_mistakes_are_three(lab: Lab, arguments: str) -> None:
     assert not any(call[0] == "replay" for call in lab.calls)
 
 
-@pytest.mark.parametrize("part", ["read_log", "load_candidate", "evaluate"])
-@pytest.mark.parametrize(
+@table_driven("part", ["read_log", "load_candidate", "evaluate"])
+@table_driven(
     "error",
     [
         InvalidLog("row 17: probabilities sum to 0.9"),
@@ -149,11 +150,11 @@ def test_mistakes_are_three(lab: Lab, arguments: str) -> None:
         ValueError("row 17"),
         MemoryError("row 17"),
     ],
-    ids=lambda error: type(error).__name__,
 )
 def test_whatever_fails_is_three(lab: Lab, part: str, error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
     """An invalid log, a wrong candidate, a locked file and a fault of our own are all 3, and say what it was."""
-    lab.fails[part] = error
+    lab.fails = {part: error}
+    caplog.clear()
     result = asked()
     assert result.exit_code == 3
     assert "row 17" in result.stderr + caplog.text

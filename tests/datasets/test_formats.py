@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.kits.tables import table_driven
 
 from fitrouter.errors import ConfigError
 from fitrouter_evaluators.datasets import (
@@ -175,7 +176,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "raw", "reason"), WRONG)
+@table_driven(("kind", "raw", "reason"), WRONG)
 def test_an_invalid_row_is_reported(kind: type[Row], raw: Any, reason: str, tmp_path: Path) -> None:
     """A row that breaks its format becomes a problem with its line and a reason; its neighbours stay."""
     right = {Pair: PAIR, Rating: RATING, Choice: CHOICE, MatrixRow: MATRIX}[kind]
@@ -226,8 +227,8 @@ def bad_numbers() -> list[Callable[[float], Row]]:
     ]
 
 
-@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("make", bad_numbers())
+@table_driven("number", [math.nan, math.inf, -math.inf])
+@table_driven("make", bad_numbers())
 def test_non_finite_numbers_are_refused(make: Callable[[float], Row], number: float) -> None:
     """NaN and the infinities are refused wherever a number can stand."""
     assert make(0.5)

@@ -17,6 +17,7 @@ from benchmarks.research.public import (
     harm_annotations,
 )
 from tests.kits.datasets import folder
+from tests.kits.tables import table_driven
 
 from fitrouter.errors import ConfigError
 from fitrouter_evaluators.datasets import (
@@ -250,7 +251,7 @@ def test_a_public_set_round_trips(suffix: str, tmp_path: Path) -> None:
     assert records.rows == ratings
 
 
-@pytest.mark.parametrize(
+@table_driven(
     "convert",
     [
         mt_bench.convert,

@@ -16,6 +16,7 @@ import openai
 import pytest
 from tests.kits.fake_openai import FakeOpenAI, reply
 from tests.kits.gateway import Echo, chat, client, config, folded, make_router, serving, wait_for
+from tests.kits.tables import table_driven
 
 from fitrouter.config import parse_config
 from fitrouter.context.features import context_names
@@ -199,7 +200,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         yield session
 
 
-@pytest.mark.parametrize(("body", "status", "where"), BAD)
+@table_driven(("body", "status", "where"), BAD)
 def test_malformed_requests_are_told_why(
     shared: httpx.Client, body: Mapping[str, Any], status: int, where: str
 ) -> None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 from tests.kits.gateway import PATIENCE_S, cards, chat, client, config, make_router, serving
+from tests.kits.tables import table_driven
 
 from fitrouter.router import Router
 from fitrouter.stores.journal import MemoryJournal
@@ -115,7 +116,7 @@ def test_a_failed_plan_has_an_outcome(shared: Shared) -> None:
     assert shared.logged(Execution)[-1].status == "failed"
 
 
-@pytest.mark.parametrize(
+@table_driven(
     ("change", "words"),
     [
         ({"messages": None}, "messages: give an array"),

@@ -14,6 +14,7 @@ import httpx
 import openai
 import pytest
 from tests.kits.gateway import Echo, cards, chat, client, make_router, serving, wait_for
+from tests.kits.tables import table_driven
 
 from fitrouter.errors import ProviderRejected, ProviderUnavailable
 from fitrouter.providers import Fault, Faulty
@@ -327,7 +328,7 @@ FORBIDDEN = [
 ]
 
 
-@pytest.mark.parametrize("name", FORBIDDEN)
+@table_driven("name", FORBIDDEN)
 def test_transport_is_refused_at_the_top(shared: Shared, name: str) -> None:
     """A body that would choose whom we call, how, or with which key reaches no model."""
     before = len(decisions(shared.router))
@@ -380,7 +381,7 @@ MALFORMED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("body", "where"), MALFORMED)
+@table_driven(("body", "where"), MALFORMED)
 def test_a_malformed_request_is_told_where_and_why(shared: Shared, body: dict[str, Any], where: str) -> None:
     """400 in OpenAI's format, with the place; never a 500, and no model is asked."""
     reply = shared.http.post("/v1/chat/completions", json=chat(**body))
@@ -588,7 +589,7 @@ def test_feedback_is_taken_and_durable(http: httpx.Client, router: Router, body:
     assert (vote["value"] - low) / (high - low) == y
 
 
-@pytest.mark.parametrize(
+@table_driven(
     "body",
     [
         {},

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.kits.gateway import Echo, client, config, make_router, serving
+from tests.kits.tables import table_driven
 
 from fitrouter.errors import ProviderRejected, ProviderUnavailable
 from fitrouter.providers import Fault, Faulty
@@ -381,7 +382,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         yield session
 
 
-@pytest.mark.parametrize(("more", "where"), BAD)
+@table_driven(("more", "where"), BAD)
 def test_a_malformed_message_is_told_where_and_why(shared: httpx.Client, more: dict[str, Any], where: str) -> None:
     """400 in Anthropic's format, with the place."""
     reply = shared.post("/v1/messages", json=ask(**more))

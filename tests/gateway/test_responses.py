@@ -12,6 +12,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 from tests.kits.gateway import Echo, client, make_router, serving
+from tests.kits.tables import table_driven
 
 from fitrouter.errors import ProviderUnavailable
 from fitrouter.providers import Fault, Faulty
@@ -327,7 +328,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         yield session
 
 
-@pytest.mark.parametrize(("more", "where"), BAD)
+@table_driven(("more", "where"), BAD)
 def test_what_cannot_be_answered_is_refused_with_the_remedy(
     shared: httpx.Client, more: dict[str, Any], where: str
 ) -> None:

@@ -25,6 +25,7 @@ from langchain_core.messages import (
 )
 from tests.kits.agents import Agent
 from tests.kits.chat import PAIRS, Says, Steps, asked, chat, sent
+from tests.kits.tables import table_driven
 
 from fitrouter.errors import InvalidRequest
 from fitrouter_integrations.langchain._convert import Extras
@@ -113,7 +114,7 @@ CASES: dict[str, tuple[BaseMessage, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@table_driven("name", CASES)
 def test_messages_are_converted_to_the_openai_format(name: str) -> None:
     """Fields of LangChain and providers are converted, others dropped."""
     message, expected = CASES[name]

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.kits.gateway import make_router, serving
+from tests.kits.tables import table_driven
 
 from fitrouter.assemble import assemble
 from fitrouter.config import Config, parse_config
@@ -60,7 +61,7 @@ def test_flips_are_disagreement_between_people() -> None:
     assert swapped(verdicts(0, noise=0.0, leaking=0), CLOSED).flips == 0.0
 
 
-@pytest.mark.parametrize(
+@table_driven(
     ("kind", "text", "calls", "verdict"),
     [
         ("fact", "It boils at 100 °C.", (), "right"),

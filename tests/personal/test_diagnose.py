@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from benchmarks.personal.diagnose import measured, scenarios
+from tests.kits.tables import table_driven
 from typer.testing import CliRunner
 
 from fitrouter.context.encoders import get_encoder
@@ -24,7 +25,7 @@ def tool() -> Diagnostician:
     return Diagnostician(get_encoder("static"))
 
 
-@pytest.mark.parametrize(
+@table_driven(
     ("message", "kinds"),
     [
         ("I'm a vegetarian. What can I cook?", ["diet"]),
@@ -76,7 +77,7 @@ VEGAN, ILL = "I'm a vegan.", "I have diabetes."
 DINNER, TIDES = "What should I cook for dinner?", "Explain how tides work."
 
 
-@pytest.mark.parametrize(
+@table_driven(
     ("said", "prompt", "answer", "wrong"),
     [
         (VEGAN, DINNER, "A lentil curry with rice.", set()),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -85,6 +87,37 @@ def test_a_quiz_is_logged_and_learnt(tmp_path: Path) -> None:
         assert (arms.operations[row] == arms.operations[0]).all()
         names = list(learner.names)
         assert learner.fit.taste(who)[names.index("length")] < learner.fit.tastes.population.mean[names.index("length")]
+
+    played(install(tmp_path), test)
+
+
+def test_a_slow_store_keeps_the_order_of_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer shown first is logged first, however long that takes, and so both are scored before the vote is."""
+
+    class Forgotten(dict[str, "asyncio.Task[None]"]):
+        """As if nobody could wait any longer for an answer to be stored."""
+
+        def get(self, *_: object) -> None:
+            return None
+
+    async def test(router: Router, quizzes: Quizzes, _: Config) -> None:
+        recorder, calls = router._recorder, itertools.count()
+        content = recorder._content
+        monkeypatch.setattr(recorder, "_storing", Forgotten())
+
+        def slow(*told: Any) -> bytes | None:
+            time.sleep(0.1 if next(calls) % 2 == 0 else 0.0)
+            return content(*told)
+
+        monkeypatch.setattr(recorder, "_content", slow)
+        start = await quizzes.start(ANN, QuizConfig(questions=3))
+        end = await finish(quizzes, start)
+        assert end.result is not None
+        n = end.result.answered
+        await asyncio.to_thread(wait_for, lambda: router._learner.fit.labels == n)
+        told = [(type(event), event.decision_id) for event in logged(router) if isinstance(event, (Execution, Score))]
+        runs, scores = ([id_ for kind, id_ in told if kind is each] for each in (Execution, Score))
+        assert runs == scores
 
     played(install(tmp_path), test)
 

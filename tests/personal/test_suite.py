@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from tests.kits.fake_openai import in_a_thread
 from tests.kits.gateway import wait_for
 from tests.kits.suite import STYLES, TEXTS, Server, install, says
+from tests.kits.tables import table_driven
 from typer.testing import CliRunner
 
 from fitrouter.config import Config
@@ -156,7 +157,7 @@ def test_a_suite_is_read_as_it_was_written() -> None:
     assert b"user" not in made.encoded().splitlines()[0]
 
 
-@pytest.mark.parametrize(
+@table_driven(
     ("line", "said"),
     [
         (b"{", "line 1"),
@@ -230,7 +231,7 @@ BOOK = next(each for each in MATERIAL.known if each.tool)
 CALL = {"type": "function", "function": {"name": "book_table", "arguments": '{"people":4,"time":"19:30","date":"x"}'}}
 
 
-@pytest.mark.parametrize(
+@table_driven(
     ("answer", "known", "found"),
     [
         ("It is 100 degrees.", {"accepts": ["100"]}, ()),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.kits.replay import log_of
 from tests.kits.replay_logs import ONLINE, STICKY, make_log
 from tests.kits.replay_story import story
+from tests.kits.tables import table_driven
 from tests.monitors.test_propensities import CORRECT, arm_times, chosen_times, relabel
 
 from fitrouter.draw import draws, landing, replay
@@ -89,8 +90,8 @@ def test_the_audit_matches_the_online_monitor(alter: Callable[[Decision], Decisi
     assert checks["e-process against the probabilities"].ok == (watched.fired_at is None)
 
 
-@pytest.mark.parametrize("n", [5, 40, 400])
-@pytest.mark.parametrize("p", [0.01, 0.3, 0.5])
+@table_driven("n", [5, 40, 400])
+@table_driven("p", [0.01, 0.3, 0.5])
 def test_freedmans_bound_is_above_the_binomial_tails(n: int, p: float) -> None:
     """P(|S − np| ≥ t) for every t that a count can be off."""
     pmf = np.array([math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1)])

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kits.gateway import Echo, cards, make_router
 from tests.kits.replay import Town, log_of
+from tests.kits.tables import table_driven
 
 from fitrouter.config import CandidateConfig, parse_config
 from fitrouter.errors import ConfigError, InvalidLog
@@ -273,7 +274,7 @@ def without(log: Log, **columns: Any) -> Log:
     return log
 
 
-@pytest.mark.parametrize(
+@table_driven(
     ("missing", "said", "message"),
     [
         ({"mean": None}, {"gamma": 5.0, "algorithm": "squarecb"}, r"'mean'\) is not logged; .* 'pmf: FILE'"),
@@ -287,7 +288,6 @@ def without(log: Log, **columns: Any) -> Log:
         ({"twin": None}, {"twin": True}, "user-blind policy. is not logged"),
         ({"algorithm": None}, {"gamma": 5.0}, "the algorithm is not logged; set 'algorithm'"),
     ],
-    ids=str,
 )
 def test_missing_columns_are_named(missing: dict[str, Any], said: dict[str, Any], message: str) -> None:
     """An error names the missing column and a remedy."""
@@ -395,7 +395,7 @@ def test_unknown_names_are_refused_with_the_known_ones() -> None:
 # --- the file ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@table_driven(
     ("said", "message"),
     [
         ({}, "nothing says what the policy is"),
@@ -417,7 +417,6 @@ def test_unknown_names_are_refused_with_the_known_ones() -> None:
         ({"snapshot": {"jurnal": "x"}}, "did you mean 'journal'"),
         ({"snapshot": {"journal": "x", "until": "soon"}}, "given was 'soon'"),
     ],
-    ids=str,
 )
 def test_invalid_settings_are_explained(said: dict[str, Any], message: str) -> None:
     """Every invalid setting is listed with what is allowed."""
@@ -466,7 +465,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "replay_candidates.md").read_text()
 BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
 
-@pytest.mark.parametrize("block", BLOCKS)
+@table_driven("block", BLOCKS)
 def test_documented_candidates_load(block: str, tmp_path: Path) -> None:
     """Every example of the documentation is a candidate; those that need no other file give a pmf of the town's log."""
     (tmp_path / "c.yaml").write_text(block)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.kits.tables import table_driven
 
 from fitrouter.errors import ConfigError, InvalidLog
 from fitrouter_evaluators.replay.gate import GateEvidence, decide, sequence_levels
@@ -97,7 +98,7 @@ max_weight: 100
     assert parse_gate({"metric": "cost", "min_gain": 0.1, "ceilings": {"cost": 1.0}}).keep_threshold == 0.1
 
 
-@pytest.mark.parametrize(
+@table_driven(
     ("given", "words"),
     [
         ({"metric": "score"}, ["metric", "a score is a model's prediction", "users are worse off", "'fit'"]),

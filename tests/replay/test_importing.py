@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.kits.datasets import folder
+from tests.kits.tables import table_driven
 
 from fitrouter.errors import ConfigError, InvalidLog
 from fitrouter_evaluators.replay.importing.column_map import load_map, shipped_maps
@@ -393,7 +394,7 @@ def test_nested_columns_of_parquet(tmp_path: Path) -> None:
 # --- refusals ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@table_driven(
     ("columns", "message"),
     [
         ({"arm": "arm", "reward": "y"}, "neither 'propensity' nor 'pmf'"),
@@ -454,7 +455,7 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("line", "reason"), BAD)
+@table_driven(("line", "reason"), BAD)
 def test_an_invalid_line_is_reported(tmp_path: Path, line: str, reason: str) -> None:
     """An invalid line is reported by its number in the file, also after multi-line cells and empty lines."""
     data = tmp_path / "log.csv"

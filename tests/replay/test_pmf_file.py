@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.kits.replay import Town
+from tests.kits.tables import table_driven
 
 from fitrouter.errors import ConfigError
 from fitrouter_evaluators.replay.candidates.load import load_candidate
@@ -87,8 +88,8 @@ def test_omitted_arms_have_probability_0(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found, np.where(drawn, wanted, 0.0))
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
-@pytest.mark.parametrize(
+@table_driven("suffix", [".csv", ".jsonl"])
+@table_driven(
     ("line", "change", "message"),
     [
         (4, {"probability": "much"}, "row 5 has no probability between 0 and 1"),
@@ -97,7 +98,6 @@ def test_omitted_arms_have_probability_0(tmp_path: Path) -> None:
         (1, {"arm": "a"}, "row . repeats an arm of its decision"),
         (0, {"probability": 0.0}, r"row 1 begins the probabilities of row \d+ \(decision .*\), which sum to 0\."),
     ],
-    ids=str,
 )
 def test_invalid_lines_are_named(tmp_path: Path, suffix: str, line: int, change: dict[str, Any], message: str) -> None:
     """The error names the row and the problem."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.kits.tables import table_driven
 
 from fitrouter.routing.eligibility import DROPPABLE, Eligible, Roster, Wants, wants
 from fitrouter.routing.parameters import FAMILIES, NEUTRAL, PARAMETERS, family, lineage, takes
@@ -90,7 +91,7 @@ def ask(*messages: dict[str, Any], stream: bool = False, **params: Any) -> Wants
 # --- the table -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("provider", FAMILIES)
+@table_driven("provider", FAMILIES)
 def test_every_parameter_of_a_provider(provider: str) -> None:
     """A parameter that is taken passes; one that is not excludes the model and says so, unless it is droppable."""
     model = card(TARGETS[provider][0])
@@ -110,7 +111,7 @@ def test_every_parameter_of_a_provider(provider: str) -> None:
             assert eligible([model], Wants(params={name: neutral}), droppable=()) == dropped, f"{cell}={neutral!r}"
 
 
-@pytest.mark.parametrize("kin", FAMILIES)
+@table_driven("kin", FAMILIES)
 def test_the_table_agrees_with_litellm(kin: str) -> None:
     """Each column is what every model asked about takes by litellm's account, less what is named as stricter."""
     pytest.importorskip("litellm")

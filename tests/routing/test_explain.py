@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kits.learner import D_H, D_X, fold, story
+from tests.kits.tables import table_driven
 
 from fitrouter.policies import Beliefs, SquareCB
 from fitrouter.posterior.mixture import EXPERTS
@@ -294,7 +295,7 @@ def test_exploration_is_said() -> None:
     assert "b was drawn with probability 0.85. It has the highest expected utility" in text_of(greedy)
 
 
-@pytest.mark.parametrize(
+@table_driven(
     ("changes", "words"),
     [
         ({"mode": Mode.PINNED, "probs": (), "twin": (), "propensity": 1.0}, "The request named a; nothing was drawn"),

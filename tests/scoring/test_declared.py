@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.kits.tables import table_driven
 
 from fitrouter.context.encoders import Hashing, Static
 from fitrouter_evaluators.scoring import STYLE
@@ -269,7 +270,7 @@ def test_two_negations_are_none(topic: str, like: str, double: str) -> None:
     assert means(said(double, topic)) == means(said(like, topic))
 
 
-@pytest.mark.parametrize(
+@table_driven(
     ("statement", "pieces"),
     [
         ("Don't hedge; be direct.", "hedge- direct+"),

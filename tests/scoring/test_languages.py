@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-import pytest
+from tests.kits.tables import table_driven
 
 from fitrouter.context.encoders import Static
 from fitrouter_evaluators.scoring import STYLE, VALUES, Answer, ResponseFeatures
@@ -32,7 +32,7 @@ READER = DeclaredValues(Static())
 FEATURES = ResponseFeatures(Static(), declared=True)
 
 
-@pytest.mark.parametrize("language", CORPUS, ids=lambda language: language.name)
+@table_driven("language", CORPUS)
 def test_statements_are_refused_with_the_language(language: Language) -> None:
     """A statement in another language has no effect, and the reason says which language it is and what to do."""
     for statement in language.statements:
@@ -48,7 +48,7 @@ def test_statements_in_english_are_read() -> None:
     assert [s for group in preferences() for s in group.statements if language_of(s) != ENGLISH] == []
 
 
-@pytest.mark.parametrize("language", CORPUS, ids=lambda language: language.name)
+@table_driven("language", CORPUS)
 def test_features_hold_or_are_missing(language: Language) -> None:
     """What needs English words is missing; the rest orders the plain answer and the long one rightly."""
     assert [language_of(text) for text in language.answers] == [language.name] * 2

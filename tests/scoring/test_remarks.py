@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.kits.tables import table_driven
 
 from fitrouter.config import ScorerConfig
 from fitrouter_evaluators.scoring.plugin import ScorerService, make_scorer
@@ -90,7 +91,7 @@ PIECES = ("shorter ", ",", "a,", "no ", ". ", "too ", "not ", "\x1b[31m\x00", "ï
 HOSTILE = tuple((piece * LONGEST)[:LONGEST] for piece in PIECES)
 
 
-@pytest.mark.parametrize("text", HOSTILE)
+@table_driven("text", HOSTILE)
 def test_hostile_text_is_bounded(scorer: ScorerService, text: str) -> None:
     """No text raises; a comment is read up to sixteen clauses, and a message that is too long not at all."""
     read_remark(text)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.kits.tables import table_driven
 
 from fitrouter.context.encoders import Hashing, Static
 from fitrouter.errors import ArtifactError
@@ -47,7 +48,7 @@ def value(name: str, text: str, prompt: str = PROMPT) -> float:
     return measure_soundness(asked(prompt), text)[MEASURES.index(name)]
 
 
-@pytest.mark.parametrize(
+@table_driven(
     ("name", "low", "high"),
     [
         ("distinct", "very " * 60, GOOD),

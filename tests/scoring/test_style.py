@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.kits.tables import table_driven
 
 from fitrouter.context.encoders import Hashing
 from fitrouter.stores.content import pack_content, unpack_content
@@ -78,7 +79,7 @@ HIGHER_LOWER = [
 ]
 
 
-@pytest.mark.parametrize(("name", "higher", "lower"), HIGHER_LOWER)
+@table_driven(("name", "higher", "lower"), HIGHER_LOWER)
 def test_each_dimension_rises_when_it_should(name: str, higher: str, lower: str) -> None:
     """Of two texts the one with more of the property has the higher value."""
     assert BY_NAME[name](higher) > BY_NAME[name](lower)
@@ -144,7 +145,7 @@ def test_any_text_is_finite_and_bounded(text: str) -> None:
     assert (np.abs(standardise(raw)) <= 3.0).all()
 
 
-@pytest.mark.parametrize(
+@table_driven(
     "text",
     ["", " \n ", "漢字かな交じり文。" * 50, "🙂" * 500, "```" * 3, "a" * 300_000, "| " * 200_000, "\x00", "1. " * 9000],
 )
@@ -254,7 +255,7 @@ def test_tool_calls_mask_the_text(features: ResponseFeatures) -> None:
     assert (h[2, TEXT] == h[1, TEXT]).all()
 
 
-@pytest.mark.parametrize(
+@table_driven(
     ("arguments", "fits"),
     [
         ({"city": "Ulm", "days": 2, "unit": "C", "tags": ["a"]}, True),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.kits.tables import table_driven
 
 from fitrouter_evaluators.scoring import STYLE
 
@@ -49,7 +50,7 @@ CJK = [
 ]
 
 
-@pytest.mark.parametrize("name", MARKED)
+@table_driven("name", MARKED)
 @given(more=st.integers(1, 20))
 def test_plain_prose_dilutes_a_property(name: str, more: int) -> None:
     """The same marks in a longer plain text are less of the property, and never less than none of it."""
@@ -76,10 +77,8 @@ def test_every_dimension_is_seen_to_fall() -> None:
     assert {*MARKED, *COUNTED, *(name for name, _, _ in OPPOSITES)} == set(BY_NAME)
 
 
-@pytest.mark.parametrize(
-    "name", ["hedging", "examples", "assertiveness", "flattery", "personal", "warmth", "formality"]
-)
-@pytest.mark.parametrize("markup", ["**{}**", "*{}*", "# {}", "> {}", "- {}", "| {} |", "<b>{}</b>", '"{}"', "({})"])
+@table_driven("name", ["hedging", "examples", "assertiveness", "flattery", "personal", "warmth", "formality"])
+@table_driven("markup", ["**{}**", "*{}*", "# {}", "> {}", "- {}", "| {} |", "<b>{}</b>", '"{}"', "({})"])
 def test_markup_hides_no_words(name: str, markup: str) -> None:
     """Words count in bold, in headings, quotes, lists, tables and brackets; HTML tags are words and dilute a little."""
     plain, marked = BY_NAME[name](MARKED[name]), BY_NAME[name](markup.format(MARKED[name].strip()))
@@ -87,7 +86,7 @@ def test_markup_hides_no_words(name: str, markup: str) -> None:
     assert "<" in markup or marked == plain
 
 
-@pytest.mark.parametrize("name", [*MARKED, "questions", "word_length", "vocabulary", "sentence_length", "refusal"])
+@table_driven("name", [*MARKED, "questions", "word_length", "vocabulary", "sentence_length", "refusal"])
 def test_fenced_code_is_not_prose(name: str) -> None:
     """What stands in a fence changes nothing but length, code and digits."""
     code = "\n```python\n# " + "".join(part for key, part in MARKED.items() if key != "digits") + "Which one?\n```\n"
@@ -96,7 +95,7 @@ def test_fenced_code_is_not_prose(name: str) -> None:
     assert BY_NAME["code"](PLAIN + code) == 1.0
 
 
-@pytest.mark.parametrize(("name", "higher", "lower"), CJK)
+@table_driven(("name", "higher", "lower"), CJK)
 def test_measured_dimensions_read_other_scripts(name: str, higher: str, lower: str) -> None:
     """Chinese and Japanese have length, structure, questions, variety and so on like any text."""
     assert BY_NAME[name](higher) > BY_NAME[name](lower)
@@ -108,7 +107,7 @@ def test_nothing_said_has_no_marks(text: str) -> None:
     assert all(BY_NAME[name](text) == 0.0 for name in (*MARKED, "questions", "refusal", "word_length"))
 
 
-@pytest.mark.parametrize("name", [*MARKED, "word_length", "questions"])
+@table_driven("name", [*MARKED, "word_length", "questions"])
 def test_a_huge_text_is_read_at_its_ends(name: str) -> None:
     """Marks at the very end of a megabyte count."""
     plain = PLAIN * 10_000

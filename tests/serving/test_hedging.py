@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.kits import fault_simulation, virtual_time
 from tests.kits.gateway import make_router
+from tests.kits.tables import table_driven
 
 from fitrouter.draw import replay
 from fitrouter.errors import AllModelsFailed, ProviderRejected, ProviderUnavailable
@@ -328,7 +329,7 @@ def test_tenants_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [hedges.affords(tenant) for tenant in "abcd"] == [True, False, True, True]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@table_driven("seed", range(40))
 def test_faults_with_hedging(
     seed: int, identities: fault_simulation.Identified, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.kits.gateway import PATIENCE_S, chat, client, folded, serving, wait_for
+from tests.kits.tables import table_driven
 from typer.testing import CliRunner
 
 from fitrouter.config import parse_config
@@ -120,7 +121,7 @@ def test_the_words_are_not_kept(http: httpx.Client, router: Router, tmp_path: Pa
         assert b"anzibarian" not in path.read_bytes().lower()
 
 
-@pytest.mark.parametrize(
+@table_driven(
     ("body", "status", "words"),
     [
         ({"comment": "x" * 1001}, 400, "1 to 1000"),

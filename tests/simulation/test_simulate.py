@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from tests.kits.tables import table_driven
 from typer.testing import CliRunner
 
 from fitrouter.errors import ConfigError
@@ -275,7 +276,7 @@ PINNED = sorted(
 )
 
 
-@pytest.mark.parametrize("name", [name for name in PINNED if name != "demo"])
+@table_driven("name", [name for name in PINNED if name != "demo"])
 def test_pinned_worlds_can_be_read(name: str) -> None:
     """Every pinned world is a world."""
     assert load_world(Path(__file__).parents[2] / "benchmarks" / "simulation" / "worlds" / f"{name}.yaml").name == name

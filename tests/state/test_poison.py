@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.kits.learner import SCHEMA, Log, fold, learner, story
+from tests.kits.tables import table_driven
 
 from fitrouter.hooks import Hooks, Notice, Trouble
 from fitrouter.state.follower import Follower
@@ -125,7 +126,7 @@ def test_a_score_may_lack_features() -> None:
     assert fault_in(msgspec.structs.replace(SCORE, h=pack(np.array([1.0, NAN])))) == ""
 
 
-@pytest.mark.parametrize("poison", POISONS, ids=lambda poison: f"{type(poison[0]).__name__} {poison[1]}"[:60])
+@table_driven("poison", POISONS)
 def test_no_poison_is_appended_and_none_is_folded(poison: tuple[Event, dict[str, Any]]) -> None:
     """The journal refuses it; where an old journal holds it, the fold skips and counts it and changes nothing else."""
     event = msgspec.structs.replace(poison[0], **poison[1])

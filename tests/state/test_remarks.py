@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kits.learner import Log, fold, learner
+from tests.kits.tables import table_driven
 
 from fitrouter.state.learner import Learner
 from fitrouter.state.refit import refit
@@ -164,7 +165,7 @@ CALL = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
 TOOL = {"role": "tool", "content": "42"}
 
 
-@pytest.mark.parametrize(
+@table_driven(
     ("messages", "turn", "found"),
     [
         ([U, A, U], 2, "d9"),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.kits.gateway import client, config, make_router, serving
+from tests.kits.tables import table_driven
 from typer.testing import CliRunner
 
 from fitrouter.errors import StoreError
@@ -49,8 +50,8 @@ def test_each_line_follows_the_one_before(tmp_path: Path) -> None:
     assert log.path.stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("line", range(4))
-@pytest.mark.parametrize("how", ["changed", "removed", "inserted", "swapped", "no json"])
+@table_driven("line", range(4))
+@table_driven("how", ["changed", "removed", "inserted", "swapped", "no json"])
 def test_tampering_breaks_the_chain(tmp_path: Path, how: str, line: int) -> None:
     """Whatever is done to a line that others follow is found at that line or the next."""
     noted(tmp_path, 6)

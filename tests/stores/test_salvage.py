@@ -8,6 +8,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from tests.kits.tables import table_driven
 from tests.stores.test_journal import decision, done, execution, score
 
 from fitrouter.stores.journal import Entry, SqliteJournal, check, salvage
@@ -78,7 +79,7 @@ def test_everything_is_salvaged_from_a_sound_file(tmp_path: Path) -> None:
     original.close()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@table_driven("seed", range(12))
 def test_one_bad_page_costs_its_own_events_only(tmp_path: Path, seed: int) -> None:
     """A page of noise, wherever it is: what SQLite cannot read is salvaged, and what is lost is named."""
     expected = written(tmp_path / "j.db")
@@ -100,7 +101,7 @@ def test_one_bad_page_costs_its_own_events_only(tmp_path: Path, seed: int) -> No
     again.close()
 
 
-@pytest.mark.parametrize("seed", range(30))
+@table_driven("seed", range(30))
 def test_one_flipped_bit_in_the_log_costs_one_event_at_most(tmp_path: Path, seed: int) -> None:
     """SQLite would silently drop everything from the frame with the bit: it is seen, salvaged and reported."""
     expected = written(tmp_path / "j.db", 60, checkpoint=False)

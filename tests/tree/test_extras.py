@@ -8,7 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-import pytest
+from tests.kits.tables import table_driven
 
 from fitrouter import errors
 from fitrouter.errors import MissingExtra
@@ -56,7 +56,7 @@ def test_every_import_is_required() -> None:
                 assert name in required, f"{path}: {name}"
 
 
-@pytest.mark.parametrize("extra", sorted(PROJECT["optional-dependencies"]))
+@table_driven("extra", sorted(PROJECT["optional-dependencies"]))
 def test_messages_name_the_extra_that_has_the_module(extra: str) -> None:
     """The extra of a message is in pyproject.toml and installs the module, and no smaller one does."""
     having = {name: modules(listed) for name, listed in PROJECT["optional-dependencies"].items()}

@@ -10,17 +10,18 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from fitrouter.config import Config, QuizConfig
 from fitrouter.draw import uuid7
-from fitrouter.errors import InvalidRequest, NotAuthorized
+from fitrouter.errors import InvalidRequest, NotAuthorized, StoreError, UnknownDecision
 from fitrouter.posterior.draws import Draws
 from fitrouter.router import Router
 from fitrouter.routing.explanation_text import FEATURES
-from fitrouter.types import Completion, FeedbackKind, Identity, Request
+from fitrouter.types import Completion, Execution, FeedbackKind, Identity, Request
 from fitrouter_evaluators.personal.answers import AnswerPool, answers_file, messages, read_pool
 from fitrouter_evaluators.personal.beliefs import Liking
 from fitrouter_evaluators.personal.leaderboard import Leaderboards
@@ -40,6 +41,9 @@ from fitrouter_evaluators.personal.store import QuizStore
 
 ACTIONS = ("undo", "stop")
 FILE = "quizzes.db"
+TRIES = 1000
+PAUSE_S = 0.01
+"""Looks for an answer that was just logged, and the seconds between them."""
 _VALUES = {"first": 1.0, "second": 0.0, "same": 0.5, "bad": 0.5}
 _TOLD = tuple(name for name in FEATURES if name not in {"g", "refusal"} and not name.startswith("tool_"))
 
@@ -229,8 +233,17 @@ class Quizzes:
             latency_ms=None,
         )
         # A vote on a pair is learnt with the score of the later answer, so that the earlier one must be scored first.
-        await self.router.events(plan.decision.id, identity.tenant)
+        await self._stored(plan.decision.id, identity.tenant)
         return plan.decision.id
+
+    async def _stored(self, decision_id: str, tenant: str) -> None:
+        """Wait until an answer is durable, and with that its place among the answers to score."""
+        for _ in range(TRIES):
+            with suppress(UnknownDecision):  # not even its decision is yet
+                if any(isinstance(event, Execution) for event in await self.router.events(decision_id, tenant)):
+                    return
+            await asyncio.sleep(PAUSE_S)
+        raise StoreError("quiz: the answers cannot be logged now; answer the question again")
 
     def _progress(self, quiz: Quiz, draws: Draws) -> Progress:
         pool = self._same_pool(quiz)
