@@ -61,7 +61,7 @@ def test_a_stalled_loop_takes_nothing_more() -> None:
 
 
 def test_a_burst_after_a_quiet_time_is_served_late() -> None:
-    """A second of delay refuses nobody then; right after a refusal half of one does."""
+    """A second of delay refuses nobody then; right after a refusal a tenth does."""
     limit = Limit(1000)
     for _ in range(100):
         limit.enter("a", 1.0)
@@ -70,7 +70,7 @@ def test_a_burst_after_a_quiet_time_is_served_late() -> None:
     with pytest.raises(Problem):
         limit.enter("a", 2.0)
     with pytest.raises(Problem):
-        limit.enter("a", 0.5)
+        limit.enter("a", 0.2)
 
 
 def test_an_unused_limit_does_not_grow() -> None:
@@ -199,36 +199,6 @@ def test_a_late_loop_is_measured() -> None:
         assert limit.limit < 1000
 
     virtual_time.run(scenario())
-
-
-def test_a_refusal_does_not_wait_for_a_crowd() -> None:
-    """Of a crowd one request starts in each turn of the loop, in order; who is refused beside it waits for few."""
-    order: list[str] = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        order.append(scope["path"])
-        await asyncio.sleep(0)
-
-    async def scenario() -> list[str]:
-        limit = Limit(100)
-        admission = Admission(app, limit, lambda _: "a", lambda code: order.append(code))
-
-        async def send(message: Any) -> None: ...
-
-        def ask(name: str) -> asyncio.Task[None]:
-            scope = {"type": "http", "path": f"/v1/{name}", "headers": []}
-            return asyncio.create_task(admission(scope, None, send))  # type: ignore[arg-type]
-
-        crowd = [ask(str(i)) for i in range(101)]
-        await asyncio.sleep(0)
-        soon = list(order)
-        crowd[2].cancel()  # left while it waited
-        await asyncio.gather(*crowd, return_exceptions=True)
-        assert limit.open == 0
-        return soon
-
-    assert asyncio.run(scenario()) == ["/v1/0", "overloaded"]
-    assert [path for path in order if path != "overloaded"] == [f"/v1/{i}" for i in range(100) if i != 2]
 
 
 def test_over_http_the_refused_are_told_when_to_come_back(tmp_path: Path) -> None:

@@ -236,14 +236,14 @@ class Heads(abc.ABC):
         return z
 
     def predict(self, rows: Rows, *, centred: bool = False) -> tuple[Floats, Floats]:
-        """Mean and variance of the deviation, float64[E, R] each.
+        """Mean and variance of the deviation for a decision, float64[E, R] each; with BLAS, as the fold must not.
 
         Args:
             rows: what is predicted.
             centred: the variance is that of each row minus the mean row.
         """
         z = self._design(rows)
-        mean: Floats = np.einsum("rn,en->er", z, self.mean)
+        mean: Floats = self.mean @ z.T
         unknown = _columns(self.models, rows.models).unknown
         rest = rows.coefficient[:, unknown]
         if centred:
@@ -418,12 +418,12 @@ class LowRankHeads(Heads):
 
     def variances(self, z: Floats) -> Floats:
         """zᵀ S z of each row z of float64[R, n] under each head, float64[E, R]."""
-        prior: Floats = np.einsum("rn,en->er", z * z, self._diagonal)
+        prior: Floats = self._diagonal @ (z * z).T
         if not self.labelled:
             return prior
-        along = np.einsum("ekn,rn->ekr", self.factors.astype(np.float64), z)
+        along = self.factors.astype(np.float64) @ z.T
         # Rounding must not make a variance negative.
-        found: Floats = np.maximum(prior - np.einsum("ekr,ekr->er", along, along), _LEAST * prior)
+        found: Floats = np.maximum(prior - np.add.reduce(along * along, axis=1), _LEAST * prior)
         return found
 
     def along(self, z: Floats) -> tuple[Floats, list[float]]:
@@ -598,7 +598,9 @@ class DenseHeads(Heads):
 
     def variances(self, z: Floats) -> Floats:
         """zᵀ S z of each row z of float64[R, n] under each head, float64[E, R]."""
-        found: Floats = np.einsum("ern,rn->er", np.einsum("rn,enm->erm", z, self._full()), z)
+        if self.cov is None:
+            return self._diagonal @ (z * z).T
+        found: Floats = np.add.reduce((z @ self.cov) * z, axis=2)
         return found
 
     def along(self, z: Floats) -> tuple[Floats, list[float]]:

@@ -42,29 +42,18 @@ def _nothing(D: int) -> Floats:
 
 
 class Deviation(NamedTuple):
-    """A person's deviation from the population under each of `EXPERTS`, for R rows, and their weights."""
+    """A person's deviation from the population for R rows."""
 
-    weights: Floats
-    """float64[E]."""
-    means: Floats
-    variances: Floats
-    """float64[E, R] each. If they are centred, variances are those of each row minus the mean row."""
-    centred: bool = False
+    mean: Floats
+    variance: Floats
+    """float64[R] each, of the mixture; a centred variance is that of each row minus the mean row."""
 
-    @property
-    def mean(self) -> Floats:
-        """float64[R]: of the mixture."""
-        out: Floats = np.einsum("e,er->r", self.weights, self.means)
-        return out
 
-    @property
-    def variance(self) -> Floats:
-        """float64[R]: of the mixture, by the law of total variance."""
-        apart = self.means - self.mean
-        if self.centred:
-            apart = apart - np.add.reduce(apart, axis=1, keepdims=True) / apart.shape[1]
-        out: Floats = np.einsum("e,er->r", self.weights, self.variances + apart * apart)
-        return out
+@lru_cache
+def _places(*sizes: int) -> tuple[slice, ...]:
+    """Places of groups of heads among `EXPERTS`, which they end."""
+    ends = [len(EXPERTS) - sum(sizes[i + 1 :]) for i in range(len(sizes))]
+    return tuple(slice(end - size, end) for end, size in zip(ends, sizes, strict=True))
 
 
 class Observed(NamedTuple):
@@ -91,12 +80,15 @@ class Person(Projection):
         compact: prior of tastes in dimensions other than overall, which then are compact.
     """
 
-    __slots__ = ("D", "alarms", "compact", "day", "declared", "heads", "others", "scale", "votes", "weights")
+    __slots__ = (
+        *("D", "_places", "alarms", "compact", "day", "declared", "heads", "others", "scale", "votes", "weights"),
+    )
     stored_type = _Stored
 
     def __init__(self, D: int, heads: Sequence[Heads], alarms: int = 0, compact: HeadPriors | None = None) -> None:
         self.D, self.compact = D, compact
         self.heads = tuple(heads)
+        self._places = _places(*map(len, heads))
         self.weights: dict[Context, Floats] = {}
         """Weights of `EXPERTS`; empty before the first label."""
         self.declared = _nothing(D)
@@ -114,15 +106,12 @@ class Person(Projection):
 
     def experts(self) -> Iterator[tuple[slice, Heads]]:
         """The heads, each group with its places among `EXPERTS`."""
-        start = len(EXPERTS) - sum(map(len, self.heads))
-        for heads in self.heads:
-            yield slice(start, start + len(heads)), heads
-            start += len(heads)
+        return zip(self._places, self.heads, strict=True)
 
     def deviation(
         self, rows: Rows, weights: Floats, base: tuple[Floats, Floats] | None = None, *, centred: bool = False
     ) -> Deviation:
-        """Predictions of `EXPERTS`.
+        """Mean of the mixture of `EXPERTS`, and its variance by the law of total variance.
 
         Args:
             rows: what is predicted.
@@ -131,15 +120,19 @@ class Person(Projection):
             centred: variances are those of each row minus the mean row.
         """
         means, variances = np.zeros((2, len(EXPERTS), len(rows.h)))
-        if self.declared.any():
-            means[1:] = np.einsum("rd,d->r", rows.h, self.declared)
+        if self.declared is not _nothing(self.D):
+            means[1:] = rows.h @ self.declared
         for at, heads in self.experts():
-            mean, variances[at] = heads.predict(rows, centred=centred)
-            means[at] += mean
+            own, variances[at] = heads.predict(rows, centred=centred)
+            means[at] += own
         if base is not None:
             means[1:] += base[0]
             variances[1:] += base[1]
-        return Deviation(weights, means, variances, centred)
+        mean: Floats = weights @ means
+        apart = means - mean
+        if centred:
+            apart -= np.add.reduce(apart, axis=1, keepdims=True) / apart.shape[1]
+        return Deviation(mean, weights @ (variances + apart * apart))
 
     def observe(self, rows: Rows, weights: Floats, base: Observed | None = None) -> Observed:
         """`deviation` for the one row of a label, with what learning from it needs."""
@@ -184,7 +177,7 @@ class Person(Projection):
         """Mean of the mixture's taste, float64[D]."""
         mean: Floats = (1.0 - float(weights[0])) * self.declared
         for at, heads in self.experts():
-            mean[heads.priors.features] += np.einsum("e,ef->f", weights[at], heads.tastes())
+            mean[heads.priors.features] += weights[at] @ heads.tastes()
         return mean
 
     def taste(self, weights: Floats) -> tuple[Floats, Floats]:

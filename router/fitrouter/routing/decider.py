@@ -237,7 +237,10 @@ class Decider:
         context = self._context(rules, ts, identity, unpack(payload), cards, prompt_tokens, current, capped, payer)
         if rules.guests:
             context = self._guest(context, policy, rules, decision_id, ts, identity, unpack(payload))
-        blind, personal = context.pmf(context.beliefs.blind, policy), context.pmf(context.beliefs.mean, policy)
+        beliefs = context.beliefs
+        blind = personal = context.pmf(beliefs.blind, policy)
+        if beliefs.mean is not beliefs.blind:
+            personal = context.pmf(beliefs.mean, policy)
         personalised = self._personalised(rules, identity)
         probs = personal if personalised else blind
         u = draws(rules.seed, decision_id, 2)
@@ -410,6 +413,10 @@ class Decider:
         if rules.friction:  # independent of the personal terms, as all of `rest`
             blind = beliefs.availability * (beliefs.blind - penalty)
             good = (blind >= blind.max() - NEAR).astype(np.float64)
+        mixture = full = _mix(rules, names, floor=floor, new=new, new_share=share, good=good)
+        if rules.share < 1.0:
+            whole = msgspec.structs.replace(rules, share=1.0)
+            full = _mix(whole, names, floor=floor, new=new, new_share=share, good=good)
         return _Context(
             names=names,
             excluded=excluded,
@@ -420,10 +427,8 @@ class Decider:
             sd=beliefs.availability * beliefs.sd,
             budget=(weight, unit) if weight else (0.0, 0.0),
             switch=None if current is None else _switch(current, names, rules.consistency, usd),
-            mixture=_mix(rules, names, floor=floor, new=new, new_share=share, good=good),
-            full=_mix(
-                msgspec.structs.replace(rules, share=1.0), names, floor=floor, new=new, new_share=share, good=good
-            ),
+            mixture=mixture,
+            full=full,
             new=new,
             steps=float(state.fit.labels),
         )

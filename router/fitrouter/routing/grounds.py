@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from fitrouter.posterior.labels import Estimate
@@ -42,7 +44,7 @@ def grounds_of(
     if personal:
         tastes[1], tastes[2] = seen.tastes[1:]
         with_role, with_user = seen.with_role, seen.mean
-    text = np.einsum("kd,bd->bk", profile, tastes)
+    text = tastes @ profile.T
     terms = [*text, seen.blind - text[0], with_role - seen.blind - text[1], with_user - with_role - text[2]]
     chosen = _features(fit, profile, tastes)
     columns = [fit.tastes.names[name] for name in chosen]
@@ -60,12 +62,19 @@ def grounds_of(
     )
 
 
+@lru_cache(maxsize=16)
+def _worded(names: tuple[str, ...]) -> tuple[tuple[str, ...], list[int]]:
+    """The features that have words, and their columns."""
+    known = [(name, column) for column, name in enumerate(names) if name in FEATURES]
+    return tuple(name for name, _ in known), [column for _, column in known]
+
+
 def _features(fit: Fit, profile: Floats, tastes: Floats) -> tuple[str, ...]:
     """Names of the features that have words and move the arms' predictions apart, the strongest first."""
-    known = [name for name in fit.tastes.names if name in FEATURES]
+    known, columns = _worded(tuple(fit.tastes.names))
     if not known or len(fit.tastes.names) != profile.shape[1]:
         return ()
-    columns = [fit.tastes.names[name] for name in known]
-    apart = np.ptp(profile[:, columns], axis=0) * np.abs(tastes[:, columns]).sum(axis=0)
+    reach = np.maximum.reduce(profile) - np.minimum.reduce(profile)
+    apart = (reach * np.add.reduce(np.abs(tastes)))[columns]
     order = np.argsort(-apart, kind="stable")[:_MOST]
     return tuple(known[j] for j in order.tolist() if apart[j] > 0.0)

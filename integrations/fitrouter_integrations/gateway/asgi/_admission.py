@@ -1,7 +1,6 @@
 """Admission: how many requests a worker takes at a time, and how many of one tenant.
 
-Requests start one after another, one in each turn of the event loop, so that a refusal does not wait for all that came
-before it. A worker's limit adapts to the delay of its loop, or of the first that waits to start. When even the shortest delay of an interval is above the target,
+A worker's limit adapts to the delay of its event loop. When even the shortest delay of an interval is above the target,
 a queue stands that does not drain (CoDel: Nichols and Jacobson 2012, "Controlling queue delay"), and the limit falls by
 a tenth; otherwise it grows by its square root while it is used (as in Netflix's concurrency-limits). While the loop is
 late by `STALL_S` nothing more is taken. A burst after a quiet time, which drains by itself, is allowed more delay. What
@@ -15,7 +14,6 @@ import asyncio
 import math
 import random
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -23,13 +21,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from fitrouter_integrations.gateway.asgi._bodies import Refusal
 from fitrouter_integrations.gateway.asgi._wire import Problem, dump
 
-TARGET_S = 0.2
-"""Delay of the event loop, or of the first in the queue, above which too many requests queue."""
+TARGET_S = 0.03
+"""Delay of the event loop above which requests queue."""
 SAMPLE_S = 0.02
 """Time between two measurements of it."""
 SAMPLES = 3
 """Measurements of an interval."""
-STALL_S = 0.4
+STALL_S = 0.1
 """Delay at which new requests are refused, as soon as it is seen."""
 BURST_S = 1.5
 """The same after `CALM_S` without a refusal: a burst is served, late."""
@@ -105,44 +103,6 @@ class Limit:
         return BURST_S if time.monotonic() - self._refused_at > CALM_S else STALL_S
 
 
-class Turns:
-    """Starts one request in each turn of the event loop, in the order of their arrival.
-
-    So whatever comes in meanwhile, refusals above all, waits for a start or two and not for a whole crowd's.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: deque[tuple[float, asyncio.Future[None]]] = deque()
-        self._taken = False
-        """Whether this turn of the loop has started one."""
-
-    @property
-    def late_s(self) -> float:
-        """How long the first in the queue has waited."""
-        return time.monotonic() - self._waiting[0][0] if self._waiting else 0.0
-
-    async def wait(self) -> None:
-        """Wait for the caller's turn."""
-        loop = asyncio.get_running_loop()
-        if not self._taken:
-            self._taken = True
-            loop.call_soon(self._next, loop)
-            return
-        turn = loop.create_future()
-        self._waiting.append((time.monotonic(), turn))
-        await turn
-
-    def _next(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Let the next one that still waits start in the next turn of the loop."""
-        while self._waiting:
-            _, turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                loop.call_soon(self._next, loop)
-                return
-        self._taken = False
-
-
 class Admission:
     """ASGI middleware that refuses requests to /v1 above a limit.
 
@@ -161,7 +121,6 @@ class Admission:
         refused: Callable[[str], None],
     ) -> None:
         self.app, self.limit, self.tenant, self.refused = app, limit, tenant, refused
-        self._turns = Turns()
         self._due = math.inf
         """Time of the next measurement of the delay."""
 
@@ -179,7 +138,7 @@ class Admission:
             await self.app(scope, receive, send)
             return
         try:
-            self.limit.enter(tenant, max(time.monotonic() - self._due, self._turns.late_s))
+            self.limit.enter(tenant, time.monotonic() - self._due)
         except Problem as problem:
             self.refused(problem.code)
             refusal = Refusal(
@@ -188,7 +147,6 @@ class Admission:
             await refusal(scope, receive, send)
             return
         try:
-            await self._turns.wait()
             await self.app(scope, receive, send)
         finally:
             self.limit.leave(tenant)
@@ -200,5 +158,5 @@ class Admission:
             for _ in range(SAMPLES):
                 self._due = time.monotonic() + SAMPLE_S
                 await asyncio.sleep(SAMPLE_S)
-                delays.append(max(time.monotonic() - self._due, self._turns.late_s))
+                delays.append(time.monotonic() - self._due)
             self.limit.adapt(min(delays))
