@@ -138,6 +138,10 @@ def replayed(log: str | Path) -> dict[str, Any]:
     }
 
 
+def _both_nan(one: dict[str, float], other: dict[str, float], key: str) -> bool:
+    return bool(np.isnan(one[key]) and np.isnan(other[key]))
+
+
 def compared(forms: dict[str, str | Path]) -> dict[str, Any]:
     """Three readings of each form in turn."""
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in forms}
@@ -149,7 +153,9 @@ def compared(forms: dict[str, str | Path]) -> dict[str, Any]:
     for name, each in runs.items():
         other = each[0]["numbers"]
         assert other.keys() == first.keys()
-        gaps = [abs(first[k] - other[k]) for k in first if first[k] == first[k]]
+        gaps = [
+            float(np.nan_to_num(abs(first[k] - other[k]), nan=np.inf)) for k in first if not _both_nan(first, other, k)
+        ]
         found[name] = {
             "decisions": each[0]["decisions"],
             "numbers": len(first),

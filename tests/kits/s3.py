@@ -14,6 +14,8 @@ KEYS = {
     "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG/EXAMPLEKEY",
     "AWS_REGION": "us-east-1",
 }
+_NUMBERS = itertools.count()
+"""Of buckets: all servers of a process have the same ones."""
 
 
 class S3:
@@ -24,7 +26,7 @@ class S3:
             pytest.importorskip(name, reason=MISSING)
         server = pytest.importorskip("moto.server", reason=MISSING)
         logging.getLogger("werkzeug").disabled = True
-        self._make, self._server, self._numbers = server.ThreadedMotoServer, None, itertools.count()
+        self._make, self._server = server.ThreadedMotoServer, None
         self.port = 0
         self.start()
         self.environment = {**KEYS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}"}
@@ -45,7 +47,7 @@ class S3:
         """A prefix in a new bucket."""
         import boto3
 
-        name = f"bucket-{next(self._numbers)}"
+        name = f"bucket-{next(_NUMBERS)}"
         boto3.client(
             "s3",
             endpoint_url=self.environment["AWS_ENDPOINT_URL"],

@@ -46,7 +46,7 @@ def missing_extras(config: Config) -> list[MissingExtra]:
         elif encoder == "minilm" or ("/" in encoder and not Path(encoder).is_dir()):
             needs.append(("sentence_transformers", f"the encoder {encoder!r}"))
     if "://" in (config.warehouse.segments or ""):
-        needs.append(("obstore", "a warehouse in S3"))
+        needs.append(("obstore", "the setting warehouse.segments"))
     models = [model.name for model in config.scorer.models if model.kind != "judge"]
     needs += [(module, f"the reward model {name!r}") for name in models for module in ("torch", "transformers")]
     return [MissingExtra.of(module, user) for module, user in needs if find_spec(module) is None]
@@ -73,10 +73,17 @@ def findings(config: Config, environ: Mapping[str, str] | None = None, *, start:
     if find_spec("duckdb") is None:
         found.append(Finding("warehouse", f"none: {MissingExtra.of('duckdb', 'it')}"))
     if config.warehouse.segments is not None:
-        found.append(Finding("segments", config.warehouse.segments))
+        found.append(_segments(config.warehouse.segments))
     if not (start and all(finding.ok for finding in found)):  # it would fail for the same reasons
         return [*found[:1], _routing(config, {}), *found[1:]]
     return [*found[:1], _started(config), *found[1:]]
+
+
+def _segments(place: str) -> Finding:
+    """Where the segments are; a mistake if what reads the place is not installed."""
+    if "://" in place and find_spec("obstore") is None:
+        return Finding("segments", str(MissingExtra.of("obstore", f"the place {place!r}")), ok=False)
+    return Finding("segments", place)
 
 
 def _where(config: Config) -> str:
