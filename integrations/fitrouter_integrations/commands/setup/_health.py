@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from fitrouter.assemble import open_journal
+from fitrouter.assemble import open_identities, open_journal
 from fitrouter.config import Config
 from fitrouter.errors import FitrouterError, StoreError, masked
 from fitrouter.stores import journal as journals
@@ -269,8 +269,21 @@ def warehouse(data: Path, log: Log) -> Check:
     return ok("warehouse", text)
 
 
-def identities(data: Path) -> Check:
-    """The identities and their copy."""
+def people(config: Config) -> Check:
+    """The identities: in a database, or in a file with a copy."""
+    if not config.database:
+        return _identities(config.data)
+    try:
+        with closing(open_journal(config)) as log, closing(open_identities(config, log)) as found:
+            users, told = len(found.people(-1)), found.incident
+            where = found.rows.name
+    except FitrouterError as error:
+        return fault("identities", str(error), "see docs/postgres.md")
+    text = f"{users} users in {where}"
+    return warning("identities", text, told) if told else ok("identities", text)
+
+
+def _identities(data: Path) -> Check:
     path = data / "identities.db"
     copy = path.with_name(f"{path.name}.copy")
     if not path.is_file():
