@@ -9,6 +9,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -402,3 +403,12 @@ def test_users_of_two_files_are_merged(tmp_path: Path, postgres_url: str) -> Non
         assert found.decrypt(blob) == "b"
         assert len(found.people(-1)) == 3
         assert set(found.erase("acme", "ann")) == {*tokens.values()}
+
+
+def test_gateways_may_start_at_once(tmp_path: Path, postgres_url: str) -> None:
+    """Of several that find no tables one makes them, and all have its secret."""
+    with ExitStack() as stack, ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda n: PostgresIdentities(postgres_url, tmp_path / str(n)), range(4)))
+        for each in found:
+            stack.enter_context(closing(each))
+        assert len({each.salt for each in found}) == 1
