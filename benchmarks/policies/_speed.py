@@ -28,7 +28,7 @@ from fitrouter.posterior.labels import Answered, Label
 from fitrouter.routing.decider import Decider, Rules
 from fitrouter.routing.pipeline import Pipeline
 from fitrouter.state.learner import Learner
-from fitrouter.stores.identities import Identities
+from fitrouter.stores.identities import SqliteIdentities
 from fitrouter.types import FeedbackKind, Identity, ModelCard, Request
 
 WORDS = "how are dividends of a foreign company taxed for somebody who moved during the year".split()  # noqa: SIM905
@@ -172,7 +172,7 @@ def _whole_us(decider: Any, cards: Any) -> dict[str, Any]:
 
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
-        identities = Identities(Path(folder) / "identities.db")
+        identities = SqliteIdentities(Path(folder) / "identities.db")
         encoder = Cached(get_encoder("static"))
         arms = {card.arm: card for card in cards}
         proposer = Pipeline(arms, {}, decider, learner, identities, encoder, Hooks(), time.time)

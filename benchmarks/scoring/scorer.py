@@ -38,7 +38,7 @@ from fitrouter.hooks import Hooks
 from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.serving.services import Service
 from fitrouter.stores.content import pack_content
-from fitrouter.stores.identities import Identities
+from fitrouter.stores.identities import SqliteIdentities
 from fitrouter.stores.journal import Entry, SqliteJournal
 from fitrouter.types import Execution, Floats, Identity, Score, encode_event, pack
 from fitrouter_evaluators.scoring import Answer, DeviceHeads, ResponseFeatures, global_scalar
@@ -350,7 +350,7 @@ class Spool:
     def __init__(self, folder: Path, encoder: Encoder, device: str, batch: int) -> None:
         self.journal = SqliteJournal(folder / "journal.db")
         self.encrypted = importlib.util.find_spec("cryptography") is not None
-        self.identities = Identities(folder / "identities.db") if self.encrypted else Open()
+        self.identities = SqliteIdentities(folder / "identities.db") if self.encrypted else Open()
         self.subjects = [self.identities.subject("t", str(i)) for i in range(50)]
         self.done: dict[str, float] = {}
         features = response_features(encoder)

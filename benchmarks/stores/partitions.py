@@ -2,10 +2,12 @@
 
     python -m benchmarks.stores.partitions [--requests 10000] [--faults 12]
 
-needs root, `ip` and PostgreSQL's binaries. Requests go to routers with simulated models; at random times the network
-of one swallows all packets for some seconds, or one is killed (kill -9) and started again. At the end: is every
-acknowledged event there once, does each belong to its decision's user, have all decisions exact propensities, do all
-gateways fold to one digest at one position, and did two ever hold one lease? Prints JSON; exits with 1 if a law broke.
+needs root, `ip` and PostgreSQL's binaries. Each has a folder of its own, and half of the requests are of users whom
+all three meet. Requests go to routers with simulated models; at random times the network of one swallows all packets
+for some seconds, or one is killed (kill -9) and started again. At the end: is every acknowledged event there once, does
+each belong to its decision's user, have all decisions exact propensities, do all gateways fold to one digest at one
+position, and did two ever hold one lease? Is each user one person on all three, does a session go on with its model on
+the next gateway, and is nothing left anywhere of a user who is erased on one? Prints JSON; exits with 1 if a law broke.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ _TAG = f"fr{os.getpid()}"
 """Of interfaces and namespaces: two runs on one machine do not meet."""
 _NET = f"10.{20 + os.getpid() % 200}.{os.getpid() // 200 % 250}"
 _WAIT_S = 600.0
+_SESSIONS = 6
 
 
 def possible() -> bool:
@@ -111,20 +114,33 @@ async def _gateway(name: str, config: dict[str, Any], count: int) -> None:
 
         async def one(n: int) -> None:
             async with room:
-                who = Identity(user=f"{name}-{n % 20}")
+                who = Identity(user=f"everywhere-{n % 20}" if n % 2 else f"{name}-{n % 20}")
                 ask = Request(messages=({"role": "user", "content": f"{name} asks {n}"},), identity=who)
                 answer = await router.complete(ask)
                 if n % 5 == 0:
                     with contextlib.suppress(Exception):  # of a decision that cannot be looked up now
                         await router.feedback(answer.decision.id, FeedbackKind.THUMB, float(n % 2), identity=who)
-                _say("answered", n)
+                _say("answered", answer.decision.id, who.user)
 
         await asyncio.gather(*(one(n) for n in range(count)))
         await router._recorder.settle()
         _say("done")
         while line := await asyncio.to_thread(sys.stdin.readline):
-            if line == "waits\n":
-                _say("waits", int(journal._detachable.waiting))
+            word, *rest = line.split()
+            if word == "waits":
+                _say("waits", int(journal._detachable.waiting or bool(router.incidents())))
+                continue
+            if word == "turn":
+                _say("turn", *await _turn(router, *rest))
+                continue
+            if word == "who":
+                _say("who", (await router.identify(Identity(user=rest[0]))).user)
+                continue
+            if word == "erase":
+                _say("erase", (await router.erase("default", rest[0], _WAIT_S)).unfinished or "all")
+                continue
+            if word == "unfinished":
+                _say("unfinished", len(await asyncio.to_thread(journal.unfinished)))
                 continue
             while router._learner.seq < int(line):  # noqa: ASYNC110 - told by another process
                 await asyncio.sleep(0.02)
@@ -133,12 +149,27 @@ async def _gateway(name: str, config: dict[str, Any], count: int) -> None:
         watch.join()
 
 
+async def _turn(router: Router, user: str, session: str, turn: str) -> tuple[str, ...]:
+    """(model, mode) of the next step of a conversation."""
+    words = [{"role": "user", "content": "Hello"}]
+    for n in range(int(turn)):
+        words += [
+            {"role": "assistant", "content": f"answer {n}"},
+            {"role": "tool", "content": "1", "tool_call_id": "t"},
+        ]
+    answer = await router.complete(Request(messages=tuple(words), identity=Identity(user=user, session=session)))
+    await router.settled()
+    return answer.decision.chosen, answer.decision.mode.value
+
+
 class Gateway:
     """A process in a namespace, started again with the rest of its requests if it is killed."""
 
     def __init__(self, space: str, config: dict[str, Any], count: int) -> None:
         self.space, self.left = space, count
         self.kept, self.lease = set[str](), list[tuple[float, str]]()
+        self.whose: dict[str, str] = {}
+        """Decision → the user who got the answer."""
         self.said: dict[str, str] = {}
         self.lives = 0
         self._config = config
@@ -169,6 +200,8 @@ class Gateway:
                 self.kept.update(rest.split())
             elif word == "answered":
                 self.left -= 1
+                decision, user = rest.split()
+                self.whose[decision] = user
             elif word in {"asks", "holds", "lacks"}:
                 self.lease.append((float(rest), word))
             else:
@@ -230,14 +263,13 @@ def run(requests: int, faults: int, seed: int = 0) -> dict[str, Any]:
         folder, name = Path(stack.enter_context(tempfile.TemporaryDirectory())), server.database()
         config = {
             "data": f"postgresql://admin@{_NET}.1/{name}",
-            "folder": str(folder),
             "providers": {"s": {"kind": "simulated", "options": {"a": {}, "b": {}}}},
             "models": [{"name": model, "provider": "s"} for model in "ab"],
             "encoder": "hashing",
             "scorer": {"encoder": "hashing"},
         }
         began, load = time.monotonic(), os.getloadavg()[0]
-        gateways = [Gateway(space, config, requests // GATEWAYS) for space in spaces]
+        gateways = [Gateway(space, config | {"folder": str(folder / space)}, requests // GATEWAYS) for space in spaces]
         for gateway in gateways:
             stack.callback(gateway.end)
         kills = partitions = 0
@@ -271,6 +303,9 @@ def run(requests: int, faults: int, seed: int = 0) -> dict[str, Any]:
             "load": round(load, 1),
             **_digests(gateways, server, name),
             **_laws(gateways, config),
+            **_people(gateways, config, folder),
+            **_sessions(gateways, server, name),
+            **_erasure(gateways, config, folder),
         }
 
 
@@ -323,10 +358,93 @@ def _laws(gateways: list[Gateway], config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _subjects(config: dict[str, Any], folder: Path) -> dict[str, str]:
+    """Subject or alias → user, as the database says."""
+    from fitrouter.stores.postgres import PostgresIdentities
+
+    identities = PostgresIdentities(config["data"], folder / "looks")
+    try:
+        return {each.subject: json.loads(each.who)[1] for each in identities.rows.every()}
+    finally:
+        identities.close()
+
+
+def _people(gateways: list[Gateway], config: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Whether the decisions of each user lead to that user, and all gateways know each under one subject."""
+    from fitrouter.stores.postgres import PostgresJournal
+
+    owners = _subjects(config, folder)
+    journal = PostgresJournal(config["data"])
+    try:
+        asked = {name: user for gateway in gateways for name, user in gateway.whose.items()}
+        logged = {row.event.id: row.event for row in journal.latest(("decision",), 1_000_000)}
+    finally:
+        journal.close()
+    found = [(user, owners.get(logged[name].identity.user or "")) for name, user in asked.items() if name in logged]  # type: ignore[union-attr]
+    users = sorted({user for user in asked.values() if user.startswith("everywhere")})
+    return {
+        "users_of_all": len(users),
+        "users_with_two_subjects": sum(
+            len({each.ask(f"who {user}", "who") for each in gateways}) > 1 for user in users
+        ),
+        "aliases": len(owners) - len(set(owners.values())),
+        "answers_of_another_user": sum(owner not in (user, None) for user, owner in found),
+        "answers_of_nobody": sum(owner is None for _, owner in found),
+        "subjects_left_on_disks": len([*folder.glob("*/postgres.identities-*"), *folder.glob("*/postgres.backlog-*")]),
+    }
+
+
+def _sessions(gateways: list[Gateway], server: postgres.Server, name: str) -> dict[str, Any]:
+    """Conversations whose first step is on one gateway, and the next on each of the others."""
+    moved = 0
+    for n in range(_SESSIONS):
+        first, *others = gateways[n % GATEWAYS :] + gateways[: n % GATEWAYS]
+        chosen, _ = first.ask(f"turn everywhere-{n} talk-{n} 0", "turn").split()
+        for turn, other in enumerate(others, 1):
+            _digests(gateways, server, name)  # all have folded it
+            moved += other.ask(f"turn everywhere-{n} talk-{n} {turn}", "turn") != f"{chosen} sticky"
+    return {"sessions": _SESSIONS, "steps_with_another_model": moved}
+
+
+def _erasure(gateways: list[Gateway], config: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Erase a user on one gateway: what is left of them anywhere, and who they are to all when they come again."""
+    user = "everywhere-1"
+    before = {subject for subject, owner in _subjects(config, folder).items() if owner == user}
+    said = gateways[0].ask(f"erase {user}", "erase")
+    deadline = time.monotonic() + _WAIT_S
+    while any(gateway.ask("unfinished", "unfinished") != "0" for gateway in gateways) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    data = {path: path.read_bytes() for path in folder.glob("*/*") if path.is_file()}
+    traces = [word.encode() for word in (f'"{user}"', *before)]
+    again = {gateway.ask(f"who {user}", "who") for gateway in gateways}
+    return {
+        "erased_subjects": len(before),
+        "erasure_unfinished": int(said != "all"),
+        "files_with_an_erased_user": sum(any(trace in text for trace in traces) for text in data.values()),
+        "erased_subjects_known": len(before & _subjects(config, folder).keys()) + len(before & again),
+        "subjects_of_who_came_again": len(again),
+    }
+
+
 def broken(found: dict[str, Any]) -> list[str]:
     """The laws that a result breaks."""
-    zero = ("lost", "doubled", "crossed", "out_of_order", "inexact_propensities", "two_holders")
-    return [law for law in zero if found[law]] + ([] if found["equal_digests"] else ["equal_digests"])
+    zero = (
+        "lost",
+        "doubled",
+        "crossed",
+        "out_of_order",
+        "inexact_propensities",
+        "two_holders",
+        "users_with_two_subjects",
+        "answers_of_another_user",
+        "subjects_left_on_disks",
+        "steps_with_another_model",
+        "erasure_unfinished",
+        "files_with_an_erased_user",
+        "erased_subjects_known",
+    )
+    one = {"equal_digests": True, "subjects_of_who_came_again": 1}
+    return [law for law in zero if found[law]] + [law for law, right in one.items() if found[law] != right]
 
 
 def main() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import sqlite3
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TypedDict
@@ -34,11 +36,12 @@ from fitrouter.state.budgets import BudgetParams
 from fitrouter.state.learner import Learner
 from fitrouter.state.projections import ProjectionParams
 from fitrouter.state.tenants import TenantLearner
-from fitrouter.stores._files import is_unwritable
+from fitrouter.stores._files import connect_read_only, is_unwritable
 from fitrouter.stores.audits import has_passed
 from fitrouter.stores.contents import ContentStore
 from fitrouter.stores.erasure import Eraser
-from fitrouter.stores.identities import Identities, TemporaryIdentities
+from fitrouter.stores.identities import FILE as FILE_OF_IDENTITIES
+from fitrouter.stores.identities import Identities, SqliteIdentities, TemporaryIdentities
 from fitrouter.stores.journal import Journal, SqliteJournal, UnloggedJournal
 from fitrouter.stores.keys import FILE, read_keys
 from fitrouter.stores.retention import LocalRetention, Retention
@@ -105,7 +108,7 @@ def assemble(
     scorer = scorer or load_scorer(config)
     learner = _learner(config, encoder.id, scorer, hooks)
     journal = open_journal(config)
-    identities = _identities(config.data / "identities.db")
+    identities = open_identities(config, journal)
     feed = None
     steps = []
     if find_spec("duckdb"):  # else the journal has it all, and a later start with DuckDB fills the warehouse from it
@@ -237,14 +240,60 @@ def open_journal(config: Config) -> Journal:
         return UnloggedJournal(path, str(error))
 
 
-def _identities(path: Path) -> Identities:
-    """The identity store; if the disk is full or read-only, a copy in a temporary folder."""
+def open_identities(config: Config, journal: Journal) -> Identities:
+    """The configured identity store; if the disk is full or read-only, a copy in a temporary folder.
+
+    Beside a journal on PostgreSQL it is there too, unless only the folder has one, as from an earlier version.
+
+    Raises:
+        ConfigError: users are known elsewhere, or the database's role lacks a right.
+        StoreError: it cannot be opened.
+    """
+    path = config.data / FILE_OF_IDENTITIES
+    if config.database:
+        from fitrouter.stores.postgres import Database, PostgresIdentities, has_identities
+
+        database = Database(config.identities_database or config.database)
+        move = f"`fitrouter users copy {path} {database.name}` moves them; stop the gateways first"
+        there = _users_in(path)
+        if has_identities(database) or config.identities_database:
+            found = PostgresIdentities(database, config.data)
+            if there:
+                if not found.people(1):
+                    found.close()
+                    raise ConfigError(f"the users are in {str(path)!r}, and {database.name} knows none: {move}")
+                found.note = (
+                    f"{str(path)!r} is not used, and no erasure reaches it: {move}; then delete it and its copy"
+                )
+            return found
+        if not there:
+            if not path.is_file() and journal.latest(("decision",), 1):
+                raise ConfigError(
+                    f"the journal has decisions, but neither {database.name} nor {str(config.data)!r} has identities: "
+                    f"find the `identities.db` of the gateways that wrote them. `fitrouter users copy FILE "
+                    f"{database.name}` moves it; or set `identities` if it is lost, and all users are new"
+                )
+            return PostgresIdentities(database, config.data)
+        kept = SqliteIdentities(path)
+        kept.note = f"the users are in {str(path)!r}, which all gateways of the database have to share: {move}"
+        return kept
     try:
-        return Identities(path)
+        return SqliteIdentities(path)
     except StoreError as error:
         if not is_unwritable(error.__cause__):
             raise
         return TemporaryIdentities(path, str(error))
+
+
+def _users_in(path: Path) -> bool:
+    """Whether a file of identities has subjects, or cannot be read."""
+    if not path.is_file():
+        return False
+    try:
+        with closing(connect_read_only(path)) as connection:
+            return bool(connection.execute("SELECT EXISTS (SELECT 1 FROM subjects)").fetchone()[0])
+    except sqlite3.Error:
+        return True
 
 
 def _providers(config: Config, given: Mapping[str, Provider]) -> dict[str, Provider]:

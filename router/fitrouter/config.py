@@ -602,8 +602,11 @@ class Config(_Section):
     """All settings; every setting except `models` and `providers` has a default."""
 
     data: Path = Path("fitrouter-data")
-    """Folder of the journal, the identities and the warehouse. Or the URL of a PostgreSQL database for the journal,
-    `postgresql://USER@HOST/NAME`; everything else is in `folder` then."""
+    """Folder of the journal, the identities and the warehouse. Or the URL of a PostgreSQL database for the journal and
+    the identities, `postgresql://USER@HOST/NAME`; everything else is in `folder` then."""
+    identities: str | None = None
+    """URL with which the identities are reached if `data` is a URL: with a role of its own, which alone can tell who
+    the users are. `data` by default."""
     folder: Path | None = None
     """Folder of what stays on this machine if `data` is a URL; `fitrouter-data` by default."""
     content: Literal["none", "encrypted", "plain"] = "none"
@@ -641,16 +644,22 @@ class Config(_Section):
     """Seed of the draws."""
 
     _database: str = pydantic.PrivateAttr(default="")
+    _identities: str = pydantic.PrivateAttr(default="")
 
     @property
     def database(self) -> str:
         """URL of the journal's database, which may have a password; empty for a file. `data` is a folder always."""
         return self._database
 
+    @property
+    def identities_database(self) -> str:
+        """The URL given for the identities, which may have a password; empty if none was. `identities` is None then."""
+        return self._identities
+
     def in_folder(self, folder: Path) -> Config:
         """The same settings with all stores in another folder."""
         moved = self.model_copy(update={"data": folder, "warehouse": WarehouseConfig()})
-        moved._database = ""
+        moved._database = moved._identities = ""
         return moved
 
     def journal_file(self) -> Path:
@@ -671,13 +680,19 @@ class Config(_Section):
     def _located(cls, value: Any, handler: pydantic.ModelWrapValidatorHandler[Config]) -> Config:
         """Keep a URL apart from the folder, which most parts mean by `data`."""
         url = value.get("data") if isinstance(value, Mapping) else None
+        who = value.get("identities") if isinstance(value, Mapping) else None
         if not (isinstance(url, str) and url.startswith(_DATABASES)):
             found = handler(value)
             if found.folder is not None and not found._database:
                 raise ValueError("folder: only if 'data' is the URL of a database; else 'data' is the folder")
+            if who is not None:
+                raise ValueError("identities: only if 'data' is the URL of a database; else they are in its folder")
             return found
-        found = handler({**value, "data": value.get("folder") or cls.model_fields["data"].default})
-        found._database = url
+        if who is not None and not (isinstance(who, str) and who.startswith(_DATABASES)):
+            raise ValueError("identities: give the URL of a database, postgresql://USER@HOST/NAME, or leave it out")
+        given = {**value, "data": value.get("folder") or cls.model_fields["data"].default, "identities": None}
+        found = handler(given)
+        found._database, found._identities = url, who or ""
         return found
 
     @pydantic.model_validator(mode="after")

@@ -313,6 +313,7 @@ class Router:
     async def start(self) -> None:
         """Restore the state, catch up with the journal, and close decisions that a crash left open."""
         await self._warm()
+        await asyncio.to_thread(self._identities.hand_in)
         await self._follower.start()
         with contextlib.suppress(StoreError):  # reported to the hooks; the current settings stay
             await self.policy.apply_configuration()
@@ -1002,7 +1003,7 @@ class Router:
         """The identity as events hold it, as `identify`, without creating a user: an unknown one is `STRANGER`."""
         if not identity.user:
             return identity
-        subject = await read_in_time(self._identities.known, identity.tenant, identity.user)
+        subject = await read_in_time(self._identities.existing, identity.tenant, identity.user)
         if subject is not None:
             subject = await read_in_time(self._identities.canonical, subject)
         return msgspec.structs.replace(identity, user=subject or STRANGER)
@@ -1238,7 +1239,7 @@ class Router:
 
     def completed(self, status: RouterStatus) -> RouterStatus:
         """A status of this router with what the services process reports, if another process has the services."""
-        return status if self._services else completed(status, self._identities.path.parent, time.time())
+        return status if self._services else completed(status, self._identities.folder, time.time())
 
     async def state_digest(self) -> tuple[int, str | None]:
         """Sequence number and sha256 of the folded state; the digest is None while events keep coming in."""

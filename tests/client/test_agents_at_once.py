@@ -19,7 +19,7 @@ from tests.kits.gateway import PATIENCE_S, cards, make_router, serving, wait_for
 from fitrouter.context.features import session_key
 from fitrouter.providers import Simulated
 from fitrouter.router import Router
-from fitrouter.stores.identities import Identities
+from fitrouter.stores.identities import Identities, SqliteIdentities
 from fitrouter.stores.journal import Journal, SqliteJournal
 from fitrouter.types import Decision, Execution, Identity, Request
 from fitrouter_integrations.client import connect
@@ -78,7 +78,7 @@ class Places:
             with connect(config) as client:  # makes its files
                 client.models()
             journal = self._life.enter_context(closing(SqliteJournal(self.folder / "data" / "journal.db")))
-            identities = self._life.enter_context(closing(Identities(self.folder / "data" / "identities.db")))
+            identities = self._life.enter_context(closing(SqliteIdentities(self.folder / "data" / "identities.db")))
             self._shared = Place(str(config), journal, identities)
         return self._shared
 

@@ -17,7 +17,7 @@ from fitrouter.assemble import extender
 from fitrouter.router import Router
 from fitrouter.serving.services import Service
 from fitrouter.stores.contents import ContentStore
-from fitrouter.stores.identities import Identities
+from fitrouter.stores.identities import SqliteIdentities
 from fitrouter.stores.journal import MemoryJournal
 from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
 from fitrouter.types import PolicyChange
@@ -51,7 +51,7 @@ class Shown(NamedTuple):
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Router]]:
     folder = tmp_path_factory.mktemp("console")
-    journal, identities = MemoryJournal(), Identities(folder / "identities.db")
+    journal, identities = MemoryJournal(), SqliteIdentities(folder / "identities.db")
     feed = WarehouseFeed(journal, Warehouse(folder / "fitrouter.duckdb"))
     router = make_router(
         folder,

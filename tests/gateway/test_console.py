@@ -21,7 +21,7 @@ from fitrouter.errors import StoreError
 from fitrouter.policies import SquareCB
 from fitrouter.router import Router
 from fitrouter.stores.contents import ContentStore
-from fitrouter.stores.identities import Identities
+from fitrouter.stores.identities import SqliteIdentities
 from fitrouter.stores.journal import MemoryJournal
 from fitrouter.stores.keys import FILE, SCOPES, StoredKey, change_keys, digest_of, new_key
 from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
@@ -57,7 +57,7 @@ class Installation(NamedTuple):
 
 
 def install(folder: Path, **more: Any) -> Installation:
-    journal, identities = MemoryJournal(), Identities(folder / "identities.db")
+    journal, identities = MemoryJournal(), SqliteIdentities(folder / "identities.db")
     feed = WarehouseFeed(journal, Warehouse(folder / "fitrouter.duckdb"))
     contents = ContentStore(folder, journal, identities)
     about = {"journal": journal, "feed": feed, "identities": identities, "contents": contents}

@@ -16,7 +16,7 @@ from fitrouter.config import Config, parse_config
 from fitrouter.errors import StoreError
 from fitrouter.hooks import Hooks, Notice, Trouble
 from fitrouter.router import Router
-from fitrouter.stores.identities import Identities
+from fitrouter.stores.identities import SqliteIdentities
 from fitrouter.stores.journal import SqliteJournal, UnloggedJournal
 from fitrouter_integrations.gateway import _serve
 
@@ -61,7 +61,7 @@ def test_a_start_without_a_writable_disk_serves_unlogged(disk: Path, how: str) -
     seen: list[Notice] = []
     with serving(Router.from_config(settings(disk))) as url, client(url) as http:
         first = http.post("/v1/chat/completions", json=chat(user="ann")).json()["fitrouter"]
-    ann = Identities(disk / "identities.db")
+    ann = SqliteIdentities(disk / "identities.db")
     known = ann.subject("default", "ann")
     ann.close()
     if how == "full":
@@ -83,7 +83,7 @@ def test_a_start_without_a_writable_disk_serves_unlogged(disk: Path, how: str) -
             assert "nothing is logged or learnt" in report.json()["reasons"]["journal"]
         assert report.json()["reasons"]["journal"]
         wait_for(lambda: Trouble("journal", "StoreError") in seen)
-    assert how == "full" or not Path(router._identities.path).exists()
+    assert how == "full" or not router._identities.folder.exists()
 
 
 def test_a_journal_that_was_never_there_is_empty(tmp_path: Path) -> None:

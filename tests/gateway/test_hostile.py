@@ -23,7 +23,7 @@ from fitrouter.context.features import session_key
 from fitrouter.errors import InvalidRequest
 from fitrouter.hooks import Happened
 from fitrouter.router import Router
-from fitrouter.stores.identities import Identities
+from fitrouter.stores.identities import SqliteIdentities
 from fitrouter.types import Attempt, Call, Chunk, Completion, Execution, Identity, Request
 from fitrouter_dashboards.metrics import Metrics
 from fitrouter_evaluators.scoring.statements._polarity import units
@@ -393,15 +393,15 @@ def test_data_files_are_private(tmp_path: Path) -> None:
 def test_the_log_confirms_no_guess(tmp_path: Path) -> None:
     """The hash of a session needs the installation's secret, which its processes share and others do not have."""
     asked = Request(messages=({"role": "user", "content": "Am I ill?"},), identity=Identity(user="ann"))
-    one, again = Identities(tmp_path / "a" / "identities.db"), Identities(tmp_path / "a" / "identities.db")
-    other = Identities(tmp_path / "b" / "identities.db")
+    one, again = SqliteIdentities(tmp_path / "a" / "identities.db"), SqliteIdentities(tmp_path / "a" / "identities.db")
+    other = SqliteIdentities(tmp_path / "b" / "identities.db")
     assert len(one.salt) == 32
     assert one.salt == again.salt != other.salt
     keys = {session_key(asked, salt)[0] for salt in (one.salt, again.salt, other.salt, b"")}
     assert len(keys) == 3
     for identities in (one, again, other):
         identities.close()
-    reopened = Identities(tmp_path / "a" / "identities.db")
+    reopened = SqliteIdentities(tmp_path / "a" / "identities.db")
     assert reopened.salt == one.salt
     reopened.close()
 

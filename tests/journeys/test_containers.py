@@ -92,7 +92,11 @@ def test_the_image_serves_without_rights(
     file = FOLDER / ("kubernetes/fitrouter.yaml" if kind == "kubernetes" else "fitrouter.yaml")
     places = {"/data": str(data), "https://api.openai.com/v1": "", "0.0.0.0": "127.0.0.1"}
     if kind == "compose":
-        places["postgresql://fitrouter@postgres/fitrouter"] = prepared(request.getfixturevalue("database"), keys)
+        url = prepared(request.getfixturevalue("database"), keys)
+        places["postgresql://fitrouter@postgres/fitrouter"] = url
+        places["postgresql://fitrouter_identities@postgres/fitrouter"] = url.replace(
+            "fitrouter@", "fitrouter_identities@"
+        )
         command = COMPOSE["services"]["gateway"]["command"]
     else:
         command = container()["args"]
@@ -122,7 +126,7 @@ def test_the_image_serves_without_rights(
             f"{journey.url}/metrics", headers={"authorization": f"Bearer {keys['FITROUTER_METRICS_KEY']}"}, timeout=60
         )
         assert "fitrouter_requests_total" in measured.text
-    assert (data / "identities.db").exists()
+    assert (data / "identities.db").exists() == (kind == "kubernetes")
     assert not (tmp_path / "written").exists()
 
 

@@ -55,7 +55,7 @@ from fitrouter.state.budgets import BudgetParams
 from fitrouter.state.follower import catch_up
 from fitrouter.state.learner import Learner
 from fitrouter.state.projections import ProjectionParams
-from fitrouter.stores.identities import Identities
+from fitrouter.stores.identities import Identities, SqliteIdentities
 from fitrouter.stores.journal import Entry, MemoryJournal
 from fitrouter.types import (
     AUTO,
@@ -86,7 +86,7 @@ FREE = 256
 SLACK_S = DURABLE_WAIT_S + 1e-6
 
 
-class Identified(Identities):
+class Identified(SqliteIdentities):
     """Identities that many simulations share."""
 
     def __init__(self, path: Path) -> None:

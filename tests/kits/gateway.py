@@ -24,7 +24,7 @@ from fitrouter.router import Router
 from fitrouter.routing.decider import Decider, Rules
 from fitrouter.serving.attempts import Timers
 from fitrouter.state.learner import Learner
-from fitrouter.stores.identities import Identities
+from fitrouter.stores.identities import SqliteIdentities
 from fitrouter.stores.journal import Journal, MemoryJournal
 from fitrouter.types import Call, Chunk, Completion, EmbeddingCall, Embeddings, Message, ModelCard, Prices, Usage
 from fitrouter_dashboards.metrics import Metrics
@@ -106,7 +106,7 @@ def make_router(
         ),
         learner=learner,
         journal=journal or MemoryJournal(),
-        identities=more.pop("identities", None) or Identities(folder / "identities.db"),
+        identities=more.pop("identities", None) or SqliteIdentities(folder / "identities.db"),
         encoder=Hashing(),
         timers=timers or Timers(deadline_s=PATIENCE_S, first_token_s=PATIENCE_S, chunk_gap_s=PATIENCE_S),
         hooks=Hooks(*([] if hook is None else [hook])),

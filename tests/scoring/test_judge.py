@@ -18,7 +18,7 @@ from fitrouter.errors import ProviderUnavailable
 from fitrouter.hooks import Hooks
 from fitrouter.state.learner import Learner
 from fitrouter.stores.content import pack_content
-from fitrouter.stores.identities import Identities
+from fitrouter.stores.identities import SqliteIdentities
 from fitrouter.stores.journal import Entry, MemoryJournal, Row
 from fitrouter.types import (
     Call,
@@ -237,7 +237,7 @@ class World:
     """A scorer with a judge over a journal in memory."""
 
     def __init__(self, folder: Path, provider: Scripted, **settings: Any) -> None:
-        self.journal, self.identities = MemoryJournal(), Identities(folder / "identities.db")
+        self.journal, self.identities = MemoryJournal(), SqliteIdentities(folder / "identities.db")
         settings = ScorerConfig(models=(config(**settings),)).models[0].model_dump()
         scorer = ScorerConfig(models=(RewardModelConfig(**settings),))
         self.service = make_scorer(scorer, folder, {}, connected={"p": provider})

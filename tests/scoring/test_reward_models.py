@@ -21,7 +21,7 @@ from fitrouter.hooks import Hooks, Trouble
 from fitrouter.posterior.tastes import TasteParams, Tastes
 from fitrouter.state.learner import Learner
 from fitrouter.stores.content import pack_content
-from fitrouter.stores.identities import Identities
+from fitrouter.stores.identities import SqliteIdentities
 from fitrouter.stores.journal import Entry, MemoryJournal, Row
 from fitrouter.types import Execution, Feedback, FeedbackKind, Floats, Identity, Score, pack, unpack
 from fitrouter_evaluators.scoring import Answer, ResponseFeatures, global_scalar
@@ -52,7 +52,7 @@ class World:
 
     def __init__(self, folder: Path, configs: Sequence[RewardModelConfig], **replaced: Any) -> None:
         self.now = NOW
-        self.journal, self.identities = MemoryJournal(), Identities(folder / "identities.db")
+        self.journal, self.identities = MemoryJournal(), SqliteIdentities(folder / "identities.db")
         self.service: ScorerService = make_scorer(ScorerConfig(models=tuple(configs)), folder, {}, **replaced)
         self.learner = Learner(2, self.service.dim, schema=self.service.schema, names=self.service.names)
         self.troubles: list[str] = []

@@ -20,7 +20,7 @@ from fitrouter.hooks import Hooks
 from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.serving.services import Service
 from fitrouter.stores.content import pack_content
-from fitrouter.stores.identities import Identities, SubjectErased
+from fitrouter.stores.identities import SqliteIdentities, SubjectErased
 from fitrouter.stores.journal import Entry, Journal, MemoryJournal, SqliteJournal
 from fitrouter.types import Execution, Floats, Identity, ProfileChange, Score, pack, unpack
 from fitrouter_evaluators.scoring import Answer, DeviceHeads, ResponseFeatures, directions, found_device
@@ -70,7 +70,7 @@ class World:
     def __init__(self, open_journal: Callable[[], Journal], folder: Path) -> None:
         self.open_journal = open_journal
         self.journal = open_journal()
-        self.identities = Identities(folder / "identities.db")
+        self.identities = SqliteIdentities(folder / "identities.db")
         self.encoder = Encoder()
         self.heads = Heads()
         self.troubles: list[str] = []

@@ -36,7 +36,7 @@ from fitrouter.serving.attempts import Timers
 from fitrouter.serving.external import AttemptReport, Outcome, Plan
 from fitrouter.state.learner import Learner
 from fitrouter.stores.content import unpack_content
-from fitrouter.stores.identities import Identities
+from fitrouter.stores.identities import SqliteIdentities
 from fitrouter.stores.journal import MemoryJournal, SqliteJournal
 from fitrouter.types import (
     AUTO,
@@ -426,7 +426,7 @@ async def test_a_store_that_fails_costs_the_log_and_no_plan(tmp_path: Path) -> N
 async def test_a_report_waits_for_slow_stores(tmp_path: Path) -> None:
     """A decision that was not durable in time is reported once it is, and its end is durable when that returns."""
 
-    class Slow(Identities):
+    class Slow(SqliteIdentities):
         def encrypt(self, subject: str | None, text: str, tenant: str = "default") -> bytes:
             time.sleep(0.3)
             return super().encrypt(subject, text, tenant)

@@ -37,7 +37,7 @@ from fitrouter.routing.decider import Rules
 from fitrouter.serving.attempts import Timers
 from fitrouter.serving.external import AttemptReport, Outcome
 from fitrouter.state.learner import Learner, read_batch
-from fitrouter.stores.identities import Identities
+from fitrouter.stores.identities import SqliteIdentities
 from fitrouter.stores.journal import Entry, MemoryJournal
 from fitrouter.sync import SyncRouter
 from fitrouter.types import (
@@ -564,7 +564,7 @@ async def test_a_store_that_hangs_delays_an_answer_by_its_grace_only(tmp_path: P
 async def test_identities_that_fail_make_users_anonymous(tmp_path: Path) -> None:
     """Without its store a user is nobody, and is answered."""
 
-    class Broken(Identities):
+    class Broken(SqliteIdentities):
         def meet(self, tenant: str, user: str | None) -> Future[str]:
             raise StoreError("no identities today")
 

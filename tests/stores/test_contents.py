@@ -17,7 +17,7 @@ from fitrouter.router import Router
 from fitrouter.stores.audit_log import AuditLog
 from fitrouter.stores.content import pack_content
 from fitrouter.stores.contents import FILE, ContentStore
-from fitrouter.stores.identities import Identities
+from fitrouter.stores.identities import Identities, SqliteIdentities
 from fitrouter.stores.journal import SqliteJournal
 from fitrouter.types import Decision, FeedbackKind, Identity, Request
 from fitrouter_integrations.cli import app
@@ -45,7 +45,7 @@ async def live(file: Path, people: list[Identity]) -> None:
 
 
 def opened(folder: Path, **options: Any) -> tuple[SqliteJournal, Identities, ContentStore]:
-    journal, identities = SqliteJournal(folder / "journal.db"), Identities(folder / "identities.db")
+    journal, identities = SqliteJournal(folder / "journal.db"), SqliteIdentities(folder / "identities.db")
     return journal, identities, ContentStore(folder, journal, identities, **options)
 
 

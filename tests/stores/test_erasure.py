@@ -29,7 +29,7 @@ from fitrouter.state.projections import ProjectionParams
 from fitrouter.state.tenants import TenantLearner
 from fitrouter.stores import erasure
 from fitrouter.stores.erasure import Eraser
-from fitrouter.stores.identities import Identities
+from fitrouter.stores.identities import Identities, SqliteIdentities
 from fitrouter.stores.journal import Entry, Journal, MemoryJournal, Snapshot, SqliteJournal, digest_of, salvage
 from fitrouter.stores.journal._record import record
 from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
@@ -86,7 +86,7 @@ def found(folder: Path, needles: tuple[str, ...]) -> list[tuple[str, str]]:
 
 
 def tokens(folder: Path, user: str = SECRETS[0], tenant: str = "default") -> tuple[str, ...]:
-    identities = Identities(folder / "identities.db")
+    identities = SqliteIdentities(folder / "identities.db")
     try:
         return identities.subjects(tenant, user)
     finally:
@@ -119,7 +119,7 @@ def filled(folder: Path) -> tuple[str, ...]:
 
 
 def opened(folder: Path) -> tuple[SqliteJournal, Identities, Eraser]:
-    journal, identities = SqliteJournal(folder / "journal.db"), Identities(folder / "identities.db")
+    journal, identities = SqliteJournal(folder / "journal.db"), SqliteIdentities(folder / "identities.db")
     return (
         journal,
         identities,
@@ -238,16 +238,16 @@ _CHILD = """
 import os, signal, sys
 from pathlib import Path
 from tests.stores.test_erasure import SECRETS, opened
-from fitrouter.stores import _identity_copy, erasure
-from fitrouter.stores.identities import Identities
+from fitrouter.stores import erasure
+from fitrouter.stores.identities import SqliteRows, _lines
 from fitrouter.stores.journal import SqliteJournal
 from fitrouter.stores.warehouse import Warehouse
 
 step = sys.argv[2]
 def die(*_args, **_named): os.kill(os.getpid(), signal.SIGKILL)
-owner = {"erase": SqliteJournal, "compact": SqliteJournal, "finish": SqliteJournal, "_rewritten": Identities,
+owner = {"erase": SqliteJournal, "compact": SqliteJournal, "finish": SqliteJournal, "_rewritten": SqliteRows,
          "_copy_without": Warehouse, "_named": erasure.Eraser, "_warehouse": erasure.Eraser,
-         "rewrite": _identity_copy}[step.removesuffix("+")]
+         "rewrite": _lines}[step.removesuffix("+")]
 name = step.removesuffix("+")
 real = getattr(owner, name)
 def after(*args, **named):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sqlite3
 import stat
@@ -9,14 +10,16 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
+from tests.kits.identity_stores import Store, heard
 
 from fitrouter.errors import StoreError
-from fitrouter.stores.identities import Identities, SubjectErased
+from fitrouter.stores.identities import Identities, SqliteIdentities, SubjectErased
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = st.text(st.characters(codec=None))  # lone surrogates and NUL too
@@ -24,28 +27,36 @@ SHARED = settings(max_examples=60, suppress_health_check=[HealthCheck.function_s
 
 
 @pytest.fixture
-def identities(tmp_path: Path) -> Iterator[Identities]:
-    found = Identities(tmp_path / "identities.db")
-    yield found
-    found.close()
+def identities(store: Store) -> Iterator[Identities]:
+    with closing(Identities(store.rows())) as found:
+        yield found
 
 
-def test_a_user_keeps_the_subject(identities: Identities, tmp_path: Path) -> None:
-    """A user keeps the subject in this process, in another store object, and after a restart; it reveals nothing."""
+@pytest.fixture
+def other(store: Store, identities: Identities) -> Iterator[Identities]:
+    """The same store in another process."""
+    with closing(Identities(store.rows())) as found:
+        yield found
+
+
+def test_a_user_keeps_the_subject(identities: Identities, other: Identities, store: Store) -> None:
+    """A user keeps the subject in this process, in others, and after a restart; it reveals nothing."""
     token = identities.subject("acme", "ann@example.org")
     assert identities.subject("acme", "ann@example.org") == token
-    other = Identities(tmp_path / "identities.db")
-    assert other.subject("acme", "ann@example.org") == token
-    assert other.key(token) == identities.key(token)
+    for each in (other, Identities(store.rows())):
+        assert each.subject("acme", "ann@example.org") == token
+        assert each.existing("acme", "ann@example.org") == token
+        assert each.existing("acme", "bob@example.org") is None
+        assert each.key(token) == identities.key(token)
+        assert each.reveal(token) == ("acme", "ann@example.org")
+        assert each.salt == identities.salt
+    each.close()
     assert len(identities.key(token)) == 32
     assert "ann" not in token
-    assert other.reveal(token) == ("acme", "ann@example.org")
-    other.close()
 
 
-def test_concurrent_first_calls_agree(identities: Identities, tmp_path: Path) -> None:
+def test_concurrent_first_calls_agree(identities: Identities, other: Identities) -> None:
     """Concurrent first calls for a user return the same subject."""
-    other = Identities(tmp_path / "identities.db")
     found: list[str] = []
     start = threading.Barrier(8)
 
@@ -60,7 +71,6 @@ def test_concurrent_first_calls_agree(identities: Identities, tmp_path: Path) ->
         thread.join()
     assert len(found) == 160
     assert len(set(found)) == 20
-    other.close()
 
 
 @given(a=st.tuples(TEXT, st.none() | TEXT), b=st.tuples(TEXT, st.none() | TEXT))
@@ -120,17 +130,17 @@ def test_blob_of_another_subject(identities: Identities) -> None:
         identities.decrypt(blob.replace(ann.encode(), bob.encode()))
 
 
-def test_erase(identities: Identities, tmp_path: Path) -> None:
+def test_erase(identities: Identities, other: Identities, store: Store) -> None:
     """After an erasure no byte of user, subject or key is in any file, texts are unreadable, other users stay."""
     people = [identities.subject("acme", f"somebody-{n}@example.org") for n in range(300)]
-    other = Identities(tmp_path / "identities.db")
     token, key = people[150], other.key(people[150])
     blob, kept = other.encrypt(token, "secret"), other.encrypt(people[151], "kept")
     assert identities.erase("acme", "somebody-150@example.org") == (token,)
-    files = b"".join(file.read_bytes() for file in tmp_path.iterdir())
+    heard(identities, other)
+    data = store.data()
     for trace in (b"somebody-150@", token.encode(), key):
-        assert trace not in files
-    assert b"somebody-151@" in files
+        assert trace not in data
+    assert b"somebody-151@" in data
     for one in (identities, other):
         with pytest.raises(SubjectErased, match=token):
             one.decrypt(blob)
@@ -140,12 +150,32 @@ def test_erase(identities: Identities, tmp_path: Path) -> None:
         assert one.decrypt(kept) == "kept"
     assert identities.erase("acme", "somebody-150@example.org") == ()
     assert other.subject("acme", "somebody-150@example.org") != token
-    other.close()
+
+
+def test_lists(identities: Identities) -> None:
+    """People are listed by tenant, the newest first; subjects are found by their digests; unknown ones are told."""
+    tokens = {(tenant, user): identities.subject(tenant, user) for tenant in "ab" for user in ("ann", "bob\0, null]")}
+    identities.subject("a", None)
+    assert identities.people(-1) == [*reversed(tokens)]
+    assert identities.people(1) == [("b", "bob\0, null]")]
+    assert identities.people(-1, "a") == [("a", "bob\0, null]"), ("a", "ann")]
+    assert identities.subjects("a", "ann") == (tokens["a", "ann"],)
+    assert identities.erased([hashlib.sha256(tokens["b", "ann"].encode()).hexdigest()]) == {("b", "ann")}
+    assert identities.unknown(["x", tokens["a", "ann"]]) == ["x"]
+    assert identities.reveal("x\0") is None
+
+
+def test_a_user_whose_name_is_long(identities: Identities, other: Identities) -> None:
+    """A name may be longer than a key of an index."""
+    name = "".join(chr(33 + n * n % 5000) for n in range(4000))
+    token = identities.subject("acme", name)
+    assert other.reveal(other.subject("acme", name)) == ("acme", name)
+    assert identities.erase("acme", name) == (token,)
 
 
 def test_erase_waits_for_readers(tmp_path: Path) -> None:
     """A reader in a transaction keeps old pages: erase raises, and succeeds when the reader has finished."""
-    identities = Identities(tmp_path / "identities.db", patience_s=0.2)
+    identities = SqliteIdentities(tmp_path / "identities.db", patience_s=0.2)
     token = identities.subject("acme", "ann")
     reader = sqlite3.connect(tmp_path / "identities.db", isolation_level=None)
     reader.execute("BEGIN")
@@ -160,10 +190,11 @@ def test_erase_waits_for_readers(tmp_path: Path) -> None:
     identities.close()
 
 
-def test_only_the_owner_reads_it(identities: Identities, tmp_path: Path) -> None:
+def test_only_the_owner_reads_it(tmp_path: Path) -> None:
     """The file and its log can be read by their owner only."""
-    identities.subject("acme", "ann")
-    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()}
+    with closing(SqliteIdentities(tmp_path / "identities.db")) as identities:
+        identities.subject("acme", "ann")
+        modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()}
     assert modes["identities.db"] == 0o600
     assert set(modes.values()) == {0o600}
 
@@ -172,8 +203,8 @@ def test_damaged_file_is_set_aside(tmp_path: Path) -> None:
     """A corrupt file is renamed, never deleted, and all users are new."""
     path = tmp_path / "identities.db"
     path.write_bytes(b"not a database " * 100)
-    identities = Identities(path, clock=lambda: 77.0)
-    assert identities.quarantined == tmp_path / "identities.db.corrupt-77"
+    identities = SqliteIdentities(path, clock=lambda: 77.0)
+    assert identities.rows.quarantined == tmp_path / "identities.db.corrupt-77"
     assert (tmp_path / "identities.db.corrupt-77").read_bytes() == b"not a database " * 100
     assert identities.reveal(identities.subject("acme", "ann")) == ("acme", "ann")
     identities.close()
@@ -182,8 +213,8 @@ def test_damaged_file_is_set_aside(tmp_path: Path) -> None:
 def test_processes_that_make_the_file_together_wait_for_each_other(tmp_path: Path) -> None:
     """Several programs can start at the same moment; none fails because the file is locked."""
     code = (
-        "import sys; from fitrouter.stores.identities import Identities; "
-        "print(Identities(sys.argv[1]).subject('acme', 'ann'))"
+        "import sys; from fitrouter.stores.identities import SqliteIdentities; "
+        "print(SqliteIdentities(sys.argv[1]).subject('acme', 'ann'))"
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT / "router")}
     for attempt in range(3):
@@ -198,12 +229,12 @@ def test_processes_that_make_the_file_together_wait_for_each_other(tmp_path: Pat
 
 
 def test_closed(identities: Identities, tmp_path: Path) -> None:
-    """A file that cannot be used gives StoreError, whether it was closed or never opened."""
+    """A store that cannot be used gives StoreError, whether it was closed or never opened."""
     identities.close()
-    with pytest.raises(StoreError, match=r"identities\.db"):
+    with pytest.raises(StoreError, match="identities"):
         identities.subject("acme", "ann")
     with pytest.raises(StoreError, match="cannot be opened"):
-        Identities(tmp_path)
+        SqliteIdentities(tmp_path)
 
 
 def test_cryptography_is_lazy() -> None:

@@ -12,12 +12,12 @@ from tests.kits.gateway import chat, client, make_router, serving, wait_for
 
 from fitrouter.errors import StoreError
 from fitrouter.hooks import Notice, Trouble
-from fitrouter.stores.identities import Identities, SubjectErased
+from fitrouter.stores.identities import SqliteIdentities, SubjectErased
 
 
 def people(path: Path, n: int = 50) -> dict[str, tuple[str, bytes]]:
     """User → subject and key, written to a new store."""
-    identities = Identities(path)
+    identities = SqliteIdentities(path)
     found = {}
     for name in (f"user {i}" for i in range(n)):
         subject = identities.subject("t", name)
@@ -40,11 +40,11 @@ def test_a_damaged_store_is_restored(tmp_path: Path, damage: str) -> None:
     """Everybody keeps their subject and key, and the next start says nothing any more."""
     path = tmp_path / "identities.db"
     expected = people(path)
-    before = Identities(path)
+    before = SqliteIdentities(path)
     before.close()
     damaged(path, damage)
     for incident in (True, False):
-        identities = Identities(path, clock=lambda: 12.0)
+        identities = SqliteIdentities(path, clock=lambda: 12.0)
         for name, (subject, key) in expected.items():
             assert identities.subject("t", name) == subject
             assert identities.key(subject) == key
@@ -62,9 +62,9 @@ def test_a_store_of_an_earlier_version_gets_a_copy(tmp_path: Path) -> None:
     whole = copy.read_bytes()
     for text in (None, b"", whole[:-20], b"x" + whole[1:], whole + whole.splitlines(keepends=True)[0][:9] + b"[1]\n"):
         copy.unlink() if text is None else copy.write_bytes(text)
-        Identities(path).close()
+        SqliteIdentities(path).close()
         damaged(path, "garbage")
-        identities = Identities(path)
+        identities = SqliteIdentities(path)
         assert {name: identities.subject("t", name) for name in expected} == {n: s for n, (s, _) in expected.items()}
         identities.close()
         assert copy.stat().st_mode & 0o777 == 0o600
@@ -74,7 +74,7 @@ def test_an_erased_user_is_in_no_file(tmp_path: Path) -> None:
     """Neither the store nor its copy has their name, subject or key; nobody brings them back."""
     path = tmp_path / "identities.db"
     expected = people(path, 20)
-    identities = Identities(path)
+    identities = SqliteIdentities(path)
     identities.erase("t", "user 7")
     identities.close()
     subject, key = expected["user 7"]
@@ -82,7 +82,7 @@ def test_an_erased_user_is_in_no_file(tmp_path: Path) -> None:
         data = file.read_bytes()
         assert not any(text in data for text in (b'user 7"', subject.encode(), key, key.hex().encode())), file
     damaged(path, "garbage")
-    identities = Identities(path)
+    identities = SqliteIdentities(path)
     assert identities.subject("t", "user 7") != subject
     assert identities.subject("t", "user 8") == expected["user 8"][0]
     with pytest.raises(SubjectErased):
@@ -94,12 +94,12 @@ def test_an_erasure_whose_copy_cannot_be_written_leaves_no_copy(tmp_path: Path) 
     """Rather no precaution than an erased user in it; the next start makes one."""
     path = tmp_path / "identities.db"
     people(path, 5)
-    identities = Identities(path)
-    with patch("fitrouter.stores._identity_copy._write", side_effect=OSError(28, "No space left on device")):
+    identities = SqliteIdentities(path)
+    with patch("fitrouter.stores.identities._lines._write", side_effect=OSError(28, "No space left on device")):
         identities.erase("t", "user 1")
     assert not (tmp_path / "identities.db.copy").exists()
     identities.close()
-    Identities(path).close()
+    SqliteIdentities(path).close()
     assert (tmp_path / "identities.db.copy").exists()
 
 
@@ -127,7 +127,7 @@ def test_damage_while_it_is_open_is_a_fault(tmp_path: Path) -> None:
     writer.executemany("INSERT INTO subjects (subject, who, key) VALUES (?, ?, ?)", rows)
     writer.commit()
     writer.close()
-    identities = Identities(path)
+    identities = SqliteIdentities(path)
     with path.open("r+b") as file:
         file.seek(4096)
         file.write(b"\xff" * (path.stat().st_size - 4096))
@@ -140,6 +140,6 @@ def test_damage_while_it_is_open_is_a_fault(tmp_path: Path) -> None:
     assert raised
     assert "restart the gateway" in identities.fault()
     identities.close()
-    identities = Identities(path)
+    identities = SqliteIdentities(path)
     assert identities.subject("t", "user 3") == f"{3:032x}"
     identities.close()

@@ -20,13 +20,14 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 from tests.kits.gateway import make_router, wait_for
+from tests.kits.identity_stores import Store, heard, interposed, subjects
 
 from fitrouter.errors import StoreError
 from fitrouter.hooks import Notice, Trouble
 from fitrouter.router import Router
 from fitrouter.routing import pipeline
-from fitrouter.stores._coalesce import Coalescer
-from fitrouter.stores.identities import Identities
+from fitrouter.stores.identities import Identities, SqliteIdentities, SqliteRows
+from fitrouter.stores.identities._coalesce import Coalescer
 from fitrouter.stores.journal import MemoryJournal
 from fitrouter.types import Decision, Execution, Identity, Request
 
@@ -124,7 +125,7 @@ def test_a_burst_in_two_processes(tmp_path: Path, wait_s: float) -> None:
         each.stdin.write(json.dumps(crowd) + "\n")
         each.stdin.flush()
     said = [json.loads(each.communicate(timeout=300)[0]) for each in several]
-    with closing(Identities(tmp_path / "identities.db")) as identities:
+    with closing(SqliteIdentities(tmp_path / "identities.db")) as identities:
         for crowd, subjects in zip(crowds, said, strict=True):
             assert [identities.reveal(subject or "") for subject in subjects] == [("default", user) for user in crowd]
             of = [identities.subject("default", user) for user in crowd]
@@ -150,7 +151,7 @@ async def test_a_hanging_file_delays_no_request(tmp_path: Path) -> None:
         assert [answer.decision.identity.user for answer in again] == [*map(router._identities.canonical, subjects)]
 
 
-class Told(Identities):
+class Told(SqliteIdentities):
     """A store without users that resolves lookups at once."""
 
     def known(self, tenant: str, user: str | None) -> str | None:
@@ -174,9 +175,9 @@ async def test_a_result_in_time_counts_on_a_busy_event_loop(tmp_path: Path, monk
 
 def test_pending_lookups_share_a_commit(tmp_path: Path) -> None:
     """500 new users while the file is busy cost one write more than the first of them."""
-    with closing(Identities(tmp_path / "identities.db")) as identities:
+    with closing(SqliteIdentities(tmp_path / "identities.db")) as identities:
         ran: list[str] = []
-        identities._connection.set_trace_callback(ran.append)
+        identities.rows._connection.set_trace_callback(ran.append)  # type: ignore[attr-defined]
         with locked(tmp_path / "identities.db"):
             met = [identities.meet("acme", f"u{i}") for i in range(MANY)]
         tokens = [future.result(300.0) for future in met]
@@ -188,15 +189,16 @@ def test_pending_lookups_share_a_commit(tmp_path: Path) -> None:
         assert not ran, "who is known is not looked up"
 
 
-def test_use_after_a_fork_is_refused(tmp_path: Path) -> None:
+def test_use_after_a_fork_is_refused(store: Store) -> None:
     """A forked child gets a StoreError with the remedy at once."""
-    with closing(Identities(tmp_path / "identities.db")) as identities:
+    with closing(Identities(store.rows())) as identities:
         identities.subject("acme", "ann")
         identities._pid -= 1
         assert identities.known("acme", "ann") is None
         for use in (lambda: identities.subject("acme", "ann"), lambda: identities.key("x")):
             with pytest.raises(StoreError, match="forked"):
                 use()
+        identities._pid += 1
 
 
 # --- whoever comes and goes meanwhile ---
@@ -205,16 +207,11 @@ USERS = ("ann", "bob", "eve")
 ACTION = st.tuples(st.sampled_from(["meet", "erase"]), st.sampled_from(USERS))
 
 
-class Quick(Identities):
-    """Does not rewrite its file: that is another law."""
-
-    def _rewritten(self) -> bool:
-        return True
-
-
-def rows(path: Path) -> dict[str, str]:
-    with closing(sqlite3.connect(path)) as file:
-        return {json.loads(who)[1]: subject for who, subject in file.execute("SELECT who, subject FROM subjects")}
+def quick(store: Store) -> Identities:
+    """Does not rewrite its store: that is another law."""
+    found = Identities(store.rows())
+    found.rows.compact = lambda: None  # type: ignore[method-assign]
+    return found
 
 
 @given(
@@ -224,19 +221,19 @@ def rows(path: Path) -> dict[str, str]:
         max_size=5,
     )
 )
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_every_interleaving_of_two_processes(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[Any, Mapping[int, Any]]]
-) -> None:
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_every_interleaving_of_two_processes(store: Store, steps: list[tuple[Any, Mapping[int, Any]]]) -> None:
     """Whatever another process does between two statements: no user has two subjects, and none is another user's.
 
     What is remembered is what the file says or nothing; a token that was erased is never given to who asks later.
     """
-    path = tmp_path_factory.mktemp("several") / "identities.db"
-    with closing(Quick(path)) as here, closing(Quick(path)) as there:
-        for each in (here, there):
-            each._connection.execute("PRAGMA synchronous = OFF")  # what a power failure leaves is another law
-            each._connection.execute("PRAGMA busy_timeout = 20")  # the holder of a lock waits in this very thread
+    with closing(quick(store)) as here, closing(quick(store)) as there:
+        for each in (here.rows, there.rows):
+            if isinstance(each, SqliteRows):
+                each._connection.execute("PRAGMA synchronous = OFF")  # what a power failure leaves is another law
+                each._connection.execute("PRAGMA busy_timeout = 20")  # the holder of a lock waits in this very thread
+        for user in USERS:  # of earlier examples
+            here.erase("acme", user)
         gone: set[str] = set()
 
         def act(identities: Identities, what: str, users: Sequence[str]) -> dict[str, str]:
@@ -247,7 +244,8 @@ def test_every_interleaving_of_two_processes(
             return {user: future.result(300.0) for user, future in met.items()}
 
         def look() -> None:
-            file = rows(path)
+            heard(here, there)
+            file = subjects(there)
             assert not gone & set(file.values())
             for each, user in itertools.product((here, there), USERS):
                 assert each.known("acme", user) in {None, file.get(user)}
@@ -255,30 +253,29 @@ def test_every_interleaving_of_two_processes(
         for (what, user), meanwhile in steps:
             statements, erased = itertools.count(), set()
 
-            def between(_: str, meanwhile: Any = meanwhile, statements: Any = statements, erased: Any = erased) -> None:
+            def between(meanwhile: Any = meanwhile, statements: Any = statements, erased: Any = erased) -> None:
                 action = meanwhile.get(next(statements))
                 if action is not None:
                     act(there, action[0], [action[1]])
                     erased |= {action[1]} if action[0] == "erase" else set()
                     look()
 
-            before = rows(path)
-            here._connection.set_trace_callback(between)
+            before, end = subjects(here), interposed(here, between)
             found = act(here, "meet" if what == "meet all" else what, [user] if user else USERS)
-            here._connection.set_trace_callback(None)
+            end()
             look()
             for user, token in found.items():
                 if user not in erased:
-                    assert token == rows(path)[user] == there.subject("acme", user) == before.get(user, token)
+                    assert token == subjects(here)[user] == there.subject("acme", user) == before.get(user, token)
             assert not gone & set(act(here, "meet", list(found)).values())
 
 
-def test_erasing_in_the_middle_of_a_burst(tmp_path: Path) -> None:
+def test_erasing_in_the_middle_of_a_burst(store: Store) -> None:
     """Threads of two processes look up users while some are erased: after an erasure a user gets another subject."""
     clock = itertools.count()
     asked: list[tuple[int, str, str]] = []
     erased: dict[str, int] = {}
-    with closing(Identities(tmp_path / "i.db")) as here, closing(Quick(tmp_path / "i.db")) as there:
+    with closing(Identities(store.rows())) as here, closing(quick(store)) as there:
 
         def meet(identities: Identities) -> None:
             for n in range(150):
@@ -302,7 +299,8 @@ def test_erasing_in_the_middle_of_a_burst(tmp_path: Path) -> None:
             owners.setdefault(token, set()).add(user)
         assert all(len(users) == 1 for users in owners.values())
         assert all(len({token for _, user, token in asked if user == f"u{n}"}) == 1 for n in range(5, 15))
-        assert {user: here.subject("acme", user) for user in rows(tmp_path / "i.db")} == rows(tmp_path / "i.db")
+        heard(here, there)
+        assert {user: here.subject("acme", user) for user in subjects(here)} == subjects(here)
 
 
 # --- questions in groups ---

@@ -14,7 +14,7 @@ from tests.stores.test_journal import decision, done
 
 from fitrouter.errors import StoreError
 from fitrouter.hooks import Notice, Trouble
-from fitrouter.stores.identities import Identities
+from fitrouter.stores.identities import SqliteIdentities
 from fitrouter.stores.journal import SqliteJournal
 
 
@@ -120,7 +120,7 @@ def test_readyz_turns_and_feedback_is_refused(tmp_path: Path, name: str) -> None
 
 def test_no_subject_is_written_into_a_file_that_is_gone(tmp_path: Path) -> None:
     """A new user of an unlinked identity store has no subject; a known one keeps theirs."""
-    identities = Identities(tmp_path / "identities.db")
+    identities = SqliteIdentities(tmp_path / "identities.db")
     ann = identities.subject("t", "ann")
     (tmp_path / "identities.db").unlink()
     assert "deleted" in identities.fault()

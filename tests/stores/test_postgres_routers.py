@@ -17,9 +17,10 @@ from tests.kits.postgres import Server
 from typer.testing import CliRunner
 
 from fitrouter import Router
-from fitrouter.assemble import open_journal
+from fitrouter.assemble import open_identities, open_journal
 from fitrouter.config import load_config, parse_config
 from fitrouter.errors import ConfigError
+from fitrouter.stores.identities import SqliteIdentities
 from fitrouter.stores.journal import Entry
 from fitrouter.types import Erasure, FeedbackKind, Identity, Request
 from fitrouter_integrations.cli import app
@@ -173,22 +174,40 @@ def test_sqlite_needs_no_driver() -> None:
 
 def test_page_as_it_stands(tmp_path: Path, postgres_server: Server) -> None:
     """The page's statements make a database in which the role of its configuration opens a journal, and no more."""
+    import psycopg
+
     (_, sql), (_, config) = *blocks(PAGE, "sql"), *blocks(PAGE, "yaml")
     psql = [str(postgres_server.bin / "psql"), "-X", "-q", "-v", "ON_ERROR_STOP=1", postgres_server.url("postgres")]
     subprocess.run(psql, input=sql, text=True, check=True)
     found = yaml.safe_load(config)
-    url = found["data"].replace("@db.example:5432/", "@/") + f"?host={postgres_server.folder}"
-    given = parse_config(settings(url, tmp_path / found["folder"]))
-    with closing(open_journal(given)) as journal:
+    url, whose = (
+        found[name].replace("@db.example:5432/", "@/") + f"?host={postgres_server.folder}"
+        for name in ("data", "identities")
+    )
+    given = parse_config(settings(url, tmp_path / found["folder"]) | {"identities": whose})
+    with closing(open_journal(given)) as journal, closing(open_identities(given, journal)) as identities:
+        token = identities.subject("acme", "ann")
+        for role, table in ((url, "fitrouter_identities.subjects"), (whose, "fitrouter.events")):
+            with psycopg.connect(role) as session, pytest.raises(psycopg.errors.InsufficientPrivilege):
+                session.execute(f"SELECT FROM {table}".encode())
         assert journal.append(Entry(Erasure(id="e", ts=1.0, subject="ann"))).result(WAIT) == 1
-    rights = "SELECT has_schema_privilege('fitrouter', 'public', 'CREATE')"
-    assert postgres_server.sql(rights, "fitrouter") == [(False,)]
+    rights = """SELECT has_schema_privilege(r, 'public', 'CREATE'), has_database_privilege(r, 'fitrouter', 'CREATE'),
+    has_database_privilege(r, 'fitrouter', 'TEMP') FROM unnest(ARRAY['fitrouter', 'fitrouter_identities']) AS r"""
+    assert postgres_server.sql(rights, "fitrouter") == [(False,) * 3] * 2
     for _, block in blocks(PAGE, "bash"):
         for line in block.splitlines():
             if line.startswith("fitrouter journal copy "):
-                names = line.split()[3:]
-                moved = [name.replace("@db.example/", "@/") + f"?host={postgres_server.folder}" for name in names[:1]]
-                if names[0].startswith("postgresql://"):
-                    done = CliRunner().invoke(app, ["journal", "copy", *moved, str(tmp_path / names[1])])
+                words = [
+                    name.replace("@db.example/", "@/") + f"?host={postgres_server.folder}"
+                    if name.startswith("postgresql://")
+                    else str(tmp_path / name)
+                    if "/" in name
+                    else name
+                    for name in line.split()[1:]
+                ]
+                if words[2].startswith("postgresql://"):
+                    done = CliRunner().invoke(app, words)
                     assert done.exit_code == 0, done
     assert (tmp_path / "copy" / "journal.db").is_file()
+    with closing(SqliteIdentities(tmp_path / "copy" / "identities.db")) as back:
+        assert back.reveal(token) == ("acme", "ann")

@@ -15,9 +15,11 @@ from fitrouter.config import load_config
 from fitrouter.errors import ConfigError, StoreError, UnknownDecision, require
 from fitrouter.stores import journal as journals
 from fitrouter.stores.audit_log import AuditLog, command_act
+from fitrouter.stores.identities import FILE, merge
 from fitrouter.stores.journal import Archive, Entry, SqliteJournal
 from fitrouter.types import Erasure, Quarantine
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, verbs
+from fitrouter_integrations.commands.lists._source import place
 
 if TYPE_CHECKING:
     from fitrouter.stores.postgres import DatabasePlace
@@ -75,14 +77,40 @@ def salvage(
 def copy(
     source: Annotated[str, typer.Argument(metavar="FROM", help="Journal file, or postgresql://USER@HOST/NAME.")],
     target: Annotated[str, typer.Argument(metavar="TO", help="Empty place: a new file, or a database's URL.")],
+    identities: Annotated[
+        str | None, typer.Option(help="URL for the identities, if it is another than the journal's.")
+    ] = None,
 ) -> None:
-    """Copy a journal between SQLite and PostgreSQL, and compare both by digest. Stop the gateways first.
+    """Copy a journal and its identities between SQLite and PostgreSQL, and compare them. Stop the gateways first.
 
-    Interrupted, it goes on where it was when it is called again.
+    Interrupted, it goes on where it was when it is called again. Beside a file, identities are in `identities.db`.
     """
+    if identities is not None and "://" not in identities:
+        raise ConfigError(f"--identities: got {identities!r}; give a URL, postgresql://USER@HOST/NAME")
     with closing(_place(source, new=False)) as first, closing(_place(target, new=True)) as second:
         done = journals.copy(first, second, _tell)
         typer.echo(f"{second.name}: {done.events} events, {done.moved} of them copied now; digest {done.digest}")
+    whose, to = (_identities_of(where, identities) for where in (source, target))
+    if "://" not in whose and not Path(whose).is_file():
+        typer.echo(f"no identities were copied: there is no {whose}; `fitrouter users copy FROM TO` copies others")
+        return
+    if "://" in whose and not _known(whose):
+        typer.echo("no identities were copied: the database has none; `fitrouter users copy FROM TO` copies others")
+        return
+    with place(whose) as those, place(to) as there:
+        moved = merge(those, there)
+        typer.echo(f"{there.name}: {moved.subjects} subjects, {moved.added} of them copied now")
+
+
+def _identities_of(where: str, given: str | None) -> str:
+    """Where the identities of a journal are."""
+    return (given or where) if "://" in where else str(Path(where).with_name(FILE))
+
+
+def _known(url: str) -> bool:
+    from fitrouter.stores.postgres import Database, has_identities
+
+    return has_identities(Database(url))
 
 
 def _place(where: str, *, new: bool) -> journals.FilePlace | DatabasePlace:

@@ -150,7 +150,7 @@ def status_of(
             for tenant in budgets.known()
             if (params := budgets.params(tenant)) is not None and params.usd_per_period
         },
-        disk_free=_disk_free(identities.path.parent),
+        disk_free=_disk_free(identities.folder),
         reward_models={} if scorer is None else scorer.models(),
         breakers=breakers.report(),
         mixture=dict(zip(EXPERTS, most.fit.mixture.weights("user").tolist(), strict=True)),

@@ -87,7 +87,7 @@ class Eraser:
             StoreError: the journal, the identities or the audit log cannot be written; if the journal could, the rest
                 follows later.
         """
-        known = self._identities.known(tenant, user)
+        known = self._identities.existing(tenant, user)
         first = list(self._identities.subjects(tenant, user))
         if known and known not in first:
             first.append(known)
@@ -145,7 +145,7 @@ class Eraser:
         self._here.difference_update(pending)
 
     def _complete_here(self, pending: dict[str, int], deadline: float) -> None:
-        for tenant, user in self._identities.find(lambda subject: digest_of(subject) in pending):
+        for tenant, user in self._identities.erased(pending):
             self._identities.erase(tenant, user)
         self._identities.compact()
         if self._folder is not None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -13,10 +14,10 @@ from urllib.parse import urlencode
 import msgspec
 import typer
 
-from fitrouter.assemble import open_journal
+from fitrouter.assemble import open_identities, open_journal
 from fitrouter.config import load_config
-from fitrouter.errors import ConfigError
-from fitrouter.stores.identities import Identities
+from fitrouter.errors import ConfigError, require
+from fitrouter.stores.identities import FILE, Identities, IdentityRows, SqliteIdentities, SqliteRows
 from fitrouter.stores.journal import Journal, SqliteJournal
 from fitrouter.stores.listing import Lists
 from fitrouter_integrations._http import call
@@ -59,13 +60,34 @@ def stores(config: Path, data: Path | None) -> Iterator[tuple[Path, Journal, Ide
         folder = settings.data
     else:
         folder = data if data.is_dir() else data.parent
-    for name in ("identities.db",) if settings and settings.database else ("journal.db", "identities.db"):
-        if not (folder / name).is_file():
-            option = "--data: " if data is not None else ""
-            raise ConfigError(f"{option}there is no {str(folder / name)!r}; a gateway writes it at its first start")
-    opened = SqliteJournal(folder / "journal.db") if settings is None else open_journal(settings)
-    with closing(opened) as journal, closing(Identities(folder / "identities.db")) as who:
-        yield folder, journal, who
+    if settings is None or not settings.database:
+        for name in ("journal.db", "identities.db"):
+            if not (folder / name).is_file():
+                option = "--data: " if data is not None else ""
+                raise ConfigError(f"{option}there is no {str(folder / name)!r}; a gateway writes it at its first start")
+    with closing(SqliteJournal(folder / "journal.db") if settings is None else open_journal(settings)) as journal:
+        identities = SqliteIdentities(folder / FILE) if settings is None else open_identities(settings, journal)
+        with closing(identities) as who:
+            yield folder, journal, who
+
+
+@contextmanager
+def place(where: str) -> Iterator[IdentityRows]:
+    """The identities in a file, which is created, or in a database.
+
+    Raises:
+        ConfigError: the database's role lacks a right.
+        StoreError: it cannot be opened.
+    """
+    with ExitStack() as stack:
+        if "://" in where:
+            require("psycopg", "identities on PostgreSQL")
+            from fitrouter.stores.postgres import Database, PostgresRows
+
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            yield stack.enter_context(closing(PostgresRows(Database(where), folder)))
+        else:
+            yield stack.enter_context(closing(SqliteRows(Path(where))))
 
 
 def asked(

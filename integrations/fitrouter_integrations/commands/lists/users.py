@@ -12,11 +12,13 @@ import msgspec
 import typer
 
 from fitrouter.config import load_config
+from fitrouter.errors import ConfigError
 from fitrouter.router import Router
 from fitrouter.routing.explanation_text import FEATURES
 from fitrouter.stores.audit_log import AuditLog, by_command, command_act
 from fitrouter.stores.contents import ContentStore, KeptContent
 from fitrouter.stores.erasure import WAREHOUSE, Erased, Eraser
+from fitrouter.stores.identities import merge
 from fitrouter.stores.journal import digest_of
 from fitrouter.stores.listing import MOST, ListedAnswer, ListedFeedback, ListedUser, Lists, ShownUser
 from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
@@ -167,6 +169,24 @@ def erase(
         typer.echo(f"not finished: {found.unfinished}. A gateway tries again; or give the command again")
     if found.unfinished or not found.subjects:
         raise typer.Exit(1)
+
+
+@app.command()
+def copy(
+    source: Annotated[str, typer.Argument(metavar="FROM", help="File of identities, or postgresql://USER@HOST/NAME.")],
+    target: Annotated[str, typer.Argument(metavar="TO", help="The same; what is there is kept.")],
+) -> None:
+    """Copy who the users are, and the keys of their texts, between SQLite and PostgreSQL. Stop the gateways first.
+
+    Users whom both know keep their subject in TO, and that of FROM becomes an alias. May be called again.
+    """
+    if "://" not in source and not Path(source).is_file():
+        raise ConfigError(f"there is no file of identities {source!r}")
+    with _source.place(source) as first, _source.place(target) as second:
+        done = merge(first, second)
+        typer.echo(f"{second.name}: {done.subjects} subjects, {done.added} of them copied now")
+    if "://" not in source:
+        typer.echo(f"next: delete {source} and its copy once {target.partition('?')[0]} works: no erasure reaches them")
 
 
 def _asked(url: str, user: str) -> UserView:

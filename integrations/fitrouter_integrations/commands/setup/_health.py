@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from fitrouter.assemble import open_journal
+from fitrouter.assemble import open_identities, open_journal
 from fitrouter.config import Config
 from fitrouter.errors import FitrouterError, StoreError, masked
 from fitrouter.stores import journal as journals
@@ -270,7 +270,7 @@ def warehouse(data: Path, log: JournalHealth) -> Check:
     return ok("warehouse", text)
 
 
-def segments(config: Config, log: Log) -> Iterator[Check]:
+def segments(config: Config, log: JournalHealth) -> Iterator[Check]:
     """The Parquet files in a folder or bucket, if there are any, and how far they are behind the journal."""
     if (place := config.warehouse.segments) is None:
         return
@@ -287,8 +287,21 @@ def segments(config: Config, log: Log) -> Iterator[Check]:
         yield ok("segments", text)
 
 
-def identities(data: Path) -> Check:
-    """The identities and their copy."""
+def people(config: Config) -> Check:
+    """The identities: in a database, or in a file with a copy."""
+    if not config.database:
+        return _identities(config.data)
+    try:
+        with closing(open_journal(config)) as log, closing(open_identities(config, log)) as found:
+            users, told = len(found.people(-1)), found.incident
+            where = found.rows.name
+    except FitrouterError as error:
+        return fault("identities", str(error), "see docs/postgres.md")
+    text = f"{users} users in {where}"
+    return warning("identities", text, told) if told else ok("identities", text)
+
+
+def _identities(data: Path) -> Check:
     path = data / "identities.db"
     copy = path.with_name(f"{path.name}.copy")
     if not path.is_file():

@@ -73,7 +73,7 @@ def _checks(file: Path, online: bool, now: float) -> Iterator[Check]:
     yield from _sure("clock", lambda: [_health.clock(log.newest, now)])
     yield from _sure("warehouse", lambda: [_health.warehouse(data, log)])
     yield from _sure("segments", lambda: list(_health.segments(config, log)))
-    yield from _sure("identities", lambda: [_health.identities(data)])
+    yield from _sure("identities", lambda: [_health.people(config)])
     yield from _sure("audit log", lambda: [_health.audit_log(data)])
     yield from _sure("gateway", lambda: _health.gateway(config))
 

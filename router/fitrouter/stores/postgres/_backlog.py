@@ -54,7 +54,7 @@ class Backlog:
 
     def _take_over(self, path: Path) -> None:
         try:
-            connection = _open(path)
+            connection = open_locked(path, _SCHEMA)
         except sqlite3.OperationalError as error:
             if is_busy(error):  # its process lives
                 return
@@ -79,7 +79,7 @@ class Backlog:
         with self._using():
             if not self._own:
                 path = self.folder / f"{_PREFIX}{uuid.uuid4().hex}.db"
-                self._files.append((path, _open(path)))
+                self._files.append((path, open_locked(path, _SCHEMA)))
                 self._own = True
             connection = self._files[-1][1]
             before = connection.total_changes
@@ -137,13 +137,18 @@ class Backlog:
             self._own = False
 
 
-def _open(path: Path) -> sqlite3.Connection:
+def open_locked(path: Path, schema: str) -> sqlite3.Connection:
+    """A connection to a file that no other process can open meanwhile.
+
+    Raises:
+        sqlite3.Error: another process has it open (`is_busy`), or the disk fails.
+    """
     connection = connect(path, patience_s=0.0)
     try:
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")  # from the first access until it is closed
         connection.execute("PRAGMA secure_delete = ON")
         connection.execute("BEGIN EXCLUSIVE")
-        for statement in _SCHEMA.split(";\n"):
+        for statement in schema.split(";\n"):
             connection.execute(statement)
         connection.execute("COMMIT")
         connection.execute(f"PRAGMA max_page_count = {MOST_PAGES}")

@@ -24,7 +24,6 @@ _PATIENCE_S = 5.0
 """For a connection."""
 _GIVE_UP_S = 1.0
 """After which the pool stops to connect by itself, with ever longer pauses, until it is asked again."""
-_READERS = 4
 _DEFAULTS = {
     # A machine that is cut off is noticed within 5 seconds, at both ends.
     "connect_timeout": "5",
@@ -90,17 +89,22 @@ class Database:
             raise
         return connection
 
-    def readers(self) -> ConnectionPool[Session]:
-        """A pool of connections for reading, not opened yet."""
+    def pool(self, name: str, most: int) -> ConnectionPool[Session]:
+        """A pool of connections, not opened yet.
+
+        Args:
+            name: for its log.
+            most: connections at once.
+        """
         return ConnectionPool(
             kwargs=self._settings | {"autocommit": True},
             min_size=1,
-            max_size=_READERS,
+            max_size=most,
             timeout=_PATIENCE_S,
             reconnect_timeout=_GIVE_UP_S,
             configure=configure,
             open=False,
-            name="fitrouter-readers",
+            name=name,
         )
 
     def retried(self, use: Callable[[Session], T], what: str) -> T:

@@ -30,6 +30,7 @@ from fitrouter.types import Event, ProfileChange
 T = TypeVar("T")
 
 _END = 2**63 - 1
+_READERS = 4
 _BREAK_S = 2.0
 """A break this long is waited for; then entries are logged in the folder."""
 _OF_THE_FOLDER = frozenset({"warehouse", "erasure"})
@@ -81,7 +82,7 @@ class PostgresJournal:
         """Rows whose checksum differs."""
         self.database.retried(lambda session: create(session, self.database.name), "the journal cannot be opened")
         self._machine = "" if folder is None else _name_of(folder)
-        self._readers = self.database.readers()
+        self._readers = self.database.pool("fitrouter-readers", _READERS)
         self._readers.open()
         self._of_files: list[FileLease] = []
         self._leases, self._listener = Leases(self.database), Listener(self.database)

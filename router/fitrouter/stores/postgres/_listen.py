@@ -1,14 +1,14 @@
-"""LISTEN: a thread that is notified of the commits of all gateways."""
+"""LISTEN: a thread that is notified of the commits of other processes."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 
 import psycopg
+from psycopg import sql
 
-from fitrouter.stores.postgres._connect import Database
+from fitrouter.stores.postgres._connect import Database, Session
 from fitrouter.stores.postgres._writes import CHANNEL
 
 _LOOK_S = 0.5
@@ -18,17 +18,35 @@ _AGAIN_S = 1.0
 
 
 class Listener:
-    """Calls functions after commits that append. It misses some while it has no connection: also poll."""
+    """Calls functions after notifications. It misses some while it has no connection: also poll.
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    Args:
+        database: the address.
+        channel: of the notifications.
+        look: called with each new connection, after each notification, and twice a second; it may raise psycopg's
+            errors, after which there is a new connection.
+        lost: called when the database cannot be reached.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        channel: str = CHANNEL,
+        look: Callable[[Session], object] = lambda _: None,
+        lost: Callable[[psycopg.Error], object] = lambda _: None,
+    ) -> None:
+        self._database, self._channel, self._look, self._lost = database, channel, look, lost
         self._calls: list[Callable[[], object]] = []
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def add(self, call: Callable[[], object]) -> None:
-        """Call a function after every commit, in the listener's thread."""
+        """Call a function after every notification, in the listener's thread."""
         self._calls.append(call)
+        self.start()
+
+    def start(self) -> None:
+        """Connect, in a thread."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="fitrouter-listen", daemon=True)
             self._thread.start()
@@ -41,10 +59,14 @@ class Listener:
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            with suppress(psycopg.Error), self._database.connect() as session:
-                session.execute(f"LISTEN {CHANNEL}")
-                while not self._stop.is_set():
-                    for _ in session.notifies(timeout=_LOOK_S, stop_after=1):
-                        for call in self._calls:
-                            call()
+            try:
+                with self._database.connect() as session:
+                    session.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
+                    while not self._stop.is_set():
+                        self._look(session)
+                        for _ in session.notifies(timeout=_LOOK_S, stop_after=1):
+                            for call in self._calls:
+                                call()
+            except psycopg.Error as error:
+                self._lost(error)
             self._stop.wait(_AGAIN_S)

@@ -1,4 +1,4 @@
-"""A copy of `identities.db` in lines with a checksum each, from which a damaged file is restored.
+"""The copy beside `identities.db`, in lines with a checksum each, from which a damaged file is restored.
 
 It has a line for each subject, and one for the salt. Lines are appended, and the copy is rewritten without them when a
 user is erased, while the database is locked for writing, so that no line of an erased user is ever added after that.

@@ -1,0 +1,22 @@
+"""Identity store: which subject of the journal stands for which user, and the keys of their texts."""
+
+from fitrouter.stores.identities._copy import Merged, merge
+from fitrouter.stores.identities._identities import Identities, SubjectErased
+from fitrouter.stores.identities._rows import Gone, IdentityRows, Offer, Person, who_is
+from fitrouter.stores.identities._sqlite import FILE, SqliteIdentities, SqliteRows, TemporaryIdentities
+
+__all__ = [
+    "FILE",
+    "Gone",
+    "Identities",
+    "IdentityRows",
+    "Merged",
+    "Offer",
+    "Person",
+    "SqliteIdentities",
+    "SqliteRows",
+    "SubjectErased",
+    "TemporaryIdentities",
+    "merge",
+    "who_is",
+]

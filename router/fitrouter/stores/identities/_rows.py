@@ -1,0 +1,156 @@
+"""Rows of an identity store: the protocol that SQLite and PostgreSQL implement."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from fitrouter.errors import StoreError
+
+
+@dataclass(slots=True, eq=False)
+class Offer:
+    """A subject and its key, not yet written."""
+
+    who: str
+    erasures: int
+    """The store's erasure count when the subject was made."""
+    subject: str = field(default_factory=lambda: secrets.token_hex(16))
+    key: bytes = field(default_factory=lambda: secrets.token_bytes(32))
+    minted: bool = False
+    """Whether the subject was returned by `mint`: then it must be written or given up, not silently replaced."""
+    kept: bool = False
+    """Whether it is on this machine's disk, to be written by a later process if this one dies."""
+
+
+class Person(NamedTuple):
+    """A row as it is copied to another store."""
+
+    subject: str
+    who: str
+    """Key of the user (`who_is`)."""
+    key: bytes
+    alias: bool
+    """Whether the user has another subject, for which this one stands too."""
+
+
+class Gone(NamedTuple):
+    """What an erasure deleted."""
+
+    subjects: tuple[str, ...]
+    before: int
+    """The erasure count before it."""
+    after: int
+    alone: bool
+    """Whether no other erasure was counted meanwhile."""
+
+
+class IdentityRows(Protocol):
+    """The rows of an identity store. Thread safe; all methods may block and raise `StoreError`, except where noted."""
+
+    name: str
+    """Of the store, for messages."""
+    folder: Path
+    """On this machine."""
+    salt: bytes
+    """A secret of the installation."""
+
+    def incident(self) -> str:
+        """What is or was wrong, and what becomes of it; empty for nothing. Does not block."""
+        ...
+
+    def fault(self) -> str:
+        """Why subjects cannot be read or written now; empty if they can. Does not block."""
+        ...
+
+    def seen(self) -> int | None:
+        """The erasure count as far as it is known without waiting; None if it cannot be known. Does not raise."""
+        ...
+
+    def glance(self, who: str) -> str | None:
+        """The subject of a user, if it can be read without waiting. Does not raise."""
+        ...
+
+    def erasures(self) -> int:
+        """The number of erasures so far."""
+        ...
+
+    def find(self, people: Sequence[str]) -> dict[str, str]:
+        """User → subject, of those users that have one."""
+        ...
+
+    def recent(self) -> dict[str, str]:
+        """User → subject of users that were met last, to be held in memory; none where `glance` finds them."""
+        ...
+
+    def make(self, offers: Sequence[Offer], *, aliases: bool = False) -> None:
+        """Insert the subjects whose users have none, or all of them as aliases.
+
+        None whose user may have been erased since the subject was made is inserted.
+        """
+        ...
+
+    def unknown(self, subjects: Sequence[str]) -> list[str]:
+        """Those subjects that the store does not have."""
+        ...
+
+    def owner(self, subject: str) -> str | None:
+        """The user of a subject or alias."""
+        ...
+
+    def key(self, subject: str) -> bytes | None:
+        """The key of a subject or alias."""
+        ...
+
+    def subjects(self, who: str) -> tuple[str, ...]:
+        """The subjects of a user: the canonical one first, then aliases, the oldest first."""
+        ...
+
+    def erased(self, digests: Collection[str]) -> set[str]:
+        """The users of all subjects and aliases whose `digest_of` is given."""
+        ...
+
+    def people(self, limit: int, tenant: str | None) -> list[str]:
+        """The users that were met last, the newest first; -1 for all."""
+        ...
+
+    def every(self) -> Iterator[Person]:
+        """All rows, the oldest first."""
+        ...
+
+    def merge(self, people: Sequence[Person], salt: bytes | None) -> None:
+        """Insert rows of another store; who has a subject here keeps it. A salt replaces that of an empty store."""
+        ...
+
+    def erase(self, who: str) -> Gone:
+        """Count an erasure, and delete all subjects of a user."""
+        ...
+
+    def compact(self) -> None:
+        """Rewrite the store, so that nothing is left of deleted rows."""
+        ...
+
+    def keep(self, offers: Sequence[Offer], error: StoreError) -> bool:
+        """Whether minted subjects may wait after a failed write, because it will pass; durably, if that takes long."""
+        ...
+
+    def forget(self, subjects: Sequence[str]) -> None:
+        """Remove what `keep` stored. Does not raise."""
+        ...
+
+    def left(self) -> list[Offer]:
+        """What `keep` stored in processes that are dead."""
+        ...
+
+    def close(self) -> None:
+        """Close. Does not raise."""
+        ...
+
+
+def who_is(tenant: str, user: str | None) -> str:
+    """The key of a user: ASCII JSON of (tenant, user), unique for every pair of strings."""
+    return json.dumps([tenant, user])
