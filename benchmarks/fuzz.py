@@ -2,6 +2,7 @@
 
     python -m benchmarks.fuzz --cases 20000 --raw 10000
     python -m benchmarks.fuzz --cases 0 --raw 0 --schemathesis 20000        # needs `pip install schemathesis`
+    python -m benchmarks.fuzz --cases 0 --raw 0 --tokens 1000000            # forged outcome tokens, in process
 
 Every case is drawn from a seed, so that `--seed` repeats a run. Required are: no 5xx except 503 (a bound that is full),
 answers that the schema describes, at most 50 ms of the event loop's CPU time for each 100 kB of a request, and memory
@@ -29,6 +30,9 @@ from urllib.parse import quote
 
 import yaml
 from benchmarks.gateway.process import Gateway
+
+from fitrouter.errors import NotAuthorized
+from fitrouter.serving.tokens import OutcomeTokens
 
 T = TypeVar("T")
 LOOP_MS = 50.0
@@ -448,6 +452,46 @@ def fuzz_schemathesis(host: str, port: int, count: int, seed: int, report: Repor
                 continue
 
 
+# --- forged tokens ----------------------------------------------------------------------------------------------------
+
+
+def forge_tokens(count: int, seed: int) -> int:
+    """Try forged outcome tokens on one decision; returns how many were accepted.
+
+    Others' tokens, later ends, changed, cut and repeated characters, and guesses of the whole MAC.
+    """
+    rng = random.Random(seed)
+    tokens, other = (OutcomeTokens(rng.randbytes(32), lambda: 1e9, 3600.0) for _ in range(2))
+    decision, tenant = "01a206fb-fa63-7f9b-ba57-ff7976fa8955", "t"
+    true = tokens.sign(decision, tenant)
+    end, _, mac = true.partition(".")
+    alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+    accepted = 0
+    for number in range(count):
+        place = rng.randrange(len(mac))
+        match number % 6:
+            case 0:
+                forged = f"{end}.{''.join(rng.choices(alphabet, k=len(mac)))}"
+            case 1:
+                forged = f"{end}.{mac[:place]}{rng.choice(alphabet)}{mac[place + 1 :]}"
+            case 2:
+                forged = f"{int(end, 16) + rng.randint(1, 10**9):x}.{mac}"
+            case 3:
+                forged = f"{end}.{mac[:place]}" + rng.choice(["", "=", mac, "\0", "é"])
+            case 4:
+                forged = other.sign(decision, tenant)
+            case _:
+                forged = tokens.sign(f"{decision[:-3]}{rng.randrange(16**3):03x}", rng.choice([tenant, "u"]))
+                if forged == true:
+                    continue
+        try:
+            tokens.check(forged, decision, tenant)
+        except NotAuthorized:
+            continue
+        accepted += forged != true
+    return accepted
+
+
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
@@ -463,8 +507,14 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=20_000)
     parser.add_argument("--raw", type=int, default=10_000)
     parser.add_argument("--schemathesis", type=int, default=0, help="cases of schemathesis")
+    parser.add_argument("--tokens", type=int, default=0, help="forged outcome tokens")
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
+    if chosen.tokens:
+        accepted = forge_tokens(chosen.tokens, chosen.seed)
+        print(f"tokens: {accepted} of {chosen.tokens} forged ones were accepted")
+        if accepted or not (chosen.cases or chosen.raw or chosen.schemathesis):
+            sys.exit(1 if accepted else 0)
     personas = {name: {"length": length, "latency_s": 0.0} for name, length in (("brief", 1), ("wordy", 9))}
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "fitrouter.yaml"

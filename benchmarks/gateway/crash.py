@@ -1,15 +1,25 @@
 """Kill -9 of the gateway under load: what was acknowledged is there once, and what is known is the fold of the journal.
 
     python -m benchmarks.gateway.crash --kills 50 --workers 1 2 --prefill 1000000
+    python -m benchmarks.gateway.crash --kills 1000 --workers 2 --forked
 
-With two workers every other kill takes one worker only, and the rest goes on. Prints JSON; exits with 1 on any loss.
+With two workers every other kill takes one worker only, and the rest goes on. A start is mostly imports: with
+`--forked` each gateway is a copy of a process that has imported all, and its workers are copies of it. Prints JSON;
+exits with 1 on any loss.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
 import json
+import math
+import multiprocessing
+import os
 import random
+import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -20,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from benchmarks.gateway.process import RESPONSES, Gateway, kill_9, wait_for, write_config
+from benchmarks.gateway.process import RESPONSES, ROOT, Gateway, alive, kill_9, new_client, wait_for, write_config
 
 from fitrouter.config import load_config
 from fitrouter.draw import uuid7
@@ -29,6 +39,13 @@ from fitrouter.state.learner import read_batch
 from fitrouter.stores.journal import Entry, Journal, SqliteJournal
 from fitrouter.types import Attempt, Decision, Event, Execution, Identity, Mode, PolicyVersion
 
+_QUICK = {name: {"length": length, "latency_s": 0.02} for name, length in (("short", 1), ("medium", 3), ("long", 6))}
+SIMULATED: dict[str, Any] = {
+    "providers": {"simulated": {"kind": "simulated", "options": _QUICK}},
+    "models": [{"name": name, "provider": "simulated"} for name in _QUICK],
+    "server": {"port": 0},
+}
+"""Settings that take no time to start."""
 PROMPT = "What are the names of some famous actors that started their careers on Broadway?"
 
 
@@ -72,7 +89,7 @@ class Load:
                 time.sleep(0.01)
 
     def _once(self, number: int, count: int) -> None:
-        with httpx.Client(base_url=self.url, timeout=10.0) as http:
+        with new_client(self.url) as http:
             body = {"messages": [{"role": "user", "content": PROMPT}], "user": f"u{number}", "stream": count % 3 == 0}
             reply = http.post("/v1/chat/completions", json=body)
             if reply.status_code != 200 or reply.headers["x-fitrouter-logged"] != "true":
@@ -86,17 +103,108 @@ class Load:
                     self.feedback[answer.json()["id"]] = id_
 
 
-def run(folder: Path, kills: int, workers: int, prefill: int = 0, seed: int = 0) -> dict[str, Any]:
-    """Kill the gateway repeatedly; check the journal after each start, and the state at the end."""
-    file = write_config(folder)
+class ForkedGateway(Gateway):
+    """A gateway that is forked from a process with all modules imported."""
+
+    def __init__(self, config: Path, workers: int = 1) -> None:
+        super().__init__(config, workers)
+        command = [sys.executable, "-m", "benchmarks.gateway.crash", "--fork", str(config), "--workers", str(workers)]
+        self._nursery = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        self._main = 0
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        assert self._nursery.stdin is not None
+        self._nursery.stdin.close()
+        self._nursery.wait(30.0)
+
+    @property
+    def parent(self) -> int:
+        """Process id of the one that keeps the workers alive."""
+        return self._main
+
+    def start(self) -> float:
+        """Fork, and wait until all workers are ready; returns the seconds until then."""
+        began = time.monotonic()
+        assert self._nursery.stdin is not None
+        assert self._nursery.stdout is not None
+        self._nursery.stdin.write("start\n")
+        self._nursery.stdin.flush()
+        self._main, port = map(int, self._nursery.stdout.readline().split())
+        self.url = f"http://127.0.0.1:{port}"
+        wait_for(lambda: len(self.reports()) == self.workers)
+        return time.monotonic() - began
+
+    def stop(self) -> int:
+        """End it as an operator does; 0 if it ends."""
+        os.kill(self._main, signal.SIGTERM)
+        wait_for(lambda: not alive(self._main), 90.0)
+        self.kill()
+        return 0
+
+    def kill(self) -> None:
+        """Kill -9, parent and workers, and wait until they are gone."""
+        if self._main:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._main, signal.SIGKILL)  # copies hold each other's pipes, and would outlive their parent
+            wait_for(lambda: not any(alive(pid) for pid in (self._main, *self.pids)))
+        self._main, self.pids = 0, set()
+
+
+def fork(config: Path, workers: int) -> None:
+    """Import all that a gateway needs; fork one for each line of standard input, and print its process and port."""
+    from fitrouter.serving.services import load_scorer
+    from fitrouter_integrations.gateway import _serve, bind
+
+    for name in ("_services", "_worker"):
+        importlib.import_module(f"fitrouter_integrations.gateway.{name}")
+    settings = load_config(config)
+    load_scorer(settings)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # killed ones are gone at once
+    pid = 0
+    for _ in sys.stdin:
+        listener = bind(settings)
+        if pid := os.fork():
+            print(pid, listener.getsockname()[1], flush=True)
+            listener.close()
+            continue
+        os.setpgid(0, 0)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.close(0)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        multiprocessing.get_context = lambda _: multiprocessing.context.ForkContext()  # type: ignore[assignment]
+        _serve.serve(settings, workers, listener)
+        os._exit(0)
+    if pid:  # of a benchmark that was ended
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+
+
+def run(
+    folder: Path,
+    kills: int,
+    workers: int,
+    prefill: int = 0,
+    seed: int = 0,
+    *,
+    forked: bool = False,
+    minutes: float = math.inf,
+) -> dict[str, Any]:
+    """Kill the gateway repeatedly; check the journal and the state at the end. `minutes` may end it before."""
+    file = write_config(folder, **SIMULATED) if forked else write_config(folder)
     if prefill:
         fill(load_config(file).data, prefill)
     chance = random.Random(seed)
     load = Load()
     ready: list[float] = []
-    with Gateway(file, workers) as gateway:
+    with (ForkedGateway if forked else Gateway)(file, workers) as gateway:
         load.resume(gateway.url)
+        until, done = time.monotonic() + 60.0 * minutes, 0
         for kill in range(kills):
+            if time.monotonic() > until:
+                break
+            done = kill + 1
+            print(f"kill {kill} of {kills}: {len(load.decisions)} decisions acknowledged", file=sys.stderr)
             acknowledged = len(load.decisions)
             wait_for(lambda before=acknowledged: len(load.decisions) > before)
             time.sleep(chance.uniform(0.05, 0.6))
@@ -112,7 +220,7 @@ def run(folder: Path, kills: int, workers: int, prefill: int = 0, seed: int = 0)
         load.end()
         reports = gateway.at_rest()
         code = gateway.stop()
-    return {"kills": kills, "workers": workers, "exit_code": code} | checked(file, load, reports, ready)
+    return {"kills": done, "workers": workers, "exit_code": code} | checked(file, load, reports, ready)
 
 
 def checked(file: Path, load: Load, reports: dict[int, dict[str, Any]], ready: list[float]) -> dict[str, Any]:
@@ -176,14 +284,21 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--prefill", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=math.inf, help="end each run after so long")
+    parser.add_argument("--forked", action="store_true", help="do without the imports of each start")
+    parser.add_argument("--fork", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if not RESPONSES.is_file():
+    if arguments.fork:
+        fork(arguments.fork, arguments.workers[0])
+        return
+    if not arguments.forked and not RESPONSES.is_file():
         print(json.dumps({"skipped": f"there is no {RESPONSES.name}"}))
         return
     results = []
     for workers in arguments.workers:
         with tempfile.TemporaryDirectory() as folder:
-            results.append(run(Path(folder), arguments.kills, workers, arguments.prefill))
+            chosen = (arguments.kills, workers, arguments.prefill)
+            results.append(run(Path(folder), *chosen, forked=arguments.forked, minutes=arguments.minutes))
     print(json.dumps(results, indent=1))
     sys.exit(0 if all(result["passed"] for result in results) else 1)
 

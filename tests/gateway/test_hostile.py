@@ -352,6 +352,23 @@ def test_labels_of_metrics_are_bounded() -> None:
     assert len(metrics.render().splitlines()) < 500
 
 
+def test_users_and_sessions_add_no_series() -> None:
+    """However many users, sessions and keys there are: each series of ten users is one of ten thousand."""
+    rendered = []
+    for users in (10, 10_000):
+        metrics = Metrics()
+        for i in range(users):
+            who = Identity(tenant="t", user=f"user {i}", session=f"session {i}")
+            attempts = (Attempt(model="m", probability=1.0, ms=1.0),)
+            answered = {"chosen": "m", "served_by": "m", "status": "ok", "attempts": attempts, "payer": f"key {i}"}
+            metrics(Happened(Execution(id=f"{i}:execution", ts=0.0, decision_id=str(i), identity=who, **answered)))
+        lines = metrics.render().decode().splitlines()
+        rendered.append({line.rpartition(" ")[0] for line in lines if line.startswith("fitrouter")})
+    few, many = rendered
+    assert few == many
+    assert len(few) < 2_000
+
+
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
