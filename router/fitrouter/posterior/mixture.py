@@ -113,7 +113,7 @@ class ModelAverage(Projection):
     def __init__(self, posteriors: int) -> None:
         start = self.odds ** np.arange(posteriors)
         self.start: Floats = start / np.add.reduce(start)
-        self.weights = self.start
+        self.weights: Floats = self.start
         """float64[C], replaced with each label."""
 
     def learn(self, log_likelihood: Floats) -> None:
