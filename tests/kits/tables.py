@@ -33,6 +33,7 @@ def table_driven(names: str | Sequence[str], rows: Iterable[Any]) -> Callable[[T
 
     def decorate(test: Test) -> Test:
         assert not inspect.iscoroutinefunction(test)
+        assert not hasattr(test, "hypothesis"), "a property test already tries many rows in one case: draw the row too"
         wanted = inspect.signature(test)
         kept = {name: each for name, each in wanted.parameters.items() if name not in keys}
         nested, within, patched = ("subtests" in kept, "tmp_path" in kept, "monkeypatch" in kept)

@@ -50,7 +50,7 @@ CJK = [
 ]
 
 
-@table_driven("name", MARKED)
+@pytest.mark.parametrize("name", MARKED)
 @given(more=st.integers(1, 20))
 def test_plain_prose_dilutes_a_property(name: str, more: int) -> None:
     """The same marks in a longer plain text are less of the property, and never less than none of it."""
