@@ -30,7 +30,13 @@ os.environ.update(
     CREWAI_TRACING_ENABLED="false",
     CREWAI_TESTING="true",
 )
-LONG = ("tests/journeys/", "tests/tree/test_docs", "tests/demo/", "tests/stores/test_postgres", "tests/dashboards/")
+LONG = (
+    "tests/journeys/",
+    "tests/tree/",
+    "tests/gateway/test_crash",
+    "tests/posterior/test_fit_laws",
+    "tests/dashboards/",
+)
 # Machines are shared and busy: how long an example takes says nothing of the law.
 UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("fitrouter", UNTIMED, max_examples=40)
