@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from fitrouter.types import Decision, Floats
+from fitrouter.types import Attempt, Decision, Floats
+
+PASSING = frozenset({"ProviderError", "ProviderUnavailable"})
+"""Errors of attempts after which the same model may answer the same request: 5xx, lost connections, empty answers."""
 
 
 def uuid7(now: float, entropy: Callable[[int], bytes] = os.urandom) -> str:
@@ -70,3 +74,16 @@ def renormalise(decision: Decision, failed: Sequence[str], attempt: int) -> tupl
     probs = probs / probs.sum()
     chosen, _ = landing(probs, float(draws(decision.seed, decision.id, 2 + attempt)[1 + attempt]))
     return left[chosen][0], float(probs[chosen])
+
+
+def draw_next(decision: Decision, attempts: Sequence[Attempt]) -> tuple[str, float] | None:
+    """Draw the arm to call after attempts that failed: one that was not tried, else one to be tried a second time.
+
+    Returns:
+        (arm, probability given the attempts); None if no arm is left.
+    """
+    tried = Counter(attempt.model for attempt in attempts)
+    if (following := renormalise(decision, list(tried), len(attempts))) is not None:
+        return following
+    lasting = {attempt.model for attempt in attempts if attempt.error not in PASSING}
+    return renormalise(decision, [arm for arm, count in tried.items() if count > 1 or arm in lasting], len(attempts))

@@ -15,6 +15,7 @@ FitrouterError
 │   ├── ProviderRejected    the request was refused (4xx except 408 and 429); no other model is tried
 │   │   └── ContextOverflow the history exceeds the model's context window; another model may fit
 │   └── ProviderUnavailable down, or it does not know the model
+│       ├── ModelRefused    the provider refuses the model, or the request to this model (403, 404)
 │       ├── KeyRefused      the configured key is wrong
 │       ├── QuotaExhausted  the account's budget is exhausted
 │       ├── RateLimited     too many requests
@@ -216,6 +217,10 @@ class ProviderUnavailable(ProviderError):
     def __init__(self, message: str, status: int | None = None, retry_after_s: float | None = None) -> None:
         super().__init__(message, status)
         self.retry_after_s = retry_after_s
+
+
+class ModelRefused(ProviderUnavailable):
+    """A provider does not offer the model to this account, or refuses the request; another model may answer."""
 
 
 class KeyRefused(ProviderUnavailable):

@@ -28,7 +28,7 @@ from fitrouter_dashboards import Metrics
         (402, "pay", "QuotaExhausted"),
         (429, "insufficient_quota", "QuotaExhausted"),
         (429, "slow down", "RateLimited"),
-        (403, "flagged", "ProviderUnavailable"),
+        (403, "flagged", "ModelRefused"),
         (503, "insufficient_quota", "ProviderUnavailable"),
         (400, "bad request", "ProviderRejected"),
     ],

@@ -14,7 +14,7 @@ import pytest
 from tests.kits import virtual_time
 from tests.kits.gateway import Echo, cards, chat, client, config, make_router, serving
 
-from fitrouter.draw import replay
+from fitrouter.draw import draw_next, replay
 from fitrouter.errors import (
     AllModelsFailed,
     NotCalled,
@@ -67,7 +67,7 @@ def fail(breakers: Breakers, arm: str, error: Exception, times: int = 1) -> None
 
 
 def test_a_hanging_default_model_costs_few_requests_their_patience(tmp_path: Path) -> None:
-    """Of 120 requests in turn, three wait for its first-token timer; the others go elsewhere at once."""
+    """Of 120 requests in turn, four wait for its first-token timer; the others go elsewhere at once."""
 
     async def scenario() -> None:
         timers = Timers(deadline_s=100.0, first_token_s=30.0, chunk_gap_s=30.0)
@@ -82,8 +82,8 @@ def test_a_hanging_default_model_costs_few_requests_their_patience(tmp_path: Pat
                 assert stream.served_by != "alpha"
                 _ = [chunk async for chunk in stream]
             await router.settled()
-        assert [wait for wait in waits if wait > 1.0] == pytest.approx([30.0] * 3)
-        assert len(faulty.calls) == 3
+        assert [wait for wait in waits if wait > 1.0] == pytest.approx([30.0] * 4)
+        assert len(faulty.calls) == 4
         barred = [d for d in events(router, Decision) if "alpha" not in d.eligible]
         assert len(barred) > 80
         for decision in barred:
@@ -133,7 +133,7 @@ def test_all_models_down_is_told_at_once(tmp_path: Path) -> None:
                     await router.complete(ask(f"q{i}"))
                 except (AllModelsFailed, Unavailable) as error:
                     kinds.append(type(error))
-            assert kinds == [AllModelsFailed] * 8 + [Unavailable] * 92
+            assert kinds == [AllModelsFailed] * 4 + [Unavailable] * 96
             assert len(faulty.calls) == 24
             assert set(router.status().breakers) == {"alpha", "beta", "gamma"}
             for _ in range(600):  # ten minutes, a request each second: cooldowns double up to two minutes
@@ -175,7 +175,7 @@ def test_an_abandoned_probe_leaves_room_for_the_next(tmp_path: Path) -> None:
         script = [*[DOWN] * 8, Fault(hang=True)]
         router, _ = alone(tmp_path, script, models=cards(["alpha"]))
         async with router:
-            for _ in range(8):
+            for _ in range(4):  # each calls it twice
                 with pytest.raises(AllModelsFailed):
                     await router.complete(ask())
             await asyncio.sleep(6.0)
@@ -238,8 +238,8 @@ def test_cooldown_classes(subtests: pytest.Subtests) -> None:
         (ProviderUnavailable("maintenance", 503, 20.0), 1, {"a"}, 20.0),
         (ProviderUnavailable("down", 500), 8, {"a"}, 5.0),
         (ProviderUnavailable("empty answer"), 8, {"a"}, 5.0),
-        (ProviderTimeout("late"), 3, {"a"}, 5.0),
-        (TimeoutError(), 3, {"a"}, 5.0),
+        (ProviderTimeout("late"), 4, {"a"}, 5.0),
+        (TimeoutError(), 4, {"a"}, 5.0),
         (KeyError("choices"), 8, {"a"}, 5.0),
         (ProviderUnavailable("flagged", 403), 15, {"a"}, 5.0),
         (ProviderUnavailable("insufficient_quota, says the prompt", 400), 15, {"a"}, 5.0),
@@ -327,7 +327,7 @@ def test_a_further_choice_counts_its_failures_whatever_the_deadline(tmp_path: Pa
 
 @pytest.mark.parametrize(("failures", "opens"), [(9, True), (5, False)])
 def test_nine_of_ten_calls_failing_opens_and_half_does_not(failures: int, opens: bool) -> None:
-    """The score is of the last calls, not only of an unbroken row; what still answers every other call is called."""
+    """What answers one call in ten is left out; what answers every other call is called."""
     breakers = breakers_of("a")
     with contextlib.ExitStack() as stack:
         if opens:
@@ -383,6 +383,29 @@ def test_the_retry_budget_bounds_calls_to_a_provider_that_failed(
     virtual_time.run(scenario())
 
 
+def test_models_are_tried_again_once_all_have_failed(tmp_path: Path) -> None:
+    """Not one that refuses the request; each attempt replays from the log, with its probability."""
+
+    async def scenario() -> None:
+        refused = Fault(error=ProviderUnavailable("flagged", 403))
+        router, faulty = alone(tmp_path, [DOWN, refused, DOWN, DOWN, None])
+        async with router:
+            answer = await router.complete(ask())
+            await router.settled()
+            (decision,), (execution,) = events(router, Decision), events(router, Execution)
+        assert len(faulty.calls) == 5
+        assert answer.served_by == execution.attempts[-1].model
+        names = [attempt.error for attempt in execution.attempts]
+        assert names == ["ProviderUnavailable", "ModelRefused", "ProviderUnavailable", "ProviderUnavailable", None]
+        first, second, third, *again = [attempt.model for attempt in execution.attempts]
+        assert len({first, second, third}) == 3
+        assert sorted(again) == sorted({first, third})
+        for i, attempt in enumerate(execution.attempts[1:], 1):
+            assert draw_next(decision, execution.attempts[:i]) == (attempt.model, attempt.probability)
+
+    virtual_time.run(scenario())
+
+
 def test_calls_that_were_not_made_teach_nothing(tmp_path: Path) -> None:
     """An attempt `NotCalled` is logged with its probability, and moves neither availability nor the count of calls."""
 
@@ -395,7 +418,7 @@ def test_calls_that_were_not_made_teach_nothing(tmp_path: Path) -> None:
             await router.settled()
             (execution,) = events(router, Execution)
             called, *others = execution.attempts
-            assert [each.error for each in others] == ["NotCalled", "NotCalled"]
+            assert [each.error for each in others] == ["NotCalled"] * 3
             assert all(0.0 < each.probability <= 1.0 and each.ms == 0.0 for each in others)
             assert router._learner.projections.arm_counts.counts == {called.model: 1}
             arms = router._learner.fit.arms

@@ -55,7 +55,7 @@ def test_a_seed_replays(identities: faults.Identified) -> None:
         (Budgets, "left", lambda *_: 1e9, "beyond its budget"),
         (Slots, "free", lambda *_: None, "not given back"),
         (Recorder, "append_outcome", lambda *_: None, "does not know"),
-        (attempts, "renormalise", lambda decision, *_: (decision.eligible[-1], 0.5), "does not replay"),
+        (attempts, "draw_next", lambda decision, *_: (decision.eligible[-1], 0.5), "does not replay"),
         (attempts, "close", lambda _: faults.nothing(), "still open"),
     ],
 )

@@ -176,13 +176,14 @@ def test_failures_of_both_calls_are_one_failed_attempt(tmp_path: Path) -> None:
         router, provider, told = hedging_router(tmp_path)
         async with router:
             await warm(router, False)
-            provider.script = [ProviderUnavailable("first", 500), ProviderUnavailable("second", 500)]
+            provider.script = [ProviderUnavailable(which, 500) for which in ("first", "second", "again")]
             with pytest.raises(AllModelsFailed, match="first"):
                 await answer(router, ask(99))
             await router.settled()
-            (attempt,) = executions(router)[-1].attempts
+            attempt, again = executions(router)[-1].attempts
             assert (attempt.error, told) == ("ProviderUnavailable", [Hedged("one", "failed")])
-            assert router._breakers.of("default")._of["one"][0]._score == pytest.approx(1.8)
+            assert again.error == "ProviderUnavailable"
+            assert router._breakers.of("default")._of["one"][0]._score == pytest.approx(3.0)
 
     virtual_time.run(scenario())
 

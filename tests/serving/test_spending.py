@@ -217,8 +217,12 @@ def test_a_fallback_that_the_budget_does_not_cover_is_not_called(
                 await router.complete(ask())
             await router.settled()
             (execution,) = events(router, Execution)
-            assert [each.error for each in execution.attempts] == ["ProviderUnavailable", "NotCalled"]
-            assert len(provider.calls) == 1
+            assert [each.error for each in execution.attempts] == [
+                "ProviderUnavailable",
+                "NotCalled",
+                "ProviderUnavailable",
+            ]
+            assert len(provider.calls) == 2
 
     virtual_time.run(scenario())
 

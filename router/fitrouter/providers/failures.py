@@ -12,6 +12,7 @@ from typing import Any
 from fitrouter.errors import (
     ContextOverflow,
     KeyRefused,
+    ModelRefused,
     ProviderError,
     ProviderRejected,
     ProviderUnavailable,
@@ -39,7 +40,8 @@ def from_status(status: int, message: str, retry_after_s: float | None = None) -
     """The provider error of an HTTP status.
 
     408, 5xx, redirects, and problems with the model's name (403, 404) are `ProviderUnavailable`: another model may
-    answer. Of its subclasses are those with the account (401, 402, 429, and other 4xx whose message says so). Any other
+    answer. Of its subclasses are those with the name, and those with the account (401, 402, 429, and
+    other 4xx whose message says so). Any other
     4xx is `ProviderRejected`, or `ContextOverflow` if its message says that the conversation is too long for the model.
 
     >>> from_status(400, "This model's maximum context length is 8192 tokens.")
@@ -65,7 +67,9 @@ def _unavailable(status: int | None, message: str) -> type[ProviderUnavailable]:
         return KeyRefused
     if status == 402 or any(code in message for code in _OVER_BUDGET):
         return QuotaExhausted
-    return RateLimited if status == 429 else ProviderUnavailable
+    if status == 429:
+        return RateLimited
+    return ModelRefused if status in {403, 404} else ProviderUnavailable
 
 
 def from_error_body(body: Mapping[str, Any], where: str) -> ProviderUnavailable:

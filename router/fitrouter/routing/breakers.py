@@ -4,7 +4,7 @@ A breaker is closed, open for a cooldown, or half-open: one call at a time probe
 Its state belongs to a process and a tenant, whose own calls it is learnt from; each decision logs which models it
 excluded, and why. How long a breaker stays open depends on the failure (`_Cooldown`), and doubles with each probe that
 fails. Failures that a caller can provoke, such as a content filter's 403, count less: answers to others keep the
-breaker closed.
+breaker closed. What tells an outage from a model that fails now and then is failures in a row.
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ from fitrouter.types import ModelCard
 
 _log = logging.getLogger("fitrouter.models")
 
-DECAY = 0.8
-"""Factor of the failure score for each further call."""
-TRIP = 4.0
-"""Failure score that opens a breaker: eight faults in a row, or four fifths of the last calls. A model that fails half
-of its calls still answers the other half, which matters where all models do (`make bench-faults`, row 9)."""
+TRIP = 8.0
+"""Weight of failures that opens a breaker. Each answer takes three quarters of what there is, so that in effect they
+are failures in a row: of a model that fails half of its calls at random eight in a row are rare, and it still answers
+the other half, which matters where all models do so (`make bench-faults`, row 9); one that fails nine in ten soon gets
+there."""
 _SOON = 2.0
-"""Weight of failures that cost a client's time or are the provider's own wish: three of them open a breaker."""
+"""Weight of failures that cost a client's time."""
+_BROKEN = 6.2
+"""Weight of a stream that broke off, whose beginning counted as an answer: three in a row open a breaker."""
 LONGEST_S = 900.0
 """Longest cooldown that a provider's Retry-After sets."""
 TENANTS = 10_000
@@ -51,16 +53,16 @@ class _Cooldown(NamedTuple):
     first_s: float
     longest_s: float
     weight: float = 1.0
-    """Added to the failure score."""
+    """Of a failure; see `TRIP`."""
     provider: bool = False
     """Whether it concerns all models of the provider."""
 
 
 _KEY = _Cooldown("its key is refused", 60.0, 600.0, TRIP, provider=True)
 _QUOTA = _Cooldown("its quota is exhausted", 60.0, 900.0, TRIP, provider=True)
-_RATE = _Cooldown("rate limited", 2.0, 60.0, _SOON)
+_RATE = _Cooldown("rate limited", 2.0, 60.0, TRIP / 3.0)
 _OF_ACCOUNT: dict[type[BaseException], _Cooldown] = {KeyRefused: _KEY, QuotaExhausted: _QUOTA, RateLimited: _RATE}
-_REFUSAL = _Cooldown("refuses requests", 5.0, 120.0, 0.83)
+_REFUSAL = _Cooldown("refuses requests", 5.0, 120.0, TRIP / 15.0)
 _TIMEOUT = _Cooldown("does not answer in time", 5.0, 120.0, _SOON)
 _FAULT = _Cooldown("fails", 5.0, 120.0)
 
@@ -102,7 +104,7 @@ class _Breaker:
         if probe and (self.until or 0.0) <= now:
             self.until, self._score, self._failed_probes = None, 0.0, 0
         elif self.until is None:
-            self._score *= DECAY
+            self._score *= 0.25
 
     def failed(self, cooldown: _Cooldown, retry_after_s: float | None, now: float, probe: bool) -> None:
         """Count a failure."""
@@ -110,8 +112,8 @@ class _Breaker:
             if retry_after_s:  # of a call that was made before it opened
                 self.until = max(self.until, now + min(retry_after_s, LONGEST_S))
             return
-        self._score = DECAY * self._score + cooldown.weight
-        if probe or retry_after_s or self._score >= TRIP:
+        self._score += cooldown.weight
+        if probe or retry_after_s or self._score >= TRIP - 1e-9:
             self._failed_probes += probe
             wait_s = min(cooldown.first_s * 2.0 ** min(self._failed_probes, 30), cooldown.longest_s)
             wait_s = min(retry_after_s, LONGEST_S) if retry_after_s else wait_s
@@ -225,7 +227,7 @@ class Breakers:
 
     def broke_off(self, arm: str, error: Exception) -> None:
         """Count a stream that failed after its beginning, which was counted as an answer."""
-        self._failed(arm, error, (), _SOON)
+        self._failed(arm, error, (), _BROKEN)
 
     def _failed(self, arm: str, error: Exception, probes: tuple[_Breaker, ...], least: float = 0.0) -> None:
         cooldown, now = _cooldown(error), time.monotonic()

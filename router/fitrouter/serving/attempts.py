@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
-from fitrouter.draw import renormalise
+from fitrouter.draw import draw_next
 from fitrouter.errors import (
     AllModelsFailed,
     ContextOverflow,
@@ -42,12 +42,12 @@ _EXCERPT = 300
 
 
 class Timers(msgspec.Struct, frozen=True, kw_only=True):
-    """Timeouts in seconds, the number of models a request may try, and the retry budget."""
+    """Timeouts in seconds, the number of calls a request may make, and the retry budget."""
 
     deadline_s: float = 120.0
     first_token_s: float = 30.0
     chunk_gap_s: float = 30.0
-    attempts: int = 3
+    attempts: int = 6
     retry_share: float = 0.5
     """Calls to a provider that has already failed the same request, for each other call of it."""
     hedge_share: float = 0.0
@@ -147,12 +147,13 @@ class Caller:
     ) -> Answering:
         """Call the chosen model, then fallbacks drawn from the pmf, until one starts to answer.
 
-        A model that must not be called is logged as an attempt with the error `NotCalled`, and the next one is drawn.
+        Once all have failed, those whose failures may pass are drawn once more (`fitrouter.draw.draw_next`). A model
+        that must not be called is logged as an attempt with the error `NotCalled`, and the next one is drawn.
 
         Args:
             request: the request.
             decision: names the first model.
-            fallback: decision whose pmf, renormalised without failed models, gives the next ones; None for no fallback.
+            fallback: decision whose pmf gives the next ones; None for no fallback.
             deadline: absolute, on the monotonic clock.
             attempts: gets each attempt when it has ended, also one that is cancelled.
             further: gets the calls that hedging made in vain, which only cost.
@@ -172,6 +173,9 @@ class Caller:
         while True:
             begun = time.monotonic()
             last = calls + 1 >= self.timers.attempts or fallback is None
+            if attempts and fallback is not None:
+                late = Attempt(model=arm, probability=probability, error=ProviderTimeout.__name__)
+                last = last or draw_next(fallback, [*attempts, late]) is None
             failure: ProviderError
             try:
                 entry = self._enter(breakers, arm, reserve, failed)
@@ -216,8 +220,8 @@ class Caller:
             attempts.append(attempt_of(arm, probability, failure, begun))
             said.append(f"{arm} ({_short(in_words(failure))})")
             following = None
-            if not last and deadline - time.monotonic() > 0.01 and fallback is not None:
-                following = renormalise(fallback, [attempt.model for attempt in attempts], len(attempts))
+            if calls < self.timers.attempts and deadline - time.monotonic() > 0.01 and fallback is not None:
+                following = draw_next(fallback, attempts)
             final = isinstance(failure, ProviderRejected) and not isinstance(failure, ContextOverflow)
             if final or following is None:
                 raise self._failed(failure, said, decision, tuple(attempts), deadline)
