@@ -177,6 +177,11 @@ def test_of(journal: Journal) -> None:
     assert [row.event.id for row in journal.of("bob")] == ["decision-2", "execution-2", "e"]
     assert [row.event.id for row in journal.of("decision-3")] == ["decision-3"]
     assert list(journal.of("")) == []
+    assert [row.event.id for row in journal.of("bob", "decision-2", "decision-1", "nobody")] == [
+        *("decision-1", "decision-2", "execution-2"),
+        *("feedback-1", "e"),
+    ]
+    assert list(journal.of()) == []
 
 
 def test_latest_and_counts(journal: Journal) -> None:

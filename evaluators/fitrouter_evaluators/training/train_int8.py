@@ -106,8 +106,8 @@ def _quantise(work: Path) -> None:
     quantization: Any = importlib.import_module("onnxruntime.quantization")
     inference: Any = importlib.import_module("onnxruntime.quantization.shape_inference")
     inference.quant_pre_process(str(work / "float.onnx"), str(work / "clean.onnx"), skip_symbolic_shape=True)
-    # One scale for a whole matrix would cost far more: cosines to float32 of .945 instead of .995. Weights of seven bits,
-    # since products of eight bits saturate on processors without VNNI: their vectors would differ from other machines'.
+    # One scale for a whole matrix would cost far more: cosines to float32 of .945 instead of .995. Weights have seven
+    # bits: products of eight saturate on processors without VNNI, whose vectors would differ from other machines'.
     quantization.quantize_dynamic(
         str(work / "clean.onnx"),
         str(work / "encoder.onnx"),

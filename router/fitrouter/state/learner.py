@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Self, TypeGuard, TypeVar
 
@@ -27,7 +27,7 @@ from fitrouter.posterior.tastes import OVERALL, TastePrior, voter_key
 from fitrouter.posterior.users import Users
 from fitrouter.state.projections import ProjectionParams, Projections
 from fitrouter.state.quality_floor import BASE
-from fitrouter.stores.journal import Journal, Row, Snapshot, fault_in
+from fitrouter.stores.journal import Journal, Row, Snapshot, decision_of, fault_in
 from fitrouter.types import (
     RECORDED,
     Decision,
@@ -59,18 +59,46 @@ class Batch(NamedTuple):
 
 def read_batch(journal: Journal, after: int, limit: int = 256) -> Batch:
     """Read the next rows and the events they refer to, a pair's other answer included. Blocks on disk I/O."""
-    rows = []
-    for row in journal.tail(after, limit):
+    found = journal.tail(after, limit)
+    by_decision: dict[str, list[Row]] = {row.event.id: [] for row in found if isinstance(row.event, Decision)}
+    for row in found:  # a decision comes before all that follows from it
+        if (decision_id := decision_of(row.event)) in by_decision:
+            by_decision[decision_id].append(row)
+    _read_decisions(journal, (decision_of(row.event) for row in found if _refers(row.event)), by_decision)
+    votes = [row.event for rows in ([*found], *by_decision.values()) for row in rows if isinstance(row.event, Feedback)]
+    _read_decisions(journal, (vote.other for vote in votes), by_decision)
+    batch = []
+    for row in found:
         related: list[Event] = []
         if isinstance(row.event, Erasure) and row.event.subject:  # whose tenant is found so
             related = [other.event for other in journal.of(row.event.subject) if other.seq < row.seq][:1]
-        if isinstance(row.event, (Score, Feedback, Remark)):
-            related = [other.event for other in journal.of(row.event.decision_id) if other.seq < row.seq]
+        if _refers(row.event):
+            related = _earlier(by_decision, row.event.decision_id, row.seq)
             votes = [vote for vote in (row.event, *related) if isinstance(vote, Feedback)]
             for other_id in dict.fromkeys(vote.other for vote in votes if vote.other):
-                related += [other.event for other in journal.of(other_id) if other.seq < row.seq]
-        rows.append((row, related))
-    return Batch(rows)
+                related += _earlier(by_decision, other_id, row.seq)
+        batch.append((row, related))
+    return Batch(batch)
+
+
+def _refers(event: Event) -> TypeGuard[Score | Feedback | Remark]:
+    """Whether learning from an event takes the earlier ones of its decision."""
+    return isinstance(event, (Score, Feedback, Remark))
+
+
+def _read_decisions(journal: Journal, ids: Iterable[str | None], into: dict[str, list[Row]]) -> None:
+    """Read all rows of the decisions that are still missing, with one query for `_TOGETHER` of them."""
+    missing = sorted({name for name in ids if name and name not in into})
+    into.update({name: [] for name in missing})
+    for start in range(0, len(missing), _TOGETHER):
+        for row in journal.of(*missing[start : start + _TOGETHER]):
+            if (decision_id := decision_of(row.event)) in into:
+                into[decision_id].append(row)
+
+
+def _earlier(by_decision: Mapping[str, Sequence[Row]], decision_id: str, seq: int) -> list[Event]:
+    """The events of a decision before a sequence number, in order."""
+    return [row.event for row in by_decision.get(decision_id, ()) if row.seq < seq]
 
 
 def tenant_of(event: Event, related: Sequence[Event] = ()) -> str | None:
@@ -87,6 +115,8 @@ _POSITION = "position"
 """Key of a snapshot: its position. Another version may have moved the journal's since then."""
 
 
+_TOGETHER = 500
+"""Decisions that one query reads."""
 _CHECKED = 4096
 """Ids of sound events that are kept."""
 _ASIDE = 4096

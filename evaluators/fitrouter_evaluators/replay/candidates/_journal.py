@@ -24,8 +24,9 @@ class _ReadOnlyJournal:
     def tail(self, after: int, limit: int = 512) -> Sequence[Row]:
         return self._rows("SELECT seq, payload, crc FROM events WHERE seq > ? ORDER BY seq LIMIT ?", after, limit)
 
-    def of(self, key: str) -> Sequence[Row]:
-        return self._rows("SELECT seq, payload, crc FROM events WHERE decision_id = ? ORDER BY seq", key)
+    def of(self, *keys: str) -> Sequence[Row]:
+        marks = ", ".join("?" * len(keys))
+        return self._rows(f"SELECT seq, payload, crc FROM events WHERE decision_id IN ({marks}) ORDER BY seq", *keys)  # noqa: S608
 
     def _rows(self, sql: str, *values: int | str) -> list[Row]:
         try:

@@ -5,7 +5,7 @@ from fitrouter.stores.journal._base import Entry, Journal, Lease, Row, Snapshot,
 from fitrouter.stores.journal._copy import BATCH, Copied, FilePlace, Part, Place, Raw, copy, digest_of_place
 from fitrouter.stores.journal._memory import MemoryJournal
 from fitrouter.stores.journal._ranges import LONGEST_MS, LONGEST_NAME, MOST_TOKENS, MOST_USD, fault_in
-from fitrouter.stores.journal._record import digest_of
+from fitrouter.stores.journal._record import decision_of, digest_of
 from fitrouter.stores.journal._salvage import JournalCheck, check, in_use, in_words, leased, salvage
 from fitrouter.stores.journal._sqlite import SEGMENT, SqliteJournal
 from fitrouter.stores.journal._unlogged import UnloggedJournal
@@ -35,6 +35,7 @@ __all__ = [
     "UnloggedJournal",
     "check",
     "copy",
+    "decision_of",
     "digest_of",
     "digest_of_place",
     "fault_in",

@@ -84,8 +84,8 @@ class Journal(Protocol):
         """The next rows after a sequence number, in order."""
         ...
 
-    def of(self, key: str) -> Sequence[Row]:
-        """All rows of a decision id or a subject, in order."""
+    def of(self, *keys: str) -> Sequence[Row]:
+        """All rows of any of the decision ids and subjects, each once, in order."""
         ...
 
     def latest(

@@ -98,9 +98,10 @@ class MemoryJournal:
         # An empty answer would look like the end.
         return self.tail(after + len(records), limit) if records and not rows else rows
 
-    def of(self, key: str) -> Sequence[Row]:
-        """All rows of a decision id or a subject, in order."""
-        found = [(seq, item) for seq, item in self._kept() if key in (item.decision_id, item.subject)]
+    def of(self, *keys: str) -> Sequence[Row]:
+        """All rows of any of the decision ids and subjects, each once, in order."""
+        wanted = {*keys}
+        found = [(seq, item) for seq, item in self._kept() if item.decision_id in wanted or item.subject in wanted]
         return [Row(seq, decode_event(item.payload)) for seq, item in found]
 
     def _kept(self) -> list[tuple[int, Record]]:

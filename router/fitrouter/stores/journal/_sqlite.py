@@ -146,15 +146,12 @@ class SqliteJournal:
         """The next rows after a sequence number, in order."""
         return next_sound(lambda start: self._read(_NEXT, (start, limit)), self._decode, after, limit)
 
-    def of(self, key: str) -> Sequence[Row]:
-        """All rows of a decision id or a subject, in order."""
-        return self._decode(
-            self._read(
-                "SELECT seq, CAST(payload AS BLOB), CAST(crc AS INTEGER) FROM events "
-                "WHERE decision_id = ? OR subject = ? ORDER BY seq",
-                (key, key),
-            )
-        )
+    def of(self, *keys: str) -> Sequence[Row]:
+        """All rows of any of the decision ids and subjects, each once, in order."""
+        marks = ", ".join("?" * len(keys))
+        where = f"decision_id IN ({marks}) OR subject IN ({marks})"
+        sql = f"SELECT seq, CAST(payload AS BLOB), CAST(crc AS INTEGER) FROM events WHERE {where} ORDER BY seq"  # noqa: S608
+        return self._decode(self._read(sql, (*keys, *keys)))
 
     def latest(
         self, kinds: Sequence[str], limit: int = 256, *, before: int | None = None, subject: str | None = None

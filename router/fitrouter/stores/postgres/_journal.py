@@ -115,14 +115,16 @@ class PostgresJournal:
         )
         return next_sound(lambda start: self._read(sql, (start, limit)), self._decode, after, limit)
 
-    def of(self, key: str) -> Sequence[Row]:
-        """All rows of a decision id or a subject, in order; a decision's that have no number yet come last."""
-        waiting = self._waiting(key)
-        if self._unreachable() and any(row.event.id == key for row in waiting):
-            return waiting  # the decision itself is here: so is all that followed
-        found = self._events("decision_id = %b OR subject = %b ORDER BY seq", (key, key))
+    def of(self, *keys: str) -> Sequence[Row]:
+        """All rows of any of the decision ids and subjects, in order; those without a number yet come last."""
+        waiting = {key: self._waiting(key) for key in keys}
+        asked = list(keys)
+        if self._unreachable():  # where the decision itself is here, all that followed is here
+            asked = [key for key in keys if all(row.event.id != key for row in waiting[key])]
+        where: LiteralString = "decision_id = ANY(%b::text[]) OR subject = ANY(%b::text[]) ORDER BY seq"
+        found = self._events(where, (asked, asked)) if asked else []
         there = {row.event.id for row in found}
-        return [*found, *(row for row in waiting if row.event.id not in there)]
+        return [*found, *(row for rows in waiting.values() for row in rows if row.event.id not in there)]
 
     def latest(
         self, kinds: Sequence[str], limit: int = 256, *, before: int | None = None, subject: str | None = None
