@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fitrouter.posterior.mixture import EXPERTS
+
 Cell = dict[str, Any]
 _NONE = "–"
 
@@ -154,7 +156,7 @@ def _parts(cells: Sequence[Cell]) -> str:
         ]
 
     head = [
-        "weights (population, declared, narrow, wide, recent)",
+        f"weights ({', '.join(EXPERTS)})",
         'ever "helps" (all, a role)',
         "ever off, off at the end",
         "final state",
