@@ -545,8 +545,10 @@ class WarehouseConfig(_Section):
 
     @pydantic.model_validator(mode="after")
     def _placed(self) -> WarehouseConfig:
-        if self.segments is None and self.model_fields_set - {"segments"}:
-            raise ValueError(f"{sorted(self.model_fields_set - {'segments'})} need 'segments', the place of the files")
+        fields = type(self).model_fields
+        given = sorted(name for name in self.model_fields_set if getattr(self, name) != fields[name].default)
+        if self.segments is None and given:
+            raise ValueError(f"{given} need 'segments', the place of the files")
         return self
 
 

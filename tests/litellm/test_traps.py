@@ -108,8 +108,8 @@ async def test_litellms_router_falls_back_from_it_and_to_it(tmp_path: Path, kind
 
 
 async def test_retries_are_requests_of_their_own(tmp_path: Path) -> None:
-    """Each retry of litellm's Router is decided and logged anew; the one that works is the answer."""
-    with connect(router := agent_router(tmp_path, Recovers(2), names=("alpha",))):
+    """Each retry of litellm's Router is decided anew, with two calls of the only model, until one works."""
+    with connect(router := agent_router(tmp_path, Recovers(4), names=("alpha",))):
         register(router)
         routed = litellm.Router(
             model_list=[{"model_name": "ours", "litellm_params": {"model": AUTO}}], num_retries=3, retry_after=0

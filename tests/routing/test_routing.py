@@ -175,7 +175,7 @@ async def test_a_budget_limits_the_share_of_new_arms(tmp_path: Path) -> None:
     learner.projections.arm_counts.observe([Attempt(model="old", probability=1.0)] * 200)
     arms = learner.fit.arms
     best = arms.row("old")
-    arms.correction[best, 0] = 0.5
+    arms.correction[best] = 0.5
     async with make_router(tmp_path, models=[old, dear], learner=learner) as router:
         decision = (await router.complete(ask())).decision
     assert decision.new == ("dear",)

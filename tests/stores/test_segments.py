@@ -25,7 +25,7 @@ from fitrouter.errors import ConfigError, MissingExtra, StoreError
 from fitrouter.hooks import Hooks, Notice, Trouble
 from fitrouter.router import Router
 from fitrouter.stores.erasure import Eraser
-from fitrouter.stores.identities import Identities
+from fitrouter.stores.identities import SqliteIdentities
 from fitrouter.stores.journal import Entry, Journal, MemoryJournal, SqliteJournal, digest_of
 from fitrouter.stores.retention import LocalRetention
 from fitrouter.stores.warehouse import TABLES, Warehouse, WarehouseFeed
@@ -530,7 +530,7 @@ def test_an_erased_user_is_in_no_segment(place: str, tmp_path: Path) -> None:
     drain(feed)
     before = rows_at(place, tmp_path)
     theirs = {"d1", "d6", "d11"}
-    identities = Identities(tmp_path / "identities.db")
+    identities = SqliteIdentities(tmp_path / "identities.db")
     assert journal.erase(["user-1"], "acme", 5.0) > 0
     Eraser(journal, identities, None, tmp_path).finish()
     assert not journal.unfinished()

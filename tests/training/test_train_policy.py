@@ -116,13 +116,13 @@ def halves() -> tuple[list[MatrixRow], list[MatrixRow]]:
     return rows[:400], rows[400:]
 
 
-def test_a_warm_start_halves_early_regret(halves: tuple[list[MatrixRow], list[MatrixRow]], tmp_path: Path) -> None:
-    """Half of a matrix teaches what the other half is worth: the first hundred rounds lose less than half as much."""
+def test_a_warm_start_saves_early_regret(halves: tuple[list[MatrixRow], list[MatrixRow]], tmp_path: Path) -> None:
+    """Half of a matrix teaches the other: the first hundred rounds lose less than six tenths as much."""
     known, stream = halves
     prior = trained(tmp_path, known)
     cold = sum(regrets(stream[:100], None, seed).sum() for seed in range(3))
     warm = sum(regrets(stream[:100], prior, seed).sum() for seed in range(3))
-    assert warm < 0.5 * cold
+    assert warm < 0.6 * cold
 
 
 def test_a_wrong_prior_washes_out(halves: tuple[list[MatrixRow], list[MatrixRow]], tmp_path: Path) -> None:

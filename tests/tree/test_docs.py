@@ -120,7 +120,8 @@ def test_documented_commands_exist() -> None:
             r"python -m (benchmarks[\w.]+|fitrouter[\w.]+)", code.replace("benchmarks.ROOM.NAME", "")
         ):
             path = f"{module.replace('.', '/')}.py"
-            assert any((root / path).is_file() for root in roots), f"{name_of(page)}: python -m {module}"
+            found = any((root / each).is_file() for root in roots for each in (path, f"{path[:-3]}/__main__.py"))
+            assert found, f"{name_of(page)}: python -m {module}"
 
 
 def check_verb(words: list[str], where: str) -> None:

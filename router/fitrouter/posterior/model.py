@@ -441,9 +441,12 @@ class Fit:
         return Observation(seen.y, msgspec.structs.replace(seen.signal, weight=seen.signal.weight * share))
 
     def _learn_corrections(self, shared: _Shared, seen: Observation, personal: _Personal) -> None:
-        """Update c at every width, and the weights of the widths."""
-        noisy, mean = _in_thumbs(seen), shared.text + personal.mean
-        rest = shared.text_variance + personal.variance
+        """Update c at every width, and the weights of the widths.
+
+        What is known of the person is subtracted, so that nobody dominates c. What is not known of them is ignored: c
+        is learnt as soon as without personal terms.
+        """
+        noisy, mean, rest = _in_thumbs(seen), shared.text + personal.mean, shared.text_variance
         means, variances = shared.corrections.tolist()
         means, scale = [mean + m for m in means], _scale(seen)
         self.widths.learn(np.array(seen.log_likelihoods(means, [rest + scale * v for v in variances])))
