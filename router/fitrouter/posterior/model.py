@@ -539,7 +539,7 @@ class Fit:
                 self.tastes.population.learn(shared.gain, GaussianUpdate(change / (noise + model + own), 0.0))
             least = max(noise, _in_thumbs(seen).signal.noise) if seen.signal.link == "gaussian" else noise
             for side in shared.sides:
-                step = np.full(len(side.gains), side.sign * change / (least + text + own))
+                step = np.full(len(side.gains), side.sign * change / (least + text))
                 self.arms.correct(side.k, side.gains, step, np.zeros(len(step)))
 
     def _revise_dimension(self, label: Label, seen: Observation, earlier: Observation) -> None:
