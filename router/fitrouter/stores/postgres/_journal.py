@@ -117,10 +117,10 @@ class PostgresJournal:
 
     def of(self, *keys: str) -> Sequence[Row]:
         """All rows of any of the decision ids and subjects, in order; those without a number yet come last."""
-        waiting = {key: self._waiting(key) for key in keys}
-        asked = list(keys)
+        waiting = {key: self._waiting(key) for key in keys if "\0" not in key}  # which PostgreSQL has in no text
+        asked = list(waiting)
         if self._unreachable():  # where the decision itself is here, all that followed is here
-            asked = [key for key in keys if all(row.event.id != key for row in waiting[key])]
+            asked = [key for key in waiting if all(row.event.id != key for row in waiting[key])]
         where: LiteralString = "decision_id = ANY(%b::text[]) OR subject = ANY(%b::text[]) ORDER BY seq"
         found = self._events(where, (asked, asked)) if asked else []
         there = {row.event.id for row in found}
