@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,9 @@ import httpx
 import pytest
 from tests.kits.fake_openai import FakeOpenAI, in_a_thread
 
-from .conftest import Create, Journey
+from fitrouter.stores.journal import SqliteJournal
+
+from .conftest import PATIENCE_S, Create, Journey
 
 STYLES = {
     "llama-3.1-8b": "Vaccines train the immune system.",
@@ -25,6 +29,16 @@ def ask(journey: Journey, model: str = "fitrouter/auto") -> dict[str, Any]:
     assert reply.status_code == 200, reply.text
     found: dict[str, Any] = reply.json()
     return found
+
+
+def wait_until_folded(journey: Journey) -> None:
+    """Return when the gateway's state contains all events that are in the journal now."""
+    with closing(SqliteJournal(journey.folder / "fitrouter-data" / "journal.db")) as journal:
+        head = journal.head()
+    deadline = time.monotonic() + PATIENCE_S
+    while httpx.get(f"{journey.url}/readyz", timeout=120).json()["seq"] < head:
+        assert time.monotonic() < deadline, f"the state does not reach event {head}"
+        time.sleep(0.05)
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="install curl")
@@ -44,6 +58,7 @@ def test_a_taste_is_declared_voted_explained_exported_and_erased(environment: Cr
         voted = journey.block("feedback.md", "bash").replace("…", ask(journey)["id"])
         assert json.loads(journey.run(voted).stdout)["object"] == "fitrouter.feedback"
 
+        wait_until_folded(journey)  # an explanation counts the votes that its decision knew
         ask(journey)
         said = journey.run("fitrouter explain --last --user ann").stdout
         assert "was drawn with probability" in said
