@@ -50,12 +50,6 @@ class Family(Generic[M]):
         found: M = self.metric.labels(*values)
         return found
 
-    def clear(self) -> None:
-        """Drop all children."""
-        with self._mutex:
-            self._known.clear()
-            self.metric.clear()
-
 
 class Families:
     """Makes the families `fitrouter_*` of a registry."""

@@ -22,6 +22,7 @@ class Gauges:
         self._moved = (0, 0.0)
         self._models: dict[str, ModelHealth] = {}
         self._breakers: set[str] = set()
+        self._biased: set[str] = set()
         self._learner_lag = gauge("learner_lag_events", "Durable events that a worker has not folded yet.", "livemax")
         self._stalled = gauge("learner_stalled_seconds", "Time without progress while events wait.", "livemax")
         self._labels = gauge("learner_labels", "Labels in the learner's state.", "livemax")
@@ -50,7 +51,10 @@ class Gauges:
             "propensity_evidence_ratio", "e-value against the logged propensities; alarm at 1000.", "livemax"
         )
         self._flattered = gauge(
-            "flattery_ratio", "Bias of the scores of a model whose scores are ignored for it.", "livemax", "model"
+            "flattery_ratio",
+            "Bias of the scores of a model whose scores are ignored for it; 0 when they count again.",
+            "livemax",
+            "model",
         )
         self._drift = gauge(
             "drift_ratio",
@@ -98,8 +102,8 @@ class Gauges:
             _show(self._role_gain, gain, role)
         self._off.metric.set(status.personalisation_off)
         self._evidence.metric.set(status.propensity_evidence)
-        self._flattered.clear()
-        _set(self._flattered, status.reward_bias)
+        self._biased |= status.reward_bias.keys()  # the files of several workers cannot drop a series
+        _set(self._flattered, {name: status.reward_bias.get(name, 0.0) for name in self._biased})
         _set(self._drift, status.drift)
         _set(self._available, status.availability)
         _set(self._budget, status.budget_weights)

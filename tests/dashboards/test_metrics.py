@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -14,6 +15,7 @@ from tests.kits.gateway import chat, client, make_router, serving
 
 from fitrouter.hooks import Happened, Hedged, Trouble, Unlogged
 from fitrouter.serving.services import ModelHealth
+from fitrouter.serving.status import Lag, RouterStatus
 from fitrouter.types import (
     Attempt,
     Decision,
@@ -65,6 +67,16 @@ def execution(**more: object) -> Execution:
         "overhead_ms": 3.0,
     }
     return Execution(**{**fields, **more})  # type: ignore[arg-type]
+
+
+def status(reward_bias: dict[str, float]) -> RouterStatus:
+    """The status of an idle router."""
+    empty: dict[str, Any] = {key: {} for key in ("leases", "role_gains", "drift", "availability", "reward_models")}
+    empty |= {key: {} for key in ("budget_weights", "budget_spent", "breakers", "mixture")}
+    zero: dict[str, Any] = dict.fromkeys(("seq", "labels", "personalisation_off", "quarantined", "skipped"), 0)
+    return RouterStatus(
+        lag=Lag(), gain=None, propensity_evidence=1.0, reward_bias=reward_bias, disk_free=0.5, **empty, **zero
+    )
 
 
 def everything(metrics: Metrics) -> None:
@@ -216,6 +228,14 @@ def test_reward_models_are_counted() -> None:
     assert value(metrics, "fitrouter_reward_model_missing_total", model="sky") == 15
     assert value(metrics, "fitrouter_reward_model_tokens_total", model="sky") == 175
     assert value(metrics, "fitrouter_reward_model_seconds_total", model="sky") == 2.0
+
+
+def test_a_bias_that_has_gone_is_zero() -> None:
+    """A model whose scores count again shows 0: the files of several workers cannot drop a series."""
+    metrics = Metrics()
+    for bias in ({"alpha": 0.25}, {}):
+        metrics.gauges.show(status(bias))
+        assert value(metrics, "fitrouter_flattery_ratio", model="alpha") == bias.get("alpha", 0.0)
 
 
 def test_promtool_accepts_the_metrics(tmp_path: Path) -> None:
