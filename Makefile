@@ -29,6 +29,7 @@ frameworks: ## create .venv-frameworks with Inspect, DeepEval and Flower, whose 
 
 ray: ## create .venv-ray, and run what needs Ray there; ARGS="-k law"
 	$(PYTHON) -m venv .venv-ray
+	.venv-ray/bin/python -m pip install --quiet "pip>=25.3"
 	.venv-ray/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[ray]" --group dev
 	.venv-ray/bin/python -m pytest tests/deploy $(ARGS)
 
