@@ -10,9 +10,19 @@ Updates use numpy ufuncs and einsum in float64 only, no BLAS, so that the same e
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from fitrouter.types import Floats
+
+
+def ordered_sum(values: Iterable[float]) -> float:
+    """Sum of floats, rounded after each term; `sum` compensates from Python 3.12 on, which gives other bits."""
+    total = 0.0
+    for value in values:
+        total += value
+    return total
 
 
 class Gaussian:

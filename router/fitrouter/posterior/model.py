@@ -25,7 +25,7 @@ from fitrouter.identity import canonical_role, role_key, task_of
 from fitrouter.monitors.drift import Drift
 from fitrouter.monitors.reward_bias import RewardBiasMonitor
 from fitrouter.posterior.arms import Arms, base_arm
-from fitrouter.posterior.gaussian import Gaussian, GaussianUpdate
+from fitrouter.posterior.gaussian import Gaussian, GaussianUpdate, ordered_sum
 from fitrouter.posterior.heads import Rows
 from fitrouter.posterior.labels import Answered, Estimate, FitParams, Label, Prequential
 from fitrouter.posterior.likelihoods import (
@@ -305,8 +305,8 @@ class Fit:
         """Posterior mean and sd of hᵀw for this user. Thread-safe. A missing feature (NaN) counts as average."""
         h = np.where(np.isfinite(h), h, 0.0)
         found = [block.along(h) for block in self.heads(identity, dimension)]
-        variance = sum(float(np.einsum("i,i->", h, gain)) for gain, _ in found)
-        return sum((mean for _, mean in found), 0.0), math.sqrt(max(variance, 0.0))
+        variance = ordered_sum(float(np.einsum("i,i->", h, gain)) for gain, _ in found)
+        return ordered_sum(mean for _, mean in found), math.sqrt(max(variance, 0.0))
 
     # --- learning ---
 
@@ -356,7 +356,10 @@ class Fit:
         shared = self._shared(label)
         personal, h = self._observe(label.identity, *self._labelled(label), self._rows(label, shared.h)), shared.h
         along = [block.along(h) for block in self.heads(label.identity)]
-        score = sum(mean for _, mean in along), sum(float(np.einsum("i,i->", h, gain)) for gain, _ in along)
+        score = (
+            ordered_sum(mean for _, mean in along),
+            ordered_sum(float(np.einsum("i,i->", h, gain)) for gain, _ in along),
+        )
         full = shared.mean + personal.mean, shared.variance + personal.variance
         return Prediction((shared.text, shared.text_variance), (shared.mean, shared.variance), score, full)
 
@@ -461,9 +464,9 @@ class Fit:
         identity = label.identity if self.params.personal else Identity(tenant=label.identity.tenant)
         blocks, h = self.tastes.blocks(identity, label.dimension, label.pooled), self._h(label)
         found = [block.taste.along(h) for block in blocks]
-        variance = sum(float(np.einsum("i,i->", h, gain)) for gain, _ in found)
+        variance = ordered_sum(float(np.einsum("i,i->", h, gain)) for gain, _ in found)
         if blocks:
-            update = self._observation(label).gaussian_update(sum(mean for _, mean in found), variance)
+            update = self._observation(label).gaussian_update(ordered_sum(mean for _, mean in found), variance)
             learn(blocks, [gain for gain, _ in found], update)
 
     @staticmethod
@@ -550,10 +553,10 @@ class Fit:
         blocks, h = self.tastes.blocks(identity, label.dimension, label.pooled), self._h(label)
         found = [block.taste.along(h) for block in blocks]
         variances = [float(np.einsum("i,i->", h, gain)) for gain, _ in found]
-        y, noise = seen.linear(sum(mean for _, mean in found))
-        change = y - earlier.linear(sum(mean for _, mean in found))[0]
+        y, noise = seen.linear(ordered_sum(mean for _, mean in found))
+        change = y - earlier.linear(ordered_sum(mean for _, mean in found))[0]
         earlier_variances = _earlier(variances, noise)
-        total = noise + sum(earlier_variances)
+        total = noise + ordered_sum(earlier_variances)
         for block, (gain, _), variance in zip(blocks, found, earlier_variances, strict=True):
             if block.learns:
                 block.taste.learn(gain, GaussianUpdate(change / (total - variance), 0.0))
@@ -670,7 +673,7 @@ def _earlier(variances: Sequence[float], noise: float) -> list[float]:
     """Variances v of blocks before a label, given v − v² / (noise + Σ v) after it; fixed-point iteration."""
     before = list(variances)
     for _ in range(8):
-        total = noise + sum(before)
+        total = noise + ordered_sum(before)
         before = [0.5 * (total - math.sqrt(max(total * (total - 4.0 * left), 0.0))) for left in variances]
     return before
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from fitrouter.posterior.gaussian import Gaussian
+from fitrouter.posterior.gaussian import Gaussian, ordered_sum
 from fitrouter.posterior.heads import CompactTaste, HeadPriors, Heads, Rows, Seen
 from fitrouter.posterior.mixture import EXPERTS, Context, MixturePrior, updated
 from fitrouter.posterior.rating_scale import RatingScale
@@ -195,7 +195,7 @@ class Person(Projection):
 
     def offset(self, model: str, weights: Floats) -> float:
         """The mixture's expected offset of a model."""
-        return sum(float(np.einsum("e,e->", weights[at], heads.offsets(model))) for at, heads in self.experts())
+        return ordered_sum(float(np.einsum("e,e->", weights[at], heads.offsets(model))) for at, heads in self.experts())
 
     # --- learning ---
 
