@@ -239,7 +239,7 @@ def test_full_backlog_is_told(
     tmp_path: Path, url: str, proxy: Proxy, postgres_journal: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The backlog is bounded: what does not fit is refused with both reasons, and what fitted is handed in."""
-    monkeypatch.setattr("fitrouter.stores.postgres._backlog.MOST_PAGES", 16)
+    monkeypatch.setattr("fitrouter.stores.postgres._locked_files.MOST_PAGES", 16)
     with closing(postgres_journal(url, tmp_path)) as journal:
         proxy.cut()
         kept = list[str]()
