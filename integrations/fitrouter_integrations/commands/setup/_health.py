@@ -46,6 +46,8 @@ TAKEN_S = 3.0
 SCORE_S = 600.0
 """Age of an unscored answer from which the scorer is behind."""
 _SOON_S = 14 * 86_400.0
+_COUNTED = 10_000
+"""Users of a database up to which they are counted."""
 _NETWORKED = ("nfs", "cifs", "smb", "fuse.sshfs", "9p", "ceph", "glusterfs")
 
 
@@ -293,11 +295,11 @@ def people(config: Config) -> Check:
         return _identities(config.data)
     try:
         with closing(open_journal(config)) as log, closing(open_identities(config, log)) as found:
-            users, told = len(found.people(-1)), found.incident
+            users, told = len(found.people(_COUNTED)), found.incident
             where = found.rows.name
     except FitrouterError as error:
         return fault("identities", str(error), "see docs/postgres.md")
-    text = f"{users} users in {where}"
+    text = f"{users}{' or more' * (users == _COUNTED)} users in {where}"
     return warning("identities", text, told) if told else ok("identities", text)
 
 
