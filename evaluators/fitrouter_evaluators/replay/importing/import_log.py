@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fitrouter.errors import ConfigError, InvalidLog
-from fitrouter.stores.warehouse import migrate
+from fitrouter.stores.warehouse import tables_sql
 from fitrouter_evaluators.datasets import Problem
 from fitrouter_evaluators.replay.importing._row_sql import columns_of, features_of, find_arms, reasons, rows_sql
 from fitrouter_evaluators.replay.importing._staging import SqlParameters, StagedFile, numbered, open_source, stage
@@ -187,7 +187,7 @@ def _write_arms(columns: ColumnMap, second: StagedFile | None, folder: Path) -> 
 
 def _write_tables(values: SqlParameters, columns: ColumnMap, folder: Path) -> None:
     """Write the view `rows` (`_row_sql.rows_sql` with `seq`) as `decisions.parquet` and so on."""
-    migrate(values.connection)
+    values.connection.execute(tables_sql())
     tables = {
         "decisions": _decisions(values, columns),
         "executions": _EXECUTIONS,

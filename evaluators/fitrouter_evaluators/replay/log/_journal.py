@@ -19,7 +19,7 @@ import msgspec
 
 from fitrouter.errors import InvalidLog
 from fitrouter.stores.journal import Archive, Row
-from fitrouter.stores.warehouse import TABLES, migrate, rows_of
+from fitrouter.stores.warehouse import TABLES, rows_of, tables_sql
 from fitrouter.types import Decision, Erasure, Execution, Score, decode_event
 from fitrouter_evaluators.replay.log._connection import NEEDED, OpenLog, current, open_duckdb, scratch, view_tables
 from fitrouter_evaluators.replay.log.log import refuse
@@ -40,7 +40,7 @@ def opened(path: Path, *, features: bool = True, whole: bool = False) -> Iterato
     """Open a journal; without `features`, skip the long arrays; `whole` keeps all columns, for an export."""
     place = f"journal {str(path)!r}"
     with scratch() as folder, open_duckdb(folder / "log.duckdb", folder) as connection:
-        migrate(connection)
+        connection.execute(tables_sql())
         with closing(connect(path, place)) as journal, closing(Archive(path)) as archive:
             for rows in _batches(journal, place, archive):
                 _insert(connection, rows, place, features or whole, whole)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +19,14 @@ def describe(connection: duckdb.DuckDBPyConnection) -> None:
         "SELECT table_name, column_name, table_name IN (SELECT view_name FROM duckdb_views()) FROM duckdb_columns() "
         "WHERE schema_name = 'main' AND NOT internal ORDER BY table_name, column_index"
     ).fetchall()
+    said = []
     for table, view in dict.fromkeys((table, view) for table, _, view in found):
         if about := words["tables"].get(table, {}).get("about"):
-            _comment(connection, f"{'VIEW' if view else 'TABLE'} {_quoted(table)}", about)
+            said.append(_comment(f"{'VIEW' if view else 'TABLE'} {_quoted(table)}", about))
     for table, column, _ in found:
         if text := _columns(table, words).get(column):
-            _comment(connection, f"COLUMN {_quoted(table)}.{_quoted(column)}", text)
+            said.append(_comment(f"COLUMN {_quoted(table)}.{_quoted(column)}", text))
+    connection.execute("\n".join(said))
 
 
 def described() -> dict[str, str]:
@@ -31,6 +34,7 @@ def described() -> dict[str, str]:
     return {name: each["about"] for name, each in _words()["tables"].items()}
 
 
+@functools.cache
 def _words() -> dict[str, Any]:
     text = resources.files(__package__ or __name__).joinpath("words.yaml").read_text(encoding="utf-8")
     found: dict[str, Any] = yaml.safe_load(text)
@@ -47,9 +51,8 @@ def _columns(table: str, words: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def _comment(connection: duckdb.DuckDBPyConnection, what: str, text: str) -> None:
-    statement = f"COMMENT ON {what} IS '{text.replace(chr(39), chr(39) * 2)}'"
-    connection.execute(statement)
+def _comment(what: str, text: str) -> str:
+    return f"COMMENT ON {what} IS '{text.replace(chr(39), chr(39) * 2)}';"
 
 
 def _quoted(name: str) -> str:
