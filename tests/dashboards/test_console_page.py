@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import httpx
 import pytest
-from tests.kits.gateway import Echo, cards, chat, client, config, make_router, serving, wait_for
+from tests.kits.gateway import PATIENCE_S, Echo, cards, chat, client, config, make_router, serving, wait_for
 
 from fitrouter.assemble import extender
 from fitrouter.router import Router
@@ -105,7 +105,7 @@ def watched(gateway: tuple[str, Router], browser: Any, scheme: str, width: int) 
     """A page whose console stays silent and which asks nobody but the gateway."""
     url, router = gateway
     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    page.set_default_timeout(60_000)
+    page.set_default_timeout(1000 * PATIENCE_S)
     faults: list[str] = []
     page.on("console", lambda message: faults.append(message.text) if message.type in {"error", "warning"} else None)
     page.on("pageerror", lambda error: faults.append(str(error)))
