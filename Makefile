@@ -9,7 +9,7 @@ export TRANSFORMERS_OFFLINE := 1
 export LITELLM_LOCAL_MODEL_COST_MAP := True
 
 .DEFAULT_GOAL := help
-.PHONY: help install frameworks ray demo test check format docs figures screenshots bench bench-acceptance bench-agents bench-beside bench-crash bench-faults bench-fuzz bench-kills bench-labs bench-matrix bench-overload bench-policies bench-pool bench-properties bench-reward \
+.PHONY: help install frameworks ray demo test check lint mypy pyright format docs figures screenshots bench bench-acceptance bench-agents bench-beside bench-crash bench-faults bench-fuzz bench-kills bench-labs bench-matrix bench-overload bench-policies bench-pool bench-properties bench-reward \
 	bench-replay bench-reproduce bench-scorer bench-soak bench-sweep bench-watch clean
 
 help: ## list the targets
@@ -39,12 +39,18 @@ demo: install ## run the simulation over HTTP, then keep serving; ARGS="--exit -
 test: install ## run the tests in JOBS=2 processes; ARGS="tests/posterior -k law"
 	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-check: install ## lint, format, type and import-layer checks
+check: lint mypy pyright ## lint, format, type and import-layer checks
+
+lint: install
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
-	$(BIN)/mypy
-	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
+
+mypy: install
+	$(BIN)/mypy
+
+pyright: install
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 format: install ## apply ruff's fixes and formatting
 	$(BIN)/ruff check --fix $(SOURCES)
