@@ -1,6 +1,6 @@
 # fitrouter: `make help` lists the targets. The first target that needs .venv creates it.
 PYTHON ?= python3
-JOBS ?= 2
+JOBS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := router evaluators dashboards integrations tests benchmarks examples docs/build.py docs/pictures.py docs/screenshots.py docs/boards.py
@@ -36,7 +36,7 @@ ray: ## create .venv-ray, and run what needs Ray there; ARGS="-k law"
 demo: install ## run the simulation over HTTP, then keep serving; ARGS="--exit --json demo.json"
 	$(BIN)/fitrouter demo $(ARGS)
 
-test: install ## run the tests in JOBS=2 processes; ARGS="tests/posterior -k law"
+test: install ## run the tests in JOBS=3 processes; ARGS="tests/posterior -k law"
 	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: lint mypy pyright ## lint, format, type and import-layer checks
