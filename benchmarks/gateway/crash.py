@@ -230,7 +230,7 @@ def checked(file: Path, load: Load, reports: dict[int, dict[str, Any]], ready: l
     ids = Counter(event.id for event in events(journal))
     outcomes = Counter(event.decision_id for event in events(journal) if isinstance(event, Execution))
     seqs, digests = {report["seq"] for report in reports.values()}, {report["digest"] for report in reports.values()}
-    while learner.apply_batch(read_batch(journal, learner.seq)) and learner.seq < max(seqs):
+    while learner.apply_batch(read_batch(journal, learner.seq, waiting=learner.waiting)) and learner.seq < max(seqs):
         pass
     result = {
         "decisions": len(load.decisions),

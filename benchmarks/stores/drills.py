@@ -180,6 +180,46 @@ def tear(folder: Path, requests: int, runs: int, kind: str) -> dict[str, object]
     }
 
 
+def cut_everywhere(folder: Path, requests: int, size: int) -> dict[str, object]:
+    """Cut the log at each of its last `size` bytes, and behind its end, and open the journal each time.
+
+    The log begins after a checkpoint, so that all events in it are lost one by one as it becomes shorter.
+    """
+    path = folder / "every byte.db"
+    before = write(path, requests, checkpoint=True)
+    shutil.copy(f"{path}.kept", path)
+    journal, rng = SqliteJournal(path), random.Random(2)
+    for n in range(requests, requests + 2):
+        for entry in entries(n, rng):
+            journal.append(entry).result()
+    expected = [row.event.id for row in journal.tail(0, 10**6)]
+    file, whole = path.read_bytes(), Path(f"{path}-wal").read_bytes()
+    journal.close()
+    opened = prefixes = incidents = 0
+    kept = []
+    cuts = range(max(len(whole) - size, 0), len(whole) + 1)
+    for at in cuts:
+        path.write_bytes(file)
+        Path(f"{path}-wal").write_bytes(whole[:at])
+        Path(f"{path}-shm").unlink(missing_ok=True)
+        journal = SqliteJournal(path, clock=lambda: 1.0)
+        opened += 1
+        found = [row.event.id for row in journal.tail(0, 10**6)]
+        prefixes += found == expected[: len(found)] and found[: len(before)] == list(before)
+        incidents += bool(journal.incident)
+        kept.append(len(found))
+        journal.close()
+    return {
+        "log, bytes": len(whole),
+        "cuts": len(cuts),
+        "opened": opened,
+        "a prefix is left": prefixes,
+        "never fewer with a longer log": kept == sorted(kept),
+        "taken for damaged": incidents,
+        "fewest, most events": (min(kept), max(kept)),
+    }
+
+
 LEARNERS = {"one pool": (Learner, 0.0), "none": (TenantLearner, 0.0), "shared": (TenantLearner, GUEST_SHARE)}
 """`policy.pooling` → kind of learner, and share that each guest places; `one pool` is the learner before it."""
 
@@ -255,9 +295,14 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=300)
     parser.add_argument("--runs", type=int, default=100, help="0 for the drills between tenants only")
     parser.add_argument("--no-votes", dest="votes", action="store_false", help="only the drills of a journal")
+    parser.add_argument(
+        "--every-byte", type=int, default=0, metavar="BYTES", help="cut a log at each of its last bytes"
+    )
     options = parser.parse_args()
     out: dict[str, object] = {}
     with tempfile.TemporaryDirectory() as folder:
+        if options.every_byte:
+            out["log cut at every byte"] = cut_everywhere(Path(folder), 6, options.every_byte)
         for kind in ("log bit", "file bit", "file page") if options.runs else ():
             out[kind] = damage(Path(folder), options.requests, options.runs, kind)
         for kind in ("cut", "zeros", "noise") if options.runs else ():

@@ -144,7 +144,7 @@ def fold(blank: Learner, journal: Journal, rounds: int) -> dict[str, Any]:
         learner, folding, after = blank.blank(), 0.0, 0
         gc.collect()
         started = time.process_time()
-        while (batch := read_batch(journal, after)).rows:
+        while (batch := read_batch(journal, after, waiting=learner.waiting)).rows:
             learner.load(batch)
             began = time.process_time()
             for row, related in batch.rows:

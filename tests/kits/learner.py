@@ -124,10 +124,10 @@ def learner(**settings_: object) -> Learner:
     return Learner(D_X, D_H, schema=SCHEMA, **settings_)  # type: ignore[arg-type]
 
 
-def fold(journal: MemoryJournal, into: Learner | None = None, until: int | None = None) -> Learner:
+def fold(journal: MemoryJournal, into: Learner | None = None, until: int | None = None, size: int = 7) -> Learner:
     """Fold a journal from the learner's position."""
     into = into or learner()
-    while batch := read_batch(journal, into.seq, 7):
+    while batch := read_batch(journal, into.seq, size, into.waiting):
         rows: Sequence[tuple[Row, Sequence[Event]]] = batch.rows
         if not rows or (until is not None and rows[0][0].seq > until):
             return into
@@ -142,6 +142,7 @@ def story(seed: int, n: int = 40) -> MemoryJournal:
     rng = np.random.default_rng(seed)
     log = Log(MemoryJournal(), rng)
     open_: list[str] = []
+    late: list[str] = []
     for _ in range(n):
         user, role = ("ann", "bob", None)[rng.integers(3)], ("Analyst", "poet")[rng.integers(2)]
         arm = "ab"[rng.integers(2)]
@@ -149,11 +150,17 @@ def story(seed: int, n: int = 40) -> MemoryJournal:
         answered = any(isinstance(r.event, Execution) and r.event.served_by for r in log.journal.of(name))
         if answered and rng.random() < 0.3:
             log.vote(name, float(rng.integers(2)))  # before its score
-        if answered and rng.random() < 0.9:
+        if answered and rng.random() < 0.8:
             log.score(name, status="ok" if rng.random() < 0.9 else "failed")
             open_.append(name)
+        elif answered:
+            late.append(name)
+        if late and rng.random() < 0.3:
+            log.score(late.pop(0))
         if open_ and rng.random() < 0.5:
             kind = FeedbackKind.RATING if rng.random() < 0.3 else FeedbackKind.THUMB
             log.vote(str(rng.choice(open_)), float(rng.random()) if kind is FeedbackKind.RATING else 1.0, kind=kind)
+        if open_ and answered and rng.random() < 0.3:  # perhaps before the other answer's score
+            log.vote(str(rng.choice(open_)), float(rng.integers(2)), kind=FeedbackKind.PAIR, other=name)
     log.put(Erasure(id="e", ts=1.0, subject="bob"))
     return log.journal

@@ -209,7 +209,7 @@ class Town:
         """Write events down, and learn from them."""
         for event in events:
             self.journal.append(Entry(event)).result()
-        while rows := read_batch(self.journal, self.learner.seq).rows:
+        while rows := read_batch(self.journal, self.learner.seq, waiting=self.learner.waiting).rows:
             for row, related in rows:
                 if self.learns or isinstance(row.event, ModelChange):
                     self.learner.apply(row, related)

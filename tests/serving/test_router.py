@@ -657,7 +657,7 @@ async def test_a_second_router_on_the_journal_knows_the_same(tmp_path: Path) -> 
             await router.feedback(answer.decision.id, FeedbackKind.THUMB, float(i % 3 == 0))
         await router.settled()
         fresh = Learner(len(context_names()), 1, expects_scores=False)
-        while fresh.apply_batch(read_batch(journal, fresh.seq)):
+        while fresh.apply_batch(read_batch(journal, fresh.seq, waiting=fresh.waiting)):
             pass
         assert (fresh.seq, fresh.digest()) == (router._learner.seq, router._learner.digest())
 

@@ -48,7 +48,7 @@ def test_the_journal_of_a_run_folds_to_the_same_state(monkeypatch: pytest.Monkey
     one = router(scores=scores)
     run(one, scores=scores)
     again = one.learner.blank()
-    while rows := read_batch(journal, again.seq).rows:
+    while rows := read_batch(journal, again.seq, waiting=again.waiting).rows:
         for row, related in rows:
             again.apply(row, related)
     assert again.seq == one.learner.seq

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,6 +14,8 @@ from fitrouter.posterior.labels import Answered, FitParams, Label
 from fitrouter.posterior.model import Fit
 from fitrouter.posterior.tastes import TasteParams
 from fitrouter.state.learner import Learner
+from fitrouter.state.refit import refit
+from fitrouter.state.waiting_pairs import VOTED, WaitingPairs
 from fitrouter.stores.journal import MemoryJournal, Row, Snapshot
 from fitrouter.types import Decision, Execution, Feedback, FeedbackKind, Identity, Mode, PolicyVersion, pack
 
@@ -87,6 +91,67 @@ def test_votes_wait_for_the_score() -> None:
         state = fold(log.journal)
         digests.append((state.fit.tastes.users["ann"].dump(), state.fit.arms.dump("a")))
     assert digests[0] == digests[1]
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 100])
+@pytest.mark.parametrize("order", list(itertools.permutations(["earlier", "later", "vote"])))
+def test_a_pair_waits_for_the_scores_of_both_answers(order: tuple[str, ...], size: int) -> None:
+    """Whichever of a pair's scores and its vote comes last, the vote is learnt once; batches of any size agree."""
+    log = Log(MemoryJournal(), np.random.default_rng(0))
+    name = {"earlier": log.answer("ann", "a"), "later": log.answer("ann", "b")}
+    for step in order:
+        if step == "vote":
+            log.vote(name["later"], 1.0, kind=FeedbackKind.PAIR, other=name["earlier"])
+        else:
+            log.score(name[step])
+    until_then = fold(log.journal, until=log.journal.head() - 1, size=size)
+    assert until_then.fit.labels == 0
+    assert "ann" not in until_then.fit.tastes.users
+    state = fold(log.journal, size=size)
+    assert state.fit.labels == 1
+    assert "ann" in state.fit.tastes.users
+    assert state.digest() == fold(log.journal).digest() == refit(log.journal, learner(), log.journal.head()).digest()
+    log.score(name["earlier"])  # once more
+    assert fold(log.journal, size=size).fit.labels == 1
+
+
+def test_votes_that_wait_are_the_last_and_bounded() -> None:
+    """Of a vote that was changed the last version is learnt; what waits is bounded, and survives a restart."""
+    log = Log(MemoryJournal(), np.random.default_rng(0))
+    late, other = log.answer("ann", "a"), log.answer("ann", "b")
+    log.score(other)
+    for value in (0.0, 1.0):
+        log.vote(other, value, kind=FeedbackKind.PAIR, other=late)
+    log.journal.save(fold(log.journal).snapshot())
+    restored = learner()
+    assert restored.restore(log.journal.snapshot())
+    log.score(late)
+    state = fold(log.journal)
+    assert fold(log.journal, restored).digest() == state.digest()
+    once = Log(MemoryJournal(), np.random.default_rng(0))
+    late, other = once.answer("ann", "a"), once.answer("ann", "b")
+    once.score(other)
+    once.vote(other, 1.0, kind=FeedbackKind.PAIR, other=late)
+    once.score(late)
+    assert state.fit.tastes.users["ann"].dump() == fold(once.journal).fit.tastes.users["ann"].dump()
+
+    pairs = WaitingPairs(limit=3)
+    votes = [
+        Feedback(
+            id=f"{i} {j}",
+            ts=0.0,
+            decision_id=f"v{j}",
+            identity=Identity(),
+            kind=FeedbackKind.PAIR,
+            value=1.0,
+            other=f"o{i}",
+        )
+        for i in range(5)
+        for j in range(VOTED + 5)
+    ]
+    for vote in votes:
+        pairs.observe(vote, ())
+    assert [len(pairs.get(f"o{i}")) for i in range(5)] == [0, 0, VOTED, VOTED, VOTED]
 
 
 def test_scores_are_features_and_not_labels() -> None:

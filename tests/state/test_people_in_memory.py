@@ -82,9 +82,9 @@ def test_any_schedule_of_evictions_is_none(seed: int, bound: int, chance: int) -
     journal.append(Entry(Erasure(id="e", ts=1.0, subject="u1"))).result()
     plain, bounded = named(), named(people=bound)
     alarms = set(rng.integers(1, journal.head(), 3).tolist())
-    while rows := read_batch(journal, plain.seq, 5).rows:
+    while rows := read_batch(journal, plain.seq, 5, plain.waiting).rows:
         if rng.random() < 0.5:
-            bounded.load(read_batch(journal, bounded.seq, 5))
+            bounded.load(read_batch(journal, bounded.seq, 5, bounded.waiting))
         for row, related in rows:
             plain.apply(row, related)
             bounded.apply(row, related)

@@ -103,7 +103,7 @@ def test_the_running_fold_is_near_the_refit_after_corrections() -> None:
 
 def test_a_refit_stops_at_the_position() -> None:
     """Later events are not folded."""
-    journal = story(3)
+    journal = story(4)
     assert refit(journal, learner(), 20).digest() == fold(journal, until=20).digest()
 
 

@@ -77,7 +77,7 @@ def fold(journal: Journal, learner: Learner) -> dict[str, Any]:
     reading, after, count = 0.0, 0, 0
     while True:
         began = time.process_time()
-        rows = read_batch(journal, after).rows
+        rows = read_batch(journal, after, waiting=learner.waiting).rows
         reading += time.process_time() - began
         if not rows:
             break

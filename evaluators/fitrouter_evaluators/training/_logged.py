@@ -12,6 +12,7 @@ import numpy as np
 
 from fitrouter.errors import ConfigError
 from fitrouter.state.learner import read_batch
+from fitrouter.state.waiting_pairs import WaitingPairs
 from fitrouter.stores.journal import SqliteJournal
 from fitrouter.types import Decision, Event, Execution, Feedback, FeedbackKind, Floats, Identity, Score, pack
 from fitrouter_evaluators.datasets import Cell, Problem, read_matrix, read_ratings
@@ -193,9 +194,10 @@ def _journalled(path: Path, encoder: str) -> Iterator[Related]:
     """The events of a journal."""
     journal = SqliteJournal(path)
     try:
-        after = 0
-        while rows := read_batch(journal, after).rows:
+        after, pairs = 0, WaitingPairs()
+        while rows := read_batch(journal, after, waiting=lambda score: pairs.get(score.decision_id)).rows:
             for row, related in rows:
+                pairs.observe(row.event, related)
                 if isinstance(row.event, Decision):
                     _same(row.event.encoder, encoder, path)
                 elif isinstance(row.event, Execution | Score | Feedback):

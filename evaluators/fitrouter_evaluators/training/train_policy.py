@@ -150,11 +150,17 @@ def _fold(learner: Learner, log: LabelLog) -> dict[str, Counter[str]]:
             seen[base_arm(event.served_by)]["operations"] += 1
         elif isinstance(event, Score):
             seen[event.served_by]["profile"] += event.status == "ok" and event.schema == learner.schema
-        # A vote counts once both it and the score are known, in either order.
-        votes = [event] if isinstance(event, Feedback) else related if isinstance(event, Score) else ()
-        served = {other.served_by for other in (event, *related) if isinstance(other, Score)}
-        for arm in {base_arm(arm) for arm in served}:
-            seen[arm]["correction"] += sum(isinstance(v, Feedback) and v.dimension == OVERALL for v in votes)
+        # A vote counts once it and the scores of its answers are known, in any order.
+        served = {one.decision_id: base_arm(one.served_by) for one in (event, *related) if isinstance(one, Score)}
+        for vote in (event, *related) if isinstance(event, Feedback | Score) else ():
+            if not isinstance(vote, Feedback) or vote.dimension != OVERALL:
+                continue
+            answers = {vote.decision_id, vote.other} - {""}
+            if answers <= served.keys() and (
+                vote is event or (isinstance(event, Score) and event.decision_id in answers)
+            ):
+                for arm in {served[answer] for answer in answers}:
+                    seen[arm]["correction"] += 1
     return seen
 
 

@@ -36,7 +36,7 @@ def restore(learner: Learner, journal: Journal) -> bool:
 
 def catch_up(learner: Learner, journal: Journal, until: int) -> None:
     """Fold a journal up to a position, including a pending refit. Blocks on disk I/O."""
-    while learner.seq < until and (rows := read_batch(journal, learner.seq).rows):
+    while learner.seq < until and (rows := read_batch(journal, learner.seq, waiting=learner.waiting).rows):
         learner.apply_batch(Batch([(row, related) for row, related in rows if row.seq <= until]))
         learner.shrink()
         if rows[-1][0].seq > until:
@@ -197,7 +197,7 @@ class Follower:
         return len(batch.rows)
 
     def _read(self) -> Batch:
-        batch = read_batch(self.journal, self.learner.seq)
+        batch = read_batch(self.journal, self.learner.seq, waiting=self.learner.waiting)
         self.learner.load(batch)
         return batch
 

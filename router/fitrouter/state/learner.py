@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Self, TypeGuard, TypeVar
 
@@ -57,8 +57,17 @@ class Batch(NamedTuple):
     rows: Sequence[tuple[Row, Sequence[Event]]]
 
 
-def read_batch(journal: Journal, after: int, limit: int = 256) -> Batch:
-    """Read the next rows and the events they refer to, a pair's other answer included. Blocks on disk I/O."""
+def read_batch(
+    journal: Journal, after: int, limit: int = 256, waiting: Callable[[Score], Sequence[str]] = lambda _: ()
+) -> Batch:
+    """Read the next rows and the events they refer to, a pair's other answer included. Blocks on disk I/O.
+
+    Args:
+        journal: the event log.
+        after: the last sequence number that was read.
+        limit: most rows.
+        waiting: decisions before these rows whose votes wait for a score (`Learner.waiting`, of who folds the rows).
+    """
     found = journal.tail(after, limit)
     by_decision: dict[str, list[Row]] = {row.event.id: [] for row in found if isinstance(row.event, Decision)}
     for row in found:  # a decision comes before all that follows from it
@@ -67,16 +76,28 @@ def read_batch(journal: Journal, after: int, limit: int = 256) -> Batch:
     _read_decisions(journal, (decision_of(row.event) for row in found if _refers(row.event)), by_decision)
     votes = [row.event for rows in ([*found], *by_decision.values()) for row in rows if isinstance(row.event, Feedback)]
     _read_decisions(journal, (vote.other for vote in votes), by_decision)
+    voted: dict[str, dict[str, None]] = {}  # answer → decisions whose votes compare it with theirs
+    for vote in votes:
+        if vote.other:
+            voted.setdefault(vote.other, {})[vote.decision_id] = None
+    for row in found:
+        if isinstance(row.event, Score):
+            voted.setdefault(row.event.decision_id, {}).update(dict.fromkeys(waiting(row.event)))
+    scored = (row.event.decision_id for row in found if isinstance(row.event, Score))
+    _read_decisions(journal, (name for answer in scored for name in voted[answer]), by_decision)
     batch = []
     for row in found:
         related: list[Event] = []
         if isinstance(row.event, Erasure) and row.event.subject:  # whose tenant is found so
             related = [other.event for other in journal.of(row.event.subject) if other.seq < row.seq][:1]
         if _refers(row.event):
-            related = _earlier(by_decision, row.event.decision_id, row.seq)
+            own = row.event.decision_id
+            related = _earlier(by_decision, own, row.seq)
             votes = [vote for vote in (row.event, *related) if isinstance(vote, Feedback)]
-            for other_id in dict.fromkeys(vote.other for vote in votes if vote.other):
-                related += _earlier(by_decision, other_id, row.seq)
+            others = [vote.other for vote in votes if vote.other]
+            others += voted[own] if isinstance(row.event, Score) else ()
+            for other_id in dict.fromkeys(others):
+                related += _earlier(by_decision, other_id, row.seq) if other_id != own else ()
         batch.append((row, related))
     return Batch(batch)
 
@@ -220,7 +241,7 @@ class Learner:
         priors = [prior.id for prior in (self.prior, self.arm_prior) if prior]
         own = (self.schema, priors, self.votes_per_day, self.expects_scores)
         likelihoods = SIGNALS, REMARKS, REMARK_STEP, VERDICT
-        text = repr((14, self.kind, fit.d, fit.D, *own, fit.params, likelihoods, self.projections.params))
+        text = repr((15, self.kind, fit.d, fit.D, *own, fit.params, likelihoods, self.projections.params))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def blank(self) -> Self:
@@ -377,6 +398,10 @@ class Learner:
             self.projections.arm_counts.join(arm)
             self._touch(arm)
 
+    def waiting(self, score: Score) -> Sequence[str]:
+        """Decisions with a vote on a pair that waits for a score; see `read_batch`."""
+        return self.of(score.identity.tenant).projections.waiting_pairs.get(score.decision_id)
+
     def load(self, batch: Batch) -> None:
         """Bring the people that a batch changes into memory, so that folding it needs no I/O. Blocks on the disk."""
         for row, related in batch.rows:
@@ -443,6 +468,8 @@ class Learner:
             self._touch(event.served_by)
 
     def _score(self, event: Score, related: Sequence[Event]) -> None:
+        voted = {event.decision_id, *self.projections.waiting_pairs.get(event.decision_id)}
+        self.projections.waiting_pairs.observe(event, related)
         x = unpack(event.features)
         if len(x) != self.fit.d or _scored(event.decision_id, related):
             return
@@ -450,7 +477,14 @@ class Learner:
         if h is not None and _believed(event.decision_id, related):
             self.fit.arms.observe_response(self.fit.arms.row(event.served_by), x, h)
             self._touch(event.served_by)
-        votes = {_key(vote): vote for vote in related if _votes_on(vote, event.decision_id)}
+        pair = (event.decision_id, FeedbackKind.PAIR)
+        votes = {
+            (vote.decision_id, *_key(vote)): vote
+            for vote in related
+            if isinstance(vote, Feedback)
+            and vote.decision_id in voted
+            and (vote.decision_id == event.decision_id or (vote.other, vote.kind) == pair)
+        }
         for vote in votes.values():
             self._vote(vote, [*related, event])
         self._say(standing(_remarks_on(event.decision_id, related)), [*related, event])
@@ -458,6 +492,8 @@ class Learner:
     def _feedback(self, event: Feedback, related: Sequence[Event]) -> None:
         earlier = [vote for vote in related if _votes_on(vote, event.decision_id) and _key(vote) == _key(event)]
         self._vote(event, related, earlier[-1] if earlier else None)
+        if self.expects_scores:
+            self.projections.waiting_pairs.observe(event, related)
 
     def _remark(self, event: Remark, related: Sequence[Event]) -> None:
         earlier = _remarks_on(event.decision_id, related)
@@ -523,7 +559,8 @@ class Learner:
             self.fit.revise(label, earlier.y)
         else:
             alarms = len(self.fit.tastes.forgotten)
-            self._monitor(label, self.fit.learn(label), events)
+            decision = next((one for one in events if isinstance(one, Decision) and one.id == vote.decision_id), None)
+            self._monitor(label, self.fit.learn(label), decision)
             if len(self.fit.tastes.forgotten) != alarms:
                 self._touch(*self.fit.arms.names)
             for arm in (answer, against):
@@ -534,14 +571,13 @@ class Learner:
         if role_key(vote.identity) in self.fit.tastes.roles:
             self._dirty.add(f"role:{role_key(vote.identity)}")
 
-    def _monitor(self, label: Label, predicted: Prequential | None, events: Sequence[Event]) -> None:
+    def _monitor(self, label: Label, predicted: Prequential | None, decision: Decision | None) -> None:
         """Update the personalisation monitor with a label and its prequential prediction."""
         if predicted is None:
             return
         monitor = self.projections.personalisation
         y, blind, term = predicted
         monitor.observe_prediction(role_key(label.identity), y=y, blind=blind, term=term)
-        decision = next((event for event in events if isinstance(event, Decision)), None)
         if decision is not None and 0.0 <= label.y <= 1.0:
             monitor.observe(decision, label.y)
 

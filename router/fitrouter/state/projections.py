@@ -15,6 +15,7 @@ from fitrouter.state.publication import Publication
 from fitrouter.state.quality_floor import QualityFloor
 from fitrouter.state.sessions import Sessions
 from fitrouter.state.settings import PolicySettings
+from fitrouter.state.waiting_pairs import WaitingPairs
 from fitrouter.types import Attempt, Erasure, Projection
 
 
@@ -101,6 +102,7 @@ class Projections:
         self.quality_floor = QualityFloor()
         self.propensities = Propensities()
         self.publication = Publication()
+        self.waiting_pairs = WaitingPairs()
         self.accounts = Accounts()
         self.budgets = Budgets(self.params.budget, self.params.tenants)
 
@@ -128,4 +130,5 @@ class Projections:
             "pulls": self.arm_counts,
             "sessions": self.sessions,
             "twin": self.personalisation,
+            "waiting pairs": self.waiting_pairs,
         }

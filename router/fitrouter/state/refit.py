@@ -35,7 +35,7 @@ def refit(
     erased, counted, quarantined = _survey(journal, until)
     fresh = like.part(like.tenant)
     fresh.quarantined = quarantined
-    for row, related in _rows(journal, until):
+    for row, related in _rows(journal, fresh, until):
         if not isinstance(row.event, Erasure) and _subject(row.event) in erased:
             continue
         if like.tenant is not None and tenant_of(row.event, related) not in {None, like.tenant}:
@@ -120,9 +120,9 @@ def _tail(journal: Journal, until: int) -> Iterator[Row]:
         after = rows[-1].seq
 
 
-def _rows(journal: Journal, until: int) -> Iterator[tuple[Row, Sequence[Event]]]:
+def _rows(journal: Journal, fresh: Learner, until: int) -> Iterator[tuple[Row, Sequence[Event]]]:
     after = 0
-    while rows := read_batch(journal, after, _ROWS).rows:
+    while rows := read_batch(journal, after, _ROWS, fresh.waiting).rows:
         for row, related in rows:
             if row.seq > until:
                 return

@@ -54,7 +54,7 @@ def fold_selected(journal: Journal, learner: Learner, accept: Callable[[Decision
     feedback, None to stop here.
     """
     kept: set[str] = set()
-    while rows := read_batch(journal, learner.seq).rows:
+    while rows := read_batch(journal, learner.seq, waiting=learner.waiting).rows:
         for row, related in rows:
             event = row.event
             if isinstance(event, Decision):

@@ -62,7 +62,7 @@ def fold(journal: Journal, learner: Learner, until: int | datetime.datetime | No
     last = float(until) if isinstance(until, int) else float("inf")
     moment = utc_seconds(until) if isinstance(until, datetime.datetime) else float("inf")
     trained = None
-    while rows := read_batch(journal, learner.seq).rows:
+    while rows := read_batch(journal, learner.seq, waiting=learner.waiting).rows:
         for row, related in rows:
             if row.seq > last or row.event.ts > moment:
                 return FrozenLearner(learner, trained)
