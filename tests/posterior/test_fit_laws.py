@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from fitrouter.posterior.labels import Answered, FitParams, Label
 from fitrouter.posterior.mixture import EXPERTS
 from fitrouter.posterior.model import Fit
-from fitrouter.types import FeedbackKind, Identity
+from fitrouter.types import FeedbackKind, Floats, Identity
 
 d, D = 7, 6
 ARMS = tuple(f"m{k}" for k in range(5))
@@ -55,17 +55,37 @@ class _Quiet(Fit):
         pass
 
 
-def test_one_user_does_not_dominate() -> None:
+def _taught(users: int, labels: int, spread: float, slope: float = 0.0, role: str | None = None) -> Floats:
+    """Correction of a model after thumbs of y = slope x_1, from users in turn; `spread` is the sd of the prompts."""
+    fit, rng = Fit(d, D), np.random.default_rng(0)
+    for i in range(labels):
+        x = np.concatenate([[1.0, 0.5], np.full(d - 2, 0.2)]) if spread < 0 else spread * rng.normal(size=d)
+        x[0] = 1.0
+        who = Identity(user=f"u{i % users}", role=role)
+        fit.learn(Label(who, Answered("m", x, None), slope * float(x[1]), FeedbackKind.THUMB))
+    mean: Floats = fit.widths.weights @ fit.arms.correction[fit.arms.row("m")]
+    return mean
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.4, -1.0], ids=["no prompt", "prompts", "one prompt"])
+def test_one_user_does_not_dominate(spread: float) -> None:
     """A thousand labels of one person change a model's correction less than thirty labels of thirty people."""
+    x = np.concatenate([[1.0, 0.5], np.full(d - 2, 0.2)]) if spread < 0 else np.eye(d)[0]
+    few, many, one = (float(_taught(users, n, spread) @ x) for users, n in ((30, 30), (1, 1000), (1, 100)))
+    assert few < many - 0.1
+    assert many > one - 0.03, "once a person's opinion is known, more of it says nothing"
 
-    def level(users: int, labels: int) -> float:
-        fit, x = Fit(d, D), np.eye(d)[0]
-        for i in range(labels):
-            fit.learn(Label(Identity(user=f"u{i % users}"), Answered("m", x, None), 0.0, FeedbackKind.THUMB))
-        return float(fit.arms.correction[fit.arms.row("m"), :, 0] @ fit.widths.weights)
 
-    assert level(30, 30) < level(1, 1000) - 0.1
-    assert level(1, 1000) > level(1, 100) - 0.02, "once a person's opinion is known, more of it says nothing"
+def test_a_person_teaches_how_a_model_varies_as_anybody() -> None:
+    """What depends on the prompt is learnt from one person's labels as from as many people's."""
+    one, many = _taught(1, 200, 0.4, slope=0.5), _taught(200, 200, 0.4, slope=0.5)
+    assert one[1] > 0.8 * many[1] > 0.1
+
+
+def test_a_role_keeps_nothing_from_everybody() -> None:
+    """Labels of people in a role teach a model's correction as much as those of people without one."""
+    without, within = _taught(50, 200, 0.4), _taught(50, 200, 0.4, role="analyst")
+    assert within[0] < 0.9 * without[0] < -0.1
 
 
 @given(st.integers(0, 10_000))

@@ -8,8 +8,9 @@ how well each has predicted that person's labels (`mixture`, `people`). Scores a
 
 Given a head, a label is one Gaussian observation of all blocks. Every block is updated along its own coordinates with
 the variance of the others as noise; the shared blocks see the mixture by its mean and variance (assumed-density
-filtering, Opper 1998). Two monitors read the labels' residuals: `drift`, for a model that has changed, and
-`reward_bias`, for a model that the scores overrate, whose scores are then ignored.
+filtering, Opper 1998), of users alone: a role is many people, and its terms are learnt on what everybody shares. Two
+monitors read the labels' residuals: `drift`, for a model that has changed, and `reward_bias`, for a model that the
+scores overrate, whose scores are then ignored.
 """
 
 from __future__ import annotations
@@ -103,6 +104,17 @@ class _Personal(NamedTuple):
         """Of the sum of both."""
         outer = self.user or self.role
         return 0.0 if outer is None else outer.variance
+
+    @property
+    def own(self) -> tuple[float, float]:
+        """Mean and variance of what the user adds to the role; without a user, the role's."""
+        if self.user is None or self.role is None:
+            return self.mean, self.variance
+        counted = 1.0 - self.user.weights[0]
+        return (
+            self.mean - counted * self.role.mean,
+            max(self.variance - counted * self.role.variance, 0.0),
+        )
 
 
 class Prediction(NamedTuple):
@@ -339,13 +351,15 @@ class Fit:
             corrections = _scale(seen) * (shared.variance - shared.text_variance)
             share = seen.signal.noise / (seen.signal.noise + shared.text_variance + corrections)
             self.residuals[label.kind.value] = squares + share * (seen.y - mean) ** 2, n + 1.0
-        novel = self._novel(label, seen, personal.rows, role, user) if label.pooled else seen
+        novelty = self._novelty(label.identity, personal.rows, role, user) if label.pooled else 1.0
         self._learn_people(label, seen, shared, personal, role, user)
         update = seen.gaussian_update(mean, variance)
         if label.pooled:
+            own, own_variance = personal.own
             if self._updates_tastes(label):
-                self.tastes.population.learn(shared.gain, update)
-            self._learn_corrections(shared, novel, personal)
+                of_all = seen.gaussian_update(shared.mean + own, shared.variance + own_variance)
+                self.tastes.population.learn(shared.gain, of_all)
+            self._learn_corrections(shared, seen, own, novelty)
         self._monitor(label, shared.text + personal.mean, seen, update)
         if not label.pooled or seen.signal.link != "gaussian" or label.against is not None:
             return None
@@ -417,45 +431,47 @@ class Fit:
         user: Person | None,
     ) -> None:
         """Update heads and weights of the user, and of the role if the label is pooled."""
-        own = own_variance = 0.0
         if user is not None and personal.user is not None:
             _learn_person(user, personal.user, personal.rows, seen, shared.mean, shared.variance)
             nats = _log_likelihoods(personal.user, seen, shared.mean, shared.variance)
             user.reweigh(self.context(label.identity), nats, self.mixture, pooled=label.pooled)
-            if personal.role is not None:
-                counted = 1.0 - personal.user.weights[0]
-                own = personal.mean - counted * personal.role.mean
-                own_variance = max(personal.variance - counted * personal.role.variance, 0.0)
         if role is not None and personal.role is not None and label.pooled:
+            own, own_variance = personal.own if user is not None else (0.0, 0.0)
             mean, variance = shared.mean + own, shared.variance + own_variance
             _learn_person(role, personal.role, personal.rows, seen, mean, variance)
             nats = _log_likelihoods(personal.role, seen, mean, variance)
             role.reweigh("role", nats, self.mixture, pooled=True)
 
-    def _novel(
-        self, label: Label, seen: Observation, rows: Rows, role: Person | None, user: Person | None
-    ) -> Observation:
-        """The observation with the weight that it has for corrections (`Person.novelty`)."""
-        share = 1.0
+    def _novelty(self, identity: Identity, rows: Rows, role: Person | None, user: Person | None) -> float:
+        """Information of a label on a model's level in c, as a share of what a new person's has (`Person.novelty`)."""
         if user is not None:
-            share *= user.novelty(rows, user.weights_in(self.context(label.identity), self.mixture))
-        if role is not None:
-            share *= role.novelty(rows, role.weights_in("role", self.mixture))
-        return Observation(seen.y, msgspec.structs.replace(seen.signal, weight=seen.signal.weight * share))
+            return user.novelty(rows, user.weights_in(self.context(identity), self.mixture))
+        return 1.0 if role is None else role.novelty(rows, role.weights_in("role", self.mixture))
 
-    def _learn_corrections(self, shared: _Shared, seen: Observation, personal: _Personal) -> None:
+    def _learn_corrections(self, shared: _Shared, seen: Observation, own: float, novelty: float) -> None:
         """Update c at every width, and the weights of the widths.
 
         What is known of the person is subtracted, so that nobody dominates c. What is not known of them is ignored: c
-        is learnt as soon as without personal terms.
+        is learnt as soon as without personal terms. A person's offset is the same for every prompt, so that more labels
+        of theirs say less about a model's level, and as much as anybody's about its slopes.
+
+        Args:
+            shared: prediction of the label by what all people share.
+            seen: the label.
+            own: what is known of the person.
+            novelty: of the label.
         """
-        noisy, mean, rest = _in_thumbs(seen), shared.text + personal.mean, shared.text_variance
+        noisy, mean, rest = _in_thumbs(seen), shared.text + own, shared.text_variance
         means, variances = shared.corrections.tolist()
         means, scale = [mean + m for m in means], _scale(seen)
         self.widths.learn(np.array(seen.log_likelihoods(means, [rest + scale * v for v in variances])))
+        gains = [side.gains for side in shared.sides]
+        if novelty < 1.0:
+            found = [self.arms.along(side.k, _with_level(side.x, math.sqrt(novelty))) for side in shared.sides]
+            gains, variances = [gain for gain, _, _ in found], np.sum([v for _, _, v in found], axis=0).tolist()
         step, shrink = map(np.array, noisy.gaussian_updates(means, [rest + v for v in variances]))
-        for side in shared.sides:
-            self.arms.correct(side.k, side.gains, step if side.sign > 0 else -step, shrink)
+        for side, gain in zip(shared.sides, gains, strict=True):
+            self.arms.correct(side.k, gain, step if side.sign > 0 else -step, shrink)
 
     def _learn_dimension(self, label: Label) -> None:
         """Fold a label of a dimension other than overall into its tastes, if its text was read."""
@@ -532,7 +548,7 @@ class Fit:
         if label.kind is FeedbackKind.RATING and user is not None:
             change, noise = change / user.scale.gain, noise / user.scale.gain**2
         corrections = shared.variance - shared.text_variance
-        text, model, own = _earlier((shared.text_variance, corrections, personal.variance), noise)
+        text, model, own = _earlier((shared.text_variance, corrections, personal.own[1]), noise)
         for person, deviation, learns in ((role, personal.role, label.pooled), (user, personal.user, True)):
             if person is not None and deviation is not None and learns:
                 for heads in person.heads:
@@ -683,6 +699,13 @@ def _log_likelihoods(observed: Observed, seen: Observation, mean: float, varianc
     return np.array(
         seen.log_likelihoods([mean + m for m in observed.means], [variance + v for v in observed.variances])
     )
+
+
+def _with_level(x: Floats, factor: float) -> Floats:
+    """A context with its level, the first coordinate, times a factor."""
+    out = x.copy()
+    out[0] *= factor
+    return out
 
 
 def _in_thumbs(seen: Observation) -> Observation:
