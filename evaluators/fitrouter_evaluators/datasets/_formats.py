@@ -29,7 +29,7 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def parts(cls) -> dict[str, type[Row]]:
-        """Fields that hold nested rows."""
+        """Names and types of the fields that hold nested rows."""
         return {}
 
     def _check_extra(self, extra: Mapping[str, Any]) -> None:
@@ -121,7 +121,7 @@ class Rating(Row, frozen=True, omit_defaults=True):
 
     @property
     def y(self) -> float:
-        """The rating on [0, 1]."""
+        """The rating rescaled to [0, 1]."""
         low, high = self.scale
         return (self.rating - low) / (high - low)
 
@@ -188,7 +188,7 @@ class MatrixRow(Row, frozen=True, omit_defaults=True):
 
 
 def lift(kind: type[Row], raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Constructor fields of `kind` from a parsed JSON object: unknown keys go to `extra`, null fields are dropped."""
+    """Build constructor fields of `kind` from a JSON object: unknown keys go to `extra`, null fields are dropped."""
     known, parts = kind.known(), kind.parts()
     fields = {name: raw[name] for name in known if raw.get(name) is not None}
     for name, part in parts.items():

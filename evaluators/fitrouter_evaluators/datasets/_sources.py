@@ -13,7 +13,7 @@ from fitrouter.errors import ConfigError
 
 
 def source(folder: str | os.PathLike[str], name: str) -> Path:
-    """A file of a published dataset.
+    """Return the path of a file in a published dataset's folder.
 
     Raises:
         ConfigError: the folder has no such file.

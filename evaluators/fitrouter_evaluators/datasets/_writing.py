@@ -75,7 +75,7 @@ def _line(number: int, row: Row) -> bytes:
 
 
 def _columns(kind: type[Row], rows: Sequence[Row]) -> dict[str, _Type]:
-    """Column name → type for rows, or nested rows, of one kind."""
+    """Types of the Parquet columns by name, for rows or nested rows of one kind."""
     import duckdb
 
     columns: dict[str, _Type] = dict(_COLUMNS[kind])

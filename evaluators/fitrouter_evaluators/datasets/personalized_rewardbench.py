@@ -26,7 +26,7 @@ _NEEDED = ("id", "question", "chosen", "rejected", "profile")
 
 
 def load(folder: str | os.PathLike[str], split: str = "test") -> list[Pair]:
-    """Pairs by subset, then in the files' order; a is the chosen answer and the label 1, so swap sides before training.
+    """Load pairs by subset, in the files' order; a is always the chosen answer, so swap sides before training.
 
     `user` is the instance's id: every question has its own profile. `extra` has subset, category and profile, a list
     of posts (id, category, text) in the published order. The narrative and the rubric's aspects are left out, since the
