@@ -138,7 +138,7 @@ class Scores:
 
 
 def check(items: Sequence[PromptAnswers]) -> None:
-    """Check the bounds of a call.
+    """Check that a call has an allowed number and length of texts.
 
     Raises:
         InvalidRequest: no text, too many, or too long.

@@ -19,7 +19,7 @@ from fitrouter.errors import StoreError
 
 
 class LedgerAnswer(NamedTuple):
-    """An answer of the ledger."""
+    """A kept answer to a paid call, with its cost."""
 
     text: str
     usd: float | None
@@ -65,7 +65,7 @@ class Ledger:
         self._db.close()
 
     def known(self, model: str, request: Any) -> LedgerAnswer | None:
-        """The answer to a request, if it is there."""
+        """Return the kept answer to a request, if there is one."""
         found = self._db.execute(
             "SELECT text, usd FROM calls WHERE key = ? AND text IS NOT NULL", (key_of(model, request),)
         ).fetchone()
