@@ -29,7 +29,7 @@ def read_yaml(path: str | os.PathLike[str], remedy: str, kind: str = "file") -> 
 def parse(
     model: type[Model], data: object, source: str, sections: Mapping[str, type[pydantic.BaseModel]] | None = None
 ) -> Model:
-    """Validate settings; `sections` are the models of nested settings by key.
+    """Validate the settings of a YAML file; `sections` maps keys of nested settings to their models.
 
     Raises:
         ConfigError: lists every invalid setting with what is allowed.

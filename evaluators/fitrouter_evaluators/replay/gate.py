@@ -78,7 +78,7 @@ def sequence_levels(gate: Gate, slices: Sequence[str] = ()) -> list[SequenceLeve
 
 
 def _places(rail: Guardrail, slices: Sequence[str]) -> list[str]:
-    """Slices that a guardrail covers."""
+    """Names of the slices that a guardrail covers; the empty name is all traffic."""
     if not rail.slice or "=" in rail.slice:
         return [rail.slice]
     return [name for name in slices if name.startswith(f"{rail.slice}=")]
@@ -103,7 +103,7 @@ def decide(
     satisfaction: Sequence[UserSatisfaction] = (),
     checks: Sequence[Check] = (),
 ) -> GateDecision:
-    """The gate's decision.
+    """Decide whether a candidate may be promoted.
 
     `evidence` are exact sequences at the levels of `sequence_levels`, for every metric and slice in the rules;
     `diagnostics` those of the candidate over all units; `checks` the audits of the log.

@@ -16,7 +16,7 @@ from fitrouter_evaluators.replay.log._journal import connect, damaged, decode_ro
 
 
 class _ReadOnlyJournal:
-    """The methods of `Journal` that `fitrouter.state.learner.read_batch` calls."""
+    """Implements the methods of `Journal` that `fitrouter.state.learner.read_batch` calls, without writing."""
 
     def __init__(self, connection: sqlite3.Connection, place: str, archive: Archive) -> None:
         self._connection, self._place, self._archive = connection, place, archive
@@ -71,7 +71,7 @@ def fold_selected(journal: Journal, learner: Learner, accept: Callable[[Decision
 
 
 def _selected(event: Event, kept: set[str]) -> bool:
-    """Whether an event belongs to an accepted decision, or to none."""
+    """Whether to fold an event: it belongs to an accepted decision, or to none and is no change of policy."""
     match event:
         case Decision():
             return event.id in kept

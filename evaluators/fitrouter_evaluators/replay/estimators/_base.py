@@ -21,19 +21,19 @@ class Estimator(Protocol):
 
     @property
     def name(self) -> str:
-        """Key in `ESTIMATORS`."""
+        """Key of the estimator in `ESTIMATORS`."""
         ...
 
     def moments(self, rounds: Rounds) -> Floats:
-        """float64[c, n]: each unit's contribution to each mean."""
+        """Each unit's contribution to each of the c means, float64[c, n]."""
         ...
 
     def value(self, means: Floats) -> Floats:
-        """float64[...] from float64[..., c]: the estimate; NaN where the weights sum to zero."""
+        """Compute the estimate from the means, float64[...] from float64[..., c]; NaN where the weights sum to zero."""
         ...
 
     def gradient(self, means: Floats) -> Floats:
-        """float64[..., c] from float64[..., c]: gradient of `value`."""
+        """Compute the gradient of `value` in the means, float64[..., c] from float64[..., c]."""
         ...
 
 
@@ -42,7 +42,7 @@ class MeanEstimator(ABC):
 
     @abstractmethod
     def score(self, rounds: Rounds) -> Floats:
-        """The column, float64[n]."""
+        """The column whose mean is the estimate, float64[n]."""
 
     def moments(self, rounds: Rounds) -> Floats:
         return self.score(rounds)[None]
@@ -58,11 +58,11 @@ class WeightedEstimator(MeanEstimator):
     """Importance weighting: mean of ŵ · reward, where a subclass shrinks w to ŵ."""
 
     def shrink(self, weight: Floats) -> Floats:
-        """float64[n]: ŵ, between 0 and w."""
+        """Shrink the importance weights, float64[n]; the result lies between 0 and w."""
         return weight
 
     def residual(self, rounds: Rounds) -> Floats:
-        """The weighted quantity, float64[n]."""
+        """The quantity that the shrunk weights multiply, float64[n]."""
         return rounds.reward
 
     def score(self, rounds: Rounds) -> Floats:

@@ -53,7 +53,7 @@ class SourceFile(NamedTuple):
     """Empty for JSON and Parquet."""
 
     def position(self, name: str) -> int:
-        """Position of a column that the header has exactly once."""
+        """Position of a named column; raises ConfigError unless the header has it exactly once."""
         if self.names.count(name) == 1:
             return self.names.index(name)
         shown = ", ".join(repr(known) for known in self.names[:40]) + (" …" if len(self.names) > 40 else "")
@@ -165,7 +165,7 @@ def stage(values: SqlParameters, source: SourceFile, names: Iterable[str], table
 
 
 def numbered(staged: StagedFile, rows: Mapping[int, str]) -> list[Problem]:
-    """All problems of a file by line (text) or row (Parquet), from 1; `rows`: `rowid` of an invalid row → why."""
+    """List all problems by line (text) or row (Parquet), from 1; `rows` maps the `rowid` of invalid rows to reasons."""
     if not staged.source.delimiter:
         return [Problem(row + 1, reason) for row, reason in sorted(rows.items())]
     # A row that the other reader did not see, after an unclosed quote, is counted in records.
@@ -183,7 +183,7 @@ def numbered(staged: StagedFile, rows: Mapping[int, str]) -> list[Problem]:
 
 
 def _records(source: SourceFile) -> Iterator[tuple[int, bool]]:
-    """First line of each record of a text file, and whether the record is non-empty."""
+    """Iterate over the records of a text file as (number of its first line, whether it is non-empty)."""
     with _text(source.path) as lines:
         reader = csv.reader(_lines(lines), delimiter=source.delimiter)
         line = 1
@@ -196,7 +196,7 @@ def _records(source: SourceFile) -> Iterator[tuple[int, bool]]:
 
 
 def _lines(file: IO[str]) -> Iterator[str]:
-    """The lines of a file, the longest in pieces, so that a row takes bounded memory."""
+    """Iterate over the lines of a file, very long ones in pieces, so that memory stays bounded."""
     return iter(lambda: file.readline(_LONGEST), "")
 
 

@@ -46,7 +46,7 @@ class Sequence(NamedTuple):
 
 
 def spaced(n: int, points: int = 40, first: int = 50) -> Ints:
-    """Up to `points` looks from `first` to n, evenly spaced on a logarithmic scale."""
+    """Choose up to `points` looks from `first` to n, evenly spaced on a logarithmic scale."""
     if n <= 0:
         return np.zeros(0, dtype=np.int64)
     return np.unique(np.geomspace(min(first, n), n, points).round().astype(np.int64))
@@ -132,7 +132,7 @@ def exact(
 
 
 def checked_stream(x: Floats, bound: Bound, alpha: float, looks: Ints | None) -> tuple[Floats, Floats, Ints]:
-    """Validated (float64[g, n] outcomes, float64[g] bounds, int64[L] looks)."""
+    """Validate a stream; return outcomes float64[g, n], bounds float64[g] and looks int64[L]."""
     _level(alpha)
     rows, bounds = _rows(x, bound)
     return rows, bounds, _looks(looks, rows.shape[1])
@@ -153,7 +153,7 @@ def _looks(looks: Ints | None, n: int) -> Ints:
 
 
 def _rows(x: Floats, bound: Bound, *, upper: bool = False) -> tuple[Floats, Floats]:
-    """(float64[g, n], float64[g]): what keeps x ≥ −bound, or x ≤ bound where that is the side in question."""
+    """Check that x ≥ −bound (x ≤ bound if `upper`); return x as float64[g, n] and the bounds as float64[g]."""
     rows = np.atleast_2d(np.asarray(x, dtype=np.float64))
     bounds = np.atleast_1d(np.asarray(bound, dtype=np.float64))
     if bounds.shape != rows.shape[:1]:

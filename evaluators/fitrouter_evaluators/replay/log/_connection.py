@@ -50,7 +50,7 @@ _FITS = {
 
 @functools.cache
 def schema_after(steps: tuple[str, ...]) -> Schema:
-    """The tables of a warehouse after these migrations."""
+    """Schema of a warehouse after these migrations."""
     import duckdb
 
     with duckdb.connect() as connection:

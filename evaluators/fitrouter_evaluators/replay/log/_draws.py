@@ -52,7 +52,7 @@ class Draws(NamedTuple):
         return np.asarray(np.add.reduceat(values, self.start[:-1]))
 
     def of(self, arm: Ints) -> Floats:
-        """float64[r]: each draw's probability of an arm (a code); 0 if not eligible."""
+        """Probability of one given arm (a code) at each draw, float64[r]; 0 if it is not eligible."""
         owner = self.owner
         same = self.arm == arm[owner]
         return np.bincount(owner[same], weights=self.prob[same], minlength=self.n).astype(np.float64)
@@ -96,7 +96,7 @@ def draws_of_log(log: Log) -> Draws:
 
 
 def blocks(draws: Draws) -> Iterator[tuple[slice, Floats, NDArray[np.bool_]]]:
-    """Dense blocks of draws: (which, float64[b, K] pmfs padded with 0, bool[b, K] where arms are)."""
+    """Iterate over dense blocks of draws: slice of draws, pmfs float64[b, K] padded with 0, mask of arms bool[b, K]."""
     sizes = np.diff(draws.start)
     K = int(sizes.max())
     step = max(1, _CELLS // K)

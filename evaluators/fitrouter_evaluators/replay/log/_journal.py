@@ -96,7 +96,7 @@ def _head(journal: sqlite3.Connection, place: str) -> int:
 
 
 def _batches(journal: sqlite3.Connection, place: str, archive: Archive) -> Iterator[list[Row]]:
-    """All rows up to the current last one."""
+    """Iterate over batches of all rows, up to the one that is last when the iteration starts."""
     after, last = 0, _head(journal, place)
     while after < last:
         try:
@@ -155,7 +155,7 @@ def _insert(
 
 
 def _lean(row: Row, features: bool) -> Row:
-    """The row without unread arrays, which are most of its bytes."""
+    """Drop the arrays of a row that will not be read, which are most of its bytes."""
     event = row.event
     if isinstance(event, Execution) or (isinstance(event, Decision) and not features):
         return Row(row.seq, msgspec.structs.replace(event, features=b""))

@@ -39,7 +39,7 @@ _METRICS = {
 
 
 def metric_of(name: str) -> Metric:
-    """Description of a metric; an unknown one stands for itself."""
+    """Description of a metric; for an unknown one, its name."""
     return _METRICS.get(name) or Metric(printable(name), "more is better")
 
 
@@ -50,7 +50,7 @@ class NumberFormat(NamedTuple):
 
     @classmethod
     def of(cls, report: Report) -> NumberFormat:
-        """Two significant digits of the difference's standard error; at least three decimals on a scale of 0 to 1."""
+        """Choose decimals that show two digits of the difference's standard error, at least three on a 0 to 1 scale."""
         once = best_estimate(report)
         errors = [once.se] if once is not None else [(b.high - b.low) / 4 for b in report.bands]
         errors = [each for each in errors if math.isfinite(each) and each > 0]
@@ -139,7 +139,7 @@ def headline_interval(report: Report, slice_: str = "") -> Band | PolicyEstimate
 
 
 def slices(report: Report) -> list[str]:
-    """All slices of the report, in order."""
+    """Names of all slices in the report, in order."""
     named = [*(e.slice for e in report.estimates), *(b.slice for b in report.bands)]
     return [slice_ for slice_ in dict.fromkeys([*named, *(d.slice for d in report.diagnostics)]) if slice_]
 

@@ -21,7 +21,7 @@ class Axis(NamedTuple):
     end: float
 
     def __call__(self, x: float) -> float:
-        """The pixel of a value; values far outside are clamped."""
+        """Convert a value to its pixel; values far outside the axis are clamped."""
         part = (x - self.low) / (self.high - self.low)
         return self.start + min(max(part, -9.0), 10.0) * (self.end - self.start)
 
