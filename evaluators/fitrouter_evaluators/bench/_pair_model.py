@@ -165,7 +165,7 @@ class PairHeads(NamedTuple):
     """Davidson's ν."""
 
     def posterior(self, row: str, shown: Ints, y: Floats) -> Gaussian:
-        """A user's head under a row's rules, after the labels `shown`."""
+        """Posterior of a user's head under a row's rules, after the labels `shown`."""
         labels = Observations(self.X[shown], y[shown])
         if row == "user-only":
             return self.own.posterior(labels)

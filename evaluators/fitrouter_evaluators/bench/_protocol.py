@@ -50,7 +50,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Paired(msgspec.Struct, frozen=True, kw_only=True):
-    """The difference of two rows, row − base, on the same users and items."""
+    """Paired difference of two result rows, row − base, on the same users and items."""
 
     set: str
     metric: str

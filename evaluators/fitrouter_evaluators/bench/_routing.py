@@ -15,7 +15,7 @@ from fitrouter.types import Floats
 
 
 class Point(NamedTuple):
-    """Mean cost and reward per request."""
+    """A model or policy as a point: its mean cost and mean reward per request."""
 
     cost: float
     reward: float

@@ -24,7 +24,7 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def known(cls) -> tuple[str, ...]:
-        """Names of the format's fields."""
+        """Names of all fields of the row's format."""
         return tuple(name for name in cls.__struct_fields__ if name != "extra")
 
     @classmethod
@@ -75,7 +75,7 @@ class Pair(Row, frozen=True, omit_defaults=True):
 
     @classmethod
     def parts(cls) -> dict[str, type[Row]]:
-        """Both answers."""
+        """Both answers, as nested rows of kind `Text`."""
         return {"a": Text, "b": Text}
 
     def __post_init__(self) -> None:
@@ -177,7 +177,7 @@ class MatrixRow(Row, frozen=True, omit_defaults=True):
 
     @classmethod
     def parts(cls) -> dict[str, type[Row]]:
-        """A cell per model name."""
+        """The cell of each model, by model name."""
         return {"models": Cell}
 
     def __post_init__(self) -> None:
@@ -204,7 +204,7 @@ def lift(kind: type[Row], raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """A row as its JSON object: defaults dropped, `extra` merged."""
+    """Convert a row to its JSON object: defaults are dropped and `extra` is merged in."""
     if isinstance(value, Row):
         fields = msgspec.structs.asdict(value)
         extra = fields.pop("extra")

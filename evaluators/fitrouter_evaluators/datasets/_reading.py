@@ -138,7 +138,7 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
 
 
 def _cell(value: Any, type_: Any) -> Any:
-    """A Parquet cell as a JSON value. Columns of type JSON are parsed; nulls in structs are dropped."""
+    """Convert a Parquet cell to a JSON value. Columns of type JSON are parsed; nulls in structs are dropped."""
     if value is None:
         return None
     if str(type_) == "JSON":

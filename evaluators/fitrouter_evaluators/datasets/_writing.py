@@ -103,7 +103,7 @@ def _check_names(names: Iterable[str]) -> None:
 
 
 def _type(values: Sequence[Any]) -> str:
-    """A type that represents all the values exactly."""
+    """Find a Parquet type that represents all the values exactly."""
     kinds = {type(value) for value in values}
     if kinds == {int} and all(-(2**63) <= value < 2**63 for value in values):
         return "BIGINT"

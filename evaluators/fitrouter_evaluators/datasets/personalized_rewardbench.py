@@ -91,7 +91,7 @@ def _pair(row: Any, subset: str) -> Pair:
 
 
 def _posts(profile: Any) -> list[dict[str, Any]]:
-    """The posts, whether they were stored as a list of objects or, as some writers do, as an object of lists."""
+    """Parse posts that are stored as a list of objects or, as some writers do, as an object of lists."""
     if isinstance(profile, dict):
         profile = [dict(zip(profile, post, strict=True)) for post in zip(*profile.values(), strict=True)]
     posts: list[dict[str, Any]] = list(profile)

@@ -71,7 +71,7 @@ def _row(line: Mapping[str, Any]) -> MatrixRow | None:
 
 
 def _number(cell: object) -> float | None:
-    """A cell as a number; None if missing."""
+    """Convert a cell to a number; None if missing."""
     try:
         value = float(str(cell))
     except ValueError:
