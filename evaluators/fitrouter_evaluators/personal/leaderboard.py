@@ -283,7 +283,7 @@ def ranked(names: Sequence[str], own: Floats, common: Floats) -> tuple[Leaderboa
 
 
 def sentences(board: Leaderboard) -> tuple[str, ...]:
-    """A leaderboard in words."""
+    """Describe a leaderboard in sentences."""
     whom = "this person" if board.user else "this role"
     top = board.models[0]
     if board.first == board.population_first:

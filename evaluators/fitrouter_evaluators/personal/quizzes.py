@@ -172,7 +172,7 @@ class Quizzes:
         return progress
 
     def pool(self) -> AnswerPool:
-        """The recorded answers, read once. Blocks for seconds."""
+        """Return the recorded answers, which are read once. Blocks for seconds."""
         with self._reading:
             if self._pool is None:
                 file = self.answers or answers_file(self.config)
@@ -273,7 +273,7 @@ def _undone(quiz: Quiz, number: int) -> Quiz:
 
 
 def sentences(found: QuizResult) -> tuple[str, ...]:
-    """A result in words."""
+    """Describe the result of a quiz in sentences."""
     said = [f"We are {found.sure:.0%} sure that {found.best} fits you best, by these recorded answers"]
     if found.near > found.sure + 0.05:
         said[0] += f", and {found.near:.0%} that nothing fits noticeably better"

@@ -71,7 +71,7 @@ def page(report: FitReport) -> str:
 
 
 def whole_page(title: str, body: Iterable[str]) -> str:
-    """A page of HTML parts, in the style of all reports; the title is escaped."""
+    """Build a page from HTML parts, in the style of all reports; the title is escaped."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -97,7 +97,7 @@ def worth_words(report: FitReport) -> str:
 
 
 def seconds(latency_s: float) -> str:
-    """A latency in words."""
+    """Describe a latency in words."""
     return f"{latency_s:.2g} s" if latency_s >= 0.01 else "under 0.01 s"
 
 

@@ -38,7 +38,7 @@ class Method(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Intervals and sequences each miss with at most this probability."""
 
     def build(self) -> Estimator:
-        """The estimator.
+        """Build the estimator.
 
         Raises:
             ConfigError: there is none of this name, or the options do not suit it.

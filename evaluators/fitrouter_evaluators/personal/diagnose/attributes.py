@@ -300,7 +300,7 @@ def cosines(encoder: Encoder, one: Sequence[str], other: Sequence[str]) -> Float
 
 
 def normal(sentence: str) -> str:
-    """Lower case, without contractions."""
+    """Lower-case a sentence and normalise its spaces and contractions."""
     text = " ".join(sentence.lower().split())
     for pattern, by in _FORMS:
         text = pattern.sub(by, text)

@@ -34,7 +34,7 @@ class Conversation(msgspec.Struct, frozen=True):
 
 
 def text_of(message: Mapping[str, Any]) -> str:
-    """The text of a message, whose content is a string or a list of parts."""
+    """Extract the text of a message, whose content is a string or a list of parts."""
     content = message.get("content")
     if isinstance(content, str):
         return content

@@ -127,7 +127,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def approve(profile: Profile, ts: float) -> Profile:
-    """The document with its person's approval at a time, in seconds since the epoch."""
+    """Return the document with its person's approval at a time, in seconds since the epoch."""
     return msgspec.structs.replace(profile, approved=Approval(ts, digest_of(profile)))
 
 

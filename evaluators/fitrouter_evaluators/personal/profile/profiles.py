@@ -81,7 +81,7 @@ class Profiles:
         self._changing = asyncio.Lock()
 
     async def show(self, identity: Identity, *, contents: bool = False) -> Profile:
-        """The profile of a user; empty for an unknown one.
+        """Return the profile of a user; empty for an unknown one.
 
         Args:
             identity: tenant and user.
@@ -205,7 +205,7 @@ class Profiles:
             return await self._declare(identity, kept.who, parsed(document), words_now)
 
     async def take(self, identity: Identity, profile: Profile) -> Declared:
-        """Import a profile: it replaces what the user declared here. Features unknown here are left out.
+        """Import a profile, which replaces what the user declared here. Features unknown here are left out.
 
         Raises:
             InvalidRequest: no user, or no scorer.

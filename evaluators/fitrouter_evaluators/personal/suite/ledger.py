@@ -72,7 +72,7 @@ class Ledger:
         return None if found is None else LedgerAnswer(*found)
 
     async def ask(self, model: str, request: Any, call: Callable[[], Awaitable[LedgerAnswer]]) -> LedgerAnswer | None:
-        """The answer to a request: the kept one, else that of a call; None if it was lost in a crash.
+        """Return the kept answer to a request, else pay for a call and keep its answer; None if it was lost in a crash.
 
         A call that fails is taken out of the ledger; one that is cancelled stays as one in progress.
         """

@@ -69,7 +69,7 @@ class Models:
     async def ask(
         self, model: str, messages: Sequence[dict[str, Any]], tokens: int = TOKENS, **params: Any
     ) -> str | None:
-        """The text of an answer, or its tool calls as JSON; None if a call was lost in a crash.
+        """Ask a model and return its answer's text, or its tool calls as JSON; None if a call was lost in a crash.
 
         Raises:
             BudgetExhausted: the call may cost more than is left.

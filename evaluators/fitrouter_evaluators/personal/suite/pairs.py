@@ -169,7 +169,7 @@ def _with(answer: str, sentence: str, place: int) -> str:
 
 
 def pair_of(prompt: str, follows: str, breaks: str, dimension: str, made_by: str) -> Pair:
-    """A pair whose id is a digest of its texts."""
+    """Build a pair whose id is a digest of its texts."""
     digest = hashlib.sha256("\0".join((prompt, follows, breaks, dimension)).encode("utf-8", "replace")).hexdigest()
     return Pair(
         id=f"c{digest[:10]}", prompt=prompt, follows=follows, breaks=breaks, dimension=dimension, made_by=made_by

@@ -86,7 +86,7 @@ class Runner:
     async def run(
         self, suite: Suite, identity: Identity, names: Sequence[str], judge: PairJudge | None = None
     ) -> list[ModelResult]:
-        """The results, best first. What was answered before is read from the ledger.
+        """Run a suite and return the results, best first. What was answered before is read from the ledger.
 
         Args:
             suite: of the person.
@@ -212,7 +212,7 @@ class Runner:
         return found
 
     async def _answer(self, prompt: str, name: str, **params: Any) -> str | None:
-        """The answer of a model; empty if it failed, None if it was lost in a crash."""
+        """Ask a model and return its answer; empty if it failed, None if it was lost in a crash."""
         try:
             found = await self.models.ask(name, messages(prompt), **params)
         except ProviderError:

@@ -13,7 +13,7 @@ from fitrouter_evaluators.personal.suite.suite import FIT, MARKS, Choice, Pair, 
 
 
 class RaterAgreement(msgspec.Struct, frozen=True, kw_only=True):
-    """Agreement in one dimension."""
+    """Agreement of raters with a suite and with each other in one dimension."""
 
     raters: int
     marks: int
@@ -35,7 +35,7 @@ class BlindQuestion(msgspec.Struct, frozen=True):
     """Whether the answer that breaks the rubric is the first."""
 
     def choice(self, better: str) -> Choice:
-        """The mark for `first`, `second` or `same`."""
+        """Translate `first`, `second` or `same` to the mark: `follows`, `breaks` or `same`."""
         if better == "same":
             return "same"
         return "breaks" if (better == "first") == self.swapped else "follows"
