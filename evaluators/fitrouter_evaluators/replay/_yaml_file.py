@@ -17,7 +17,7 @@ Model = TypeVar("Model", bound=pydantic.BaseModel)
 
 
 def read_yaml(path: str | os.PathLike[str], remedy: str, kind: str = "file") -> Any:
-    """The content of a YAML file; a missing file is a ConfigError that ends with the remedy."""
+    """Read the content of a YAML file; a missing file is a ConfigError that ends with the remedy."""
     try:
         return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (FileNotFoundError, IsADirectoryError):

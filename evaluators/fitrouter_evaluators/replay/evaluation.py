@@ -182,7 +182,7 @@ _Estimated = TypeVar("_Estimated", PolicyEstimate, Band)
 
 
 def _in_range(found: _Estimated, study: Study, known: Sequence[Diagnostics] = ()) -> _Estimated:
-    """An estimate within its interval, and both within the range of the metric where that was known before the log.
+    """Clip an estimate and its limits to the metric's range, where that was known before the log.
 
     Where the log could not draw what a policy chooses, its outcome may be anything: the interval is wider by that mass.
     """
@@ -480,7 +480,7 @@ def _costs(log: Log, study: Study) -> list[str]:
 
 
 def _sensitivity_note(study: Study, gamma: float) -> str:
-    """The assumption about non-response and its effect."""
+    """State the assumption about non-response and its effect."""
     asked = study.observed.asked[study.units.member]
     answered = (study.observed.asked & study.observed.seen)[study.units.member]
     if study.labels == "observed" or not asked.any():
@@ -504,7 +504,7 @@ class _GateInputs(NamedTuple):
 
 
 def _gate_decision(gate: Gate, units: Units, pmfs: Pmfs, study: Study, found: _GateInputs) -> GateDecision:
-    """The gate's decision, from exact sequences at its own levels."""
+    """Make the gate's decision from exact sequences at its own levels."""
     kinds = sorted({rail.slice.split("=")[0] for rail in gate.guardrails if rail.slice})
     studies: dict[str, Study] = {gate.metric: study}
     for rail in gate.guardrails:

@@ -96,7 +96,7 @@ class CandidateFile(CandidateConfig):
 
     @property
     def kind(self) -> str:
-        """One of `KINDS`, or "settings"."""
+        """Kind of the candidate: one of `KINDS`, or "settings"."""
         said = self.said
         if said == {"personal"} and self.personal:
             return "personal"

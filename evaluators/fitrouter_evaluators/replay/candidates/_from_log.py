@@ -66,7 +66,7 @@ def _with_propensities(log: Log) -> Floats:
 
 
 class UniformCandidate(DescribedCandidate):
-    """Equal probabilities for all eligible arms."""
+    """Uniform policy: equal probabilities for all eligible arms."""
 
     def pmf(self, log: Log, rows: Ints) -> Floats:
         counts = np.diff(log.decisions.start)[rows]

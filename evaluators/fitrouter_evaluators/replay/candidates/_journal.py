@@ -38,7 +38,7 @@ class _ReadOnlyJournal:
 
 @contextmanager
 def open_journal(path: Path) -> Iterator[Journal]:
-    """A journal file, or the one in a gateway's folder, opened for `tail` and `of`."""
+    """Open a journal, given as a file or a gateway's folder, for reading by `tail` and `of`."""
     file = path / "journal.db" if path.is_dir() else path
     if not file.is_file():
         raise ConfigError(f"journal: there is no file {str(file)!r}; give a gateway's folder or its journal.db")

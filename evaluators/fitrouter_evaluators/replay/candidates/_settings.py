@@ -68,7 +68,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def policy(self, logged: str) -> Policy:
-        """The policy, given the logged algorithm's name."""
+        """Build the policy, given the logged algorithm's name."""
         algorithm = self.algorithm or logged
         parameter = _PARAMETERS.get(algorithm, "")
         if self.parameters and parameter not in self.parameters:

@@ -36,7 +36,7 @@ class Requests:
         self._x = x
 
     def estimate(self, row: int) -> Estimate | None:
-        """The learner's estimates of the eligible arms; None where the row has no context."""
+        """Compute the learner's estimates of the eligible arms; None where the row has no context."""
         made = self.log.decisions
         x = self._x[row].astype(np.float64)
         if not np.isfinite(x).all():

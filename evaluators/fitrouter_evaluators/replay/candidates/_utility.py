@@ -48,7 +48,7 @@ class UtilityTerms(NamedTuple):
     def decision_pmf(
         self, i: int, begin: int, policy: Policy, found: Estimate | None, steps: float, personal: bool | None = None
     ) -> Floats:
-        """A policy's pmf at row i, whose entries start at `begin`, under another learner's estimate, float64[K].
+        """Compute a policy's pmf at row i, with entries from `begin` on, under another learner's estimate, float64[K].
 
         `found` is None where no policy decided; `personal` False leaves out the user and role terms.
         """

@@ -228,7 +228,7 @@ class RejectionCandidate(_LearningCandidate):
         e: Floats | None = None,
         alpha: float = 0.05,
     ) -> RejectionResult:
-        """The value of the candidate.
+        """Replay the log and estimate the value of the candidate.
 
         Args:
             log: made from the journal.

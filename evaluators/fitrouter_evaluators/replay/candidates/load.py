@@ -105,7 +105,7 @@ def _build(file: CandidateFile, config: Config | None) -> Candidate:
 def _snapshot(
     section: SnapshotSection, file: CandidateFile, config: Config | None
 ) -> tuple[DescribedCandidate, float | None]:
-    """A snapshot or learning candidate, and the time of the last event its learner was trained on."""
+    """Load a snapshot or learning candidate, and the time of the last event its learner was trained on."""
     if config is None:
         raise ConfigError("snapshot: it needs the gateway's configuration; name it with 'over: fitrouter.yaml'")
     settings = Settings.of(file, config)

@@ -90,7 +90,7 @@ class StagedFile(NamedTuple):
     values: SqlParameters
 
     def query(self, sql: str, limit: int = 1_000_000) -> list[tuple[Any, ...]]:
-        """At most `limit` rows of a query."""
+        """Run a query and return at most `limit` of its rows."""
         return self.values.connection.execute(sql).fetchmany(limit)
 
     def column(self, name: str) -> str:
@@ -116,7 +116,7 @@ class StagedFile(NamedTuple):
 
 
 def open_source(path: Path, delimiter: str | None = None) -> SourceFile:
-    """A CSV, JSONL or Parquet file with the names of its columns."""
+    """Open a CSV, JSONL or Parquet file, and read the names of its columns."""
     if not path.is_file():
         raise ConfigError(f"there is no file {str(path)!r}; give a CSV, JSONL or Parquet file")
     name = path.name.lower()
@@ -216,7 +216,7 @@ def _json_names(path: Path) -> tuple[str, ...]:
 
 
 def _bad_json(path: Path) -> str:
-    """The first line that is not a JSON object; empty if all are."""
+    """Describe the first line that is not a JSON object; empty if all are."""
     with _text(path) as lines:
         for number, line in enumerate(_lines(lines), start=1):
             try:

@@ -220,12 +220,12 @@ class ColumnMap(_Part):
 
 
 def shipped_maps() -> tuple[str, ...]:
-    """Names of the built-in maps."""
+    """List the names of the built-in maps."""
     return tuple(sorted(path.stem for path in _MAPS.glob("*.yaml")))
 
 
 def load_map(source: ColumnMap | Mapping[str, Any] | str | os.PathLike[str]) -> ColumnMap:
-    """A map by name (built-in), from a YAML file, or from its content.
+    """Load a map by name (built-in), from a YAML file, or from its content.
 
     Raises:
         ConfigError: there is no such map, or it is invalid.

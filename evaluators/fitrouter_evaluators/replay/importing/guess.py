@@ -80,7 +80,7 @@ def imported(path: Path, given: str | None, *, skip_bad: bool = False) -> Iterat
 
 
 def guess_map(path: Path, given: Mapping[str, str]) -> Guess:
-    """The map of a table: the parts that are given, and guesses for the others."""
+    """Complete the map of a table: the parts that are given, and guesses for the others."""
     source = open_source(path, given.get("delimiter") or _delimiter(path))
     found = dict(given)
     for part, names in NAMES.items():
@@ -180,7 +180,7 @@ def _no_probabilities(source: SourceFile, found: Mapping[str, str]) -> str:
 
 
 def _delimiter(path: Path) -> str | None:
-    """The delimiter that is most frequent in the header of a .csv file."""
+    """Find the delimiter that is most frequent in the header of a .csv file."""
     if not path.name.lower().endswith((".csv", ".csv.gz")):
         return None
     head = open_source(path, "\x00").names
@@ -232,7 +232,7 @@ class _Facts(NamedTuple):
 
 
 def _pmf(source: SourceFile, table: _Table, arm: str) -> str | None:
-    """The pattern of columns with every arm's probability."""
+    """Find the pattern of the columns with every arm's probability."""
     for pattern in _PMF:
         before = pattern.partition(ARM)[0]
         if sum(name.startswith(before) for name in source.names) > 1:

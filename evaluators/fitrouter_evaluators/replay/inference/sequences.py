@@ -53,7 +53,7 @@ def spaced(n: int, points: int = 40, first: int = 50) -> Ints:
 
 
 def asymptotic(x: Floats, *, alpha: float = 0.05, at: float = 2000.0, looks: Ints | None = None) -> Sequence:
-    """A two-sided asymptotic confidence sequence, tightest near `at` observations; looks as in `exact_lower`.
+    """Compute a two-sided asymptotic confidence sequence, tightest near `at` observations; looks as in `exact_lower`.
 
     Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas (2024), theorem 2.2, and 2.5 for drifting means. It covers as n
     grows, under the moments of a martingale central limit theorem. Rare large weights make it too narrow at first:
@@ -77,7 +77,7 @@ def asymptotic(x: Floats, *, alpha: float = 0.05, at: float = 2000.0, looks: Int
 
 
 def exact_lower(x: Floats, bound: Bound, *, alpha: float = 0.025, looks: Ints | None = None) -> Floats:
-    """Exact lower limits of the running mean of the conditional means, which may drift, float64[L]; see `_betting`.
+    """Compute exact lower limits of the running mean of conditional means, which may drift, float64[L]; see `_betting`.
 
     Args:
         x: float64[n], or float64[g, n]: g outcomes of every unit with the same conditional mean.
@@ -103,7 +103,7 @@ def exact(
     within: tuple[float, float] = (-math.inf, math.inf),
     looks: Ints | None = None,
 ) -> Sequence:
-    """An exact confidence sequence.
+    """Compute an exact confidence sequence.
 
     Args:
         x_low: float64[n] or float64[g, n] ≥ −bound_low.
@@ -196,7 +196,7 @@ def exact_band(
     centre: Floats | None = None,
     looks: Ints | None = None,
 ) -> Band:
-    """An exact confidence sequence; streams, bounds, alpha and looks as in `sequences.exact`.
+    """Compute an exact confidence sequence as a `Band`; streams, bounds, alpha and looks as in `sequences.exact`.
 
     `centre` (float64[n]: untruncated outcomes) supplies the displayed running mean, which truncation would distort.
     """
@@ -212,7 +212,7 @@ def exact_band(
 def asymptotic_band(
     x: Floats, *, alpha: float, policy: str = "difference", where: str = "", looks: Ints | None = None
 ) -> Band:
-    """An asymptotic confidence sequence for display; see `sequences.asymptotic`."""
+    """Compute an asymptotic confidence sequence as a `Band`, for display; see `sequences.asymptotic`."""
     at = spaced(len(x), POINTS) if looks is None else looks
     found = asymptotic(x, alpha=alpha, looks=at)
     return _band("asymptotic", policy, where, alpha, at, found.mean, found.low, found.high)

@@ -75,7 +75,7 @@ class Draws(NamedTuple):
 
 
 def draws_of_log(log: Log) -> Draws:
-    """The draws of a valid log."""
+    """Collect the draws of a valid log."""
     decisions, options = log.decisions, log.options
     decided = Draws(
         rows=np.arange(decisions.n),
@@ -156,7 +156,7 @@ def uniforms_of(seeds: _Words, ids: _Words, words: int = 1) -> Floats:
 
 
 def _product(constant: np.uint64, values: _Words) -> tuple[_Words, _Words]:
-    """Upper and lower 64 bits of the products."""
+    """Upper and lower 64 bits of 128-bit products."""
     c_high, c_low = constant >> _HALF, constant & _LOW
     v_high, v_low = values >> _HALF, values & _LOW
     cross = c_low * v_high + (c_low * v_low >> _HALF)

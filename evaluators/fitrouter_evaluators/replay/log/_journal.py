@@ -56,7 +56,7 @@ def head(path: Path) -> int:
 
 
 def connect(path: Path, place: str) -> sqlite3.Connection:
-    """A read-only connection to a journal of a known version."""
+    """Open a read-only connection to a journal of a known version."""
     uri = path.absolute().as_uri()
     try:
         return _checked(f"{uri}?mode=ro", place)
@@ -113,7 +113,7 @@ def _batches(journal: sqlite3.Connection, place: str, archive: Archive) -> Itera
 
 
 def decode_row(place: str, seq: int, payload: bytes, crc: int, archive: Archive) -> Row:
-    """The event of a row whose checksum matches; its payload may be in a Parquet file of the journal."""
+    """Decode the event of a row, checking its checksum; its payload may be in a Parquet file of the journal."""
     where = f"{place}, row {seq}"
     payload = payload or archive.payload(seq) or b""
     if zlib.crc32(payload) != crc:

@@ -172,7 +172,7 @@ def _repeats(log: Log, draws: Draws, thing: str, column: Ints) -> _Result:
 
 
 def _alarm(log: Log, draws: Draws, path: Floats, prefix: str = "") -> _Result:
-    """The check of an e-process: it fails where the path reaches 1/α."""
+    """Build the check of an e-process, which fails where the path reaches 1/α."""
     if not len(path):
         return None, "every draw had one possible arm"
     most = int(np.argmax(path))
@@ -245,7 +245,7 @@ def _freedman(total: float, variance: float, step: float) -> float:
 
 
 def _mean_weight(draws: Draws) -> _Result:
-    """The mean of 1/(K p), the importance weight of the uniform policy, which should be 1."""
+    """Check that the mean of 1/(K p), the importance weight of the uniform policy, is near 1."""
     weight = 1.0 / (draws.possible * draws.p)
     mean = f"{weight.mean():.4f}"
     if not draws.known:
@@ -259,7 +259,7 @@ def _mean_weight(draws: Draws) -> _Result:
 
 
 def _floor(log: Log, draws: Draws) -> _Result:
-    """Whether every arm's probability is at least floor / K."""
+    """Check that every arm's probability is at least floor / K."""
     floor = log.decisions.floor
     if floor is None:
         return None, "not possible: the log has no floor"
@@ -283,7 +283,7 @@ def _slice(log: Log, draws: Draws) -> _Result:
 
 
 def _asked(log: Log) -> _Result:
-    """Whether label requests are as frequent as their logged probabilities imply."""
+    """Check that label requests are as frequent as their logged probabilities imply."""
     rate = log.decisions.asked_probability
     open_ = (rate > 0.0) & (rate < 1.0)
     if not open_.any():
@@ -299,7 +299,7 @@ _MOST = 690.0
 
 
 def e_process_path(logs: Iterable[Floats], weights: Floats, n: int) -> Floats:
-    """The path of `fitrouter.monitors.e_process.MixtureEProcess`, mixed over bets and starting times, float64[n].
+    """Compute the path of `fitrouter.monitors.e_process.MixtureEProcess`, mixed over bets and starts, float64[n].
 
     `logs` are the logarithms of each bet's factors; the bets' weights sum to at most 1, and the remainder is not bet.
     """

@@ -174,7 +174,7 @@ def _row(e: PolicyEstimate, numbers: fmt.NumberFormat, usual: str) -> _Row:
 
 
 def _slices(report: Report, axis: str, numbers: fmt.NumberFormat) -> list[Figure]:
-    """The difference in each slice: at one look, and at any time."""
+    """Plot the difference in each slice: at one look, and at any time."""
     rows = []
     for slice_ in fmt.slices(report):
         estimate = fmt.best_estimate(report, slice_)
@@ -243,7 +243,7 @@ def _drawn_forest(
 
 
 def _bottom_axis(canvas: Canvas, x: Axis, ends: tuple[float, float], name: str, most: int) -> None:
-    """Vertical grid lines between `ends`, tick labels and the axis label below."""
+    """Draw grid lines between `ends`, and the tick labels and label of the bottom axis."""
     top, bottom = ends
     for value, written in ticks(x.low, x.high, most):
         canvas.line(x(value), top, x(value), bottom, "grid")
@@ -253,7 +253,7 @@ def _bottom_axis(canvas: Canvas, x: Axis, ends: tuple[float, float], name: str, 
 
 
 def _interval(canvas: Canvas, x: Axis, y: float, row: _Row) -> None:
-    """A line with end caps, or arrows where it exceeds the axis, and a mark at the value."""
+    """Draw an interval as a line with end caps, or arrows where it exceeds the axis, and a mark at the value."""
     low = row.low if math.isfinite(row.low) else -math.inf
     high = row.high if math.isfinite(row.high) else math.inf
     from_, to = x(max(low, x.low)), x(min(high, x.high))
@@ -282,7 +282,7 @@ def _span(rows: Sequence[_Row], *, zero: bool) -> tuple[float, float]:
 
 
 def _shares(arms: Sequence[ArmShare]) -> list[Figure]:
-    """Share of the draws of each model, logged and under each policy."""
+    """Plot the share of draws that each model gets, logged and under each policy."""
     drawn = [a for a in arms if finite((a.logged, a.against, a.candidate))]
     title = "Share of the draws, by model"
     return _figures(title, drawn, lambda width: _drawn_shares(drawn, title, width))
@@ -320,7 +320,7 @@ def _drawn_shares(arms: Sequence[ArmShare], title: str, width: float) -> str:
 
 
 def _weights(histograms: Sequence[WeightHistogram]) -> list[Figure]:
-    """Histograms of importance weights on a logarithmic scale, one panel per policy."""
+    """Plot histograms of importance weights on a logarithmic scale, one panel per policy."""
     drawn = [h for h in histograms if sum(h.counts) and all(abs(edge) < _FAR for edge in h.edges)]
     return _figures("Importance weights", drawn, lambda width: _drawn_weights(drawn, "Importance weights", width))
 

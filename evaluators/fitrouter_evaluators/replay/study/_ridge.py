@@ -44,7 +44,7 @@ class Examples(NamedTuple):
 
 
 def projected(x: NDArray[np.float32]) -> NDArray[np.float32]:
-    """float32[n, min(d, 64)] from float32[n, d]; NaN becomes 0."""
+    """Project features float32[n, d] to at most 64 random dimensions, float32[n, min(d, 64)]; NaN becomes 0."""
     d = x.shape[1]
     if d <= MOST_DIMS:
         return np.asarray(np.nan_to_num(x, nan=0.0))
@@ -133,7 +133,7 @@ def _in_folds(examples: Examples, pieces: list[Ints], parts: int) -> Iterator[Fl
 
 
 def _best(errors: Floats, weight: float) -> int:
-    """Index of the strength with the least error; 1 unless others are better by more than `DOUBT`."""
+    """Index of the strength with the least error; strength 1 unless others are better by more than `DOUBT`."""
     middle = STRENGTHS.index(1.0)
     doubt = DOUBT * np.abs(np.arange(len(STRENGTHS)) - middle)
     return int((errors + doubt * errors[middle] / max(weight, 1.0)).argmin()) if weight > 0.0 else middle
