@@ -204,7 +204,7 @@ def make_scorer(
     remote: Remote | None = None,
     **replaced: Any,
 ) -> ScorerService:
-    """The entry point.
+    """Make the scorer's service, as the entry point of the plug-in.
 
     Args:
         config: the settings.

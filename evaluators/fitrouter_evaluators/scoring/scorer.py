@@ -40,7 +40,7 @@ class Vault(Protocol):
     """Decrypts content that was encrypted under a user's key."""
 
     def decrypt(self, blob: bytes) -> str:
-        """The text.
+        """Decrypt a text.
 
         Raises:
             SubjectErased: the key is gone for good.
@@ -51,7 +51,7 @@ class Vault(Protocol):
 
 
 class RewardHeads(Protocol):
-    """Reward heads of all users."""
+    """Protocol of the reward heads of all users."""
 
     def score(self, identity: Identity, h: Floats, dimension: str = OVERALL) -> tuple[float, float]:
         """Mean and sd of hᵀw for this person; h is float64[D] with NaN where a feature is missing."""
@@ -60,7 +60,7 @@ class RewardHeads(Protocol):
 
 @runtime_checkable
 class BatchHeads(RewardHeads, Protocol):
-    """Reward heads that score a batch of answers."""
+    """Protocol of reward heads that score a batch of answers."""
 
     def score_many(self, identities: Sequence[Identity], h: Floats, dimension: str = OVERALL) -> tuple[Floats, Floats]:
         """Means and sds of hᵀw for rows of h, float64[n, D], as `score` gives them; float64[n] each."""

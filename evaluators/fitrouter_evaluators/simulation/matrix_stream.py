@@ -87,7 +87,7 @@ class Played(NamedTuple):
 def matrix_of(
     rows: Sequence[MatrixRow], encoder: Encoder, prices: Mapping[str, tuple[float, float]] | None = None
 ) -> Matrix:
-    """The arrays of a matrix.
+    """Convert the rows of a matrix to arrays.
 
     Args:
         rows: of the open format.

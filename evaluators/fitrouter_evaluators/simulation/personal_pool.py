@@ -62,7 +62,7 @@ _pool: Pool | None = None
 def open_pool(
     path: Path, *, encoder: str = "static", topics: str = "minilm", scorer: str = "static", limit: int = 0
 ) -> Pool:
-    """The pool of a file with the named encoders; see `load_pool`."""
+    """Open the pool of a file with the named encoders; see `load_pool`."""
     reader = get_encoder(scorer)
     features = ResponseFeatures(reader, scalar=global_scalar(reader))
     return load_pool(path, get_encoder(encoder), features, get_encoder(topics), limit)

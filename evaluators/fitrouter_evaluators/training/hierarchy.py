@@ -57,7 +57,7 @@ class Shrinkage(NamedTuple):
 
 
 class Prior(NamedTuple):
-    """N(mean + Γ v, cov) over float64[D], with the link and, for the Gaussian one, the variance of the noise."""
+    """Prior of tastes, N(mean + Γ v, cov) over float64[D], with the link and, if Gaussian, the noise variance."""
 
     mean: Floats
     cov: Floats
@@ -216,7 +216,7 @@ class _Labels(NamedTuple):
     noise: float
 
     def log_likelihood(self, m: Floats) -> float:
-        """Σ log p(y | xᵀm), weighted."""
+        """Weighted log likelihood of the labels, Σ log p(y | xᵀm)."""
         a = self.X @ m
         b = a + self.offset
         out = self.y * b - np.logaddexp(0.0, b)

@@ -41,7 +41,7 @@ class Votes(NamedTuple):
     user: torch.Tensor
 
     def part(self, mask: NDArray[np.bool_]) -> Votes:
-        """The rows of a mask."""
+        """Select the rows of a mask."""
         rows = torch.from_numpy(np.flatnonzero(mask))
         return Votes(self.z[rows], self.y[rows], self.user[rows])
 

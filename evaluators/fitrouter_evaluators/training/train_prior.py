@@ -241,7 +241,7 @@ def _left_out(likelihoods: Sequence[_Likelihood], guarded: Floats, setting: _Set
 
 
 def _evidence(found: _Likelihood, prior: Prior) -> float:
-    """Log ∫ exp(−½ wᵀA w + bᵀw) N(w) dw."""
+    """Log evidence of a source under a prior, log ∫ exp(−½ wᵀA w + bᵀw) N(w) dw."""
     precision = np.linalg.inv(prior.cov)
     r = found.b + precision @ prior.mean
     value = r @ np.linalg.solve(found.A + precision, r) - prior.mean @ precision @ prior.mean

@@ -56,7 +56,7 @@ class _Verdicts(msgspec.Struct):
 
 
 def _object(**properties: Any) -> dict[str, Any]:
-    """JSON Schema of an object with exactly these properties."""
+    """Build the JSON Schema of an object with exactly these properties."""
     return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
 
 
@@ -71,7 +71,7 @@ def describe(entry: RewardModelConfig) -> Description:
 
 
 def question(item: Item, principles: Sequence[str], swapped: bool, edge: int) -> tuple[dict[str, str], ...]:
-    """The messages that ask for verdicts; `swapped` reverses options and principles."""
+    """Build the messages that ask for verdicts; `swapped` reverses options and principles."""
     order = list(enumerate(principles, 1))
     first, second = (_AGAINST, _FOLLOWS) if swapped else (_FOLLOWS, _AGAINST)
     listed = "\n".join(f"{i}. {text}" for i, text in (reversed(order) if swapped else order))
@@ -202,7 +202,7 @@ class Judge:
         return np.array([both.mean(axis=0)[relevant].mean() if relevant.any() else np.nan])
 
     async def _ask(self, item: Item, principles: Sequence[str], swapped: bool, most: float) -> tuple[str, float]:
-        """The reply's text and its cost in USD, `most` where the provider reports no tokens, or impossibly many."""
+        """Ask the judge; return the reply's text and cost in USD (`most` if no plausible token count is reported)."""
         call = Call(
             target=self._entry.model,
             messages=question(item, principles, swapped, self._edge),

@@ -26,7 +26,7 @@ _PROBE = [Answer(text=text, prompt="Which colour has the sky?") for text in ("It
 
 
 def tokenised(tokenizer: Any, answer: Answer, limit: int) -> Tokens:
-    """Tokens of prompt and answer, by the tokenizer's chat template, or as a pair of texts if it has none.
+    """Tokenise prompt and answer by the tokenizer's chat template, or as a pair of texts if it has none.
 
     At most `limit`; the middle of a longer sequence is left out, so that the template's ends remain.
     """

@@ -67,7 +67,7 @@ class Preferences(msgspec.Struct, frozen=True):
 
 @functools.cache
 def preferences() -> tuple[Preferences, ...]:
-    """The corpus, in the order of its file."""
+    """Load the corpus of preferences, in the order of its file."""
     payload = (resources.files("fitrouter_evaluators.scoring") / "data" / "preferences.json").read_bytes()
     return msgspec.json.decode(payload, type=tuple[Preferences, ...])
 
