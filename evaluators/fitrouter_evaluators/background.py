@@ -20,7 +20,7 @@ LIMIT_S = 90.0
 
 
 async def in_background(module: str, asked: dict[str, Any], limit_s: float = LIMIT_S) -> dict[str, Any]:
-    """Result of a module's function run in a process of its own; `error` is a sentence if it raised one of ours.
+    """Run a module's function in its own process and return its result; `error` holds the message of a FitrouterError.
 
     Args:
         module: name.
@@ -53,7 +53,7 @@ async def in_background(module: str, asked: dict[str, Any], limit_s: float = LIM
 
 
 def work(function: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Answer the request on standard input with a function, on standard output."""
+    """Call a function with the JSON request on standard input, and write its result or error to standard output."""
     os.nice(10)
     try:
         found = function(msgspec.json.decode(sys.stdin.buffer.read()))

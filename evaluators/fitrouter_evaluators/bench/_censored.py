@@ -14,13 +14,13 @@ _END = 0.005
 
 
 def heaped(y: Floats) -> bool:
-    """Whether at least a tenth of the labels, but not nearly all, lie at the ends."""
+    """Whether at least a tenth of the labels, but fewer than nine tenths, lie at the ends of the scale."""
     ends = (y <= _END) | (y >= 1.0 - _END)
     return bool(0.1 <= ends.mean() < 0.9)
 
 
 def latent(y: Floats, a: Floats, sd: float) -> Floats:
-    """E[opinion | label] where the opinion is N(a, sd²), float64[n]; labels between the ends are the opinion."""
+    """Expected opinion given each label, with opinion ~ N(a, sd²), float64[n]; labels between the ends are kept."""
     low, high = y <= _END, y >= 1.0 - _END
     out = y.copy()
     out[low] = a[low] - sd * _hazard(-a[low] / sd)
@@ -29,7 +29,7 @@ def latent(y: Floats, a: Floats, sd: float) -> Floats:
 
 
 def clipped_mean(a: Floats, v: Floats) -> Floats:
-    """E[min(max(t, 0), 1)] of t ~ N(a, v), float64[n]."""
+    """Expected value of t clipped to [0, 1], where t ~ N(a, v), float64[n]."""
     from scipy.special import ndtr
 
     sd = np.sqrt(np.maximum(v, 1e-12))
@@ -40,7 +40,7 @@ def clipped_mean(a: Floats, v: Floats) -> Floats:
 
 
 def _hazard(t: Floats) -> Floats:
-    """φ(t) / Φ(t)."""
+    """Normal density divided by the cumulative distribution, φ(t) / Φ(t)."""
     from scipy.special import log_ndtr
 
     out: Floats = np.exp(-0.5 * t**2 - 0.5 * np.log(2.0 * np.pi) - log_ndtr(t))

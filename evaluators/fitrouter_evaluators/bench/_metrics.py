@@ -41,20 +41,20 @@ class Metric(NamedTuple):
 
 
 def squared(y: Floats, p: Floats) -> Floats:
-    """float64[n]: (y − p)²."""
+    """Squared error of each prediction, (y − p)², float64[n]."""
     out: Floats = (y - p) ** 2
     return out
 
 
 def log_loss(y: Floats, p: Floats) -> Floats:
-    """Nats, float64[n]: −log p(y), p kept 1e-6 away from 0 and 1; y may be soft."""
+    """Log loss of each prediction in nats, float64[n]; p is kept 1e-6 away from 0 and 1, and y may be soft."""
     p = np.clip(p, _EPS, 1.0 - _EPS)
     out: Floats = -(y * np.log(p) + (1.0 - y) * np.log1p(-p))
     return out
 
 
 def wrong(y: Floats, p: Floats) -> Floats:
-    """1 where p and y are on different sides of ½, ½ where one of them is ½, float64[n]."""
+    """Misclassification of each prediction, float64[n]: 1 if y and p lie on different sides of ½, ½ if either is ½."""
     out: Floats = 0.5 - 0.5 * np.sign(y - 0.5) * np.sign(p - 0.5)
     return out
 
@@ -72,7 +72,7 @@ def _rmse(y: Floats, p: Floats) -> float:
 
 
 def _auc(y: Floats, p: Floats) -> float:
-    """Mann and Whitney's: the share of (yes, no) pairs in the right order, ties half."""
+    """Area under the ROC curve (Mann–Whitney): share of (yes, no) pairs in the right order, ties counting half."""
     from scipy import stats
 
     truth = y > 0.5
@@ -127,7 +127,7 @@ KENDALL = Metric("kendall", _kendall, higher=True)
 
 
 class ItemAgreement(NamedTuple):
-    """Agreement of two people on the same item; items are weighted by their judgements."""
+    """Agreement of two people's labels of the same item; items are weighted by their number of judgements."""
 
     same: float
     """Share of pairs of labels on the same side of ½ (labels in [0, 1])."""
@@ -140,7 +140,7 @@ class ItemAgreement(NamedTuple):
 
 
 def agreement(item: np.ndarray, y: Floats) -> ItemAgreement:
-    """Human-human agreement of judgements y float64[n] of items [n]; NaN if no item was judged twice."""
+    """Measure how far people agree on the same items, from judgements y float64[n]; NaN if none was judged twice."""
     _, code, counts = np.unique(item, return_inverse=True, return_counts=True)
     shared = counts >= 2
     if not shared.any():

@@ -53,7 +53,7 @@ _POSITION, _SCORE = 0, 1
 
 
 class Pairs(NamedTuple):
-    """Votes as arrays; blocks are differences a − b, float64[n, ·]."""
+    """Votes on pairs of answers as arrays; each block holds differences of features a − b, float64[n, ·]."""
 
     y: Floats
     user: Ints
@@ -70,7 +70,7 @@ class Pairs(NamedTuple):
 
 
 def observe(rows: Sequence[Pair], items: Sequence[object], encoder: Encoder, *, shipped: bool) -> Pairs:
-    """Measure all answers; `shipped` adds the shipped global scalar, which was trained on MT-bench."""
+    """Measure the answers of all pairs; `shipped` adds the shipped global scalar, which was trained on MT-bench."""
     at: dict[tuple[str, str], int] = {}
     for row in rows:
         for text in (row.a, row.b):
@@ -106,7 +106,7 @@ def observe(rows: Sequence[Pair], items: Sequence[object], encoder: Encoder, *, 
 
 
 def view_of(items: Sequence[Answer], encoder: Encoder) -> View:
-    """Measurements of answers, each text encoded once."""
+    """Measure answers for the global scalar's design, encoding each text once."""
     readings = [Reading(item.text) for item in items]
     style = standardise(np.array([measure(reading) for reading in readings]))
     texts = list(dict.fromkeys(readable(text) for item in items for text in (item.prompt, item.text)))
@@ -119,7 +119,7 @@ def view_of(items: Sequence[Answer], encoder: Encoder) -> View:
 
 
 def scales(view: View, encoder: str) -> Constants:
-    """Centres and scales of answers, without weights; 0 ± 1 for a measure that none has."""
+    """Estimate centres and scales of the answers' measures, without weights; the scale is 1 for a missing measure."""
     seen = np.hstack([view.sound, view.near])
     there = np.isfinite(seen)
     count = np.maximum(there.sum(axis=0), 1)
@@ -136,7 +136,7 @@ def rounded(values: Floats) -> tuple[float, ...]:
 
 
 def logistic(X: Floats, y: Floats, weight: Floats, ridge: Floats) -> Floats:
-    """The weights of least penalised loss, by Newton steps, float64[D]; y may be soft."""
+    """Fit a ridge-penalised logistic regression by Newton steps and return its weights, float64[D]; y may be soft."""
     w = np.zeros(X.shape[1])
     for _ in range(30):
         p = sigmoid(X @ w)
@@ -165,7 +165,7 @@ class PairHeads(NamedTuple):
     """Davidson's ν."""
 
     def posterior(self, row: str, shown: Ints, y: Floats) -> Gaussian:
-        """A user's head under a row's rules, after the labels `shown`."""
+        """Posterior of a user's head under a row's rules, after the labels `shown`."""
         labels = Observations(self.X[shown], y[shown])
         if row == "user-only":
             return self.own.posterior(labels)
@@ -186,7 +186,7 @@ def _evident(prior: Prior, labels: Observations) -> bool:
 
 
 def probability(head: Gaussian, X: Floats) -> Floats:
-    """P(a is better) at the head's mean, float64[n].
+    """Probability that a is better, at the head's mean, float64[n].
 
     The population mean is fitted to predict alone; averaging over the spread of users would shrink every prediction
     towards ½.
@@ -195,7 +195,7 @@ def probability(head: Gaussian, X: Floats) -> Floats:
 
 
 def fit_shared(pairs: Pairs, train: Ints, ridge: dict[str, float], *, ties: float = 0.3) -> Floats:
-    """Shared score of all pairs, fitted to the rows `train`, float64[n]; a tie is ½ with weight `ties`."""
+    """Fit the shared score to the rows `train`; return it for all pairs, float64[n]. A tie is ½ with weight `ties`."""
     blocks = pairs.blocks
     used = [name for name in ridge if name in blocks and blocks[name].shape[1]]
     X = np.hstack([blocks[name] for name in used])
@@ -247,7 +247,7 @@ def shrinkages(D: int, models: int) -> tuple[Shrinkage, ...]:
 
 
 def cautious(users: Sequence[Observations], candidates: Sequence[Shrinkage], folds: int = 3) -> Prior:
-    """Prior of the first candidate within a standard error of the best on left-out users.
+    """Fit a prior with the first candidate hyperprior within a standard error of the best on left-out users.
 
     The standard error is of the difference, over users (the one-standard-error rule of Breiman et al. 1984). Votes on
     one question are correlated for other reasons than taste, which evidence would overrate.
@@ -270,14 +270,14 @@ def cautious(users: Sequence[Observations], candidates: Sequence[Shrinkage], fol
 
 
 def _davidson(pairs: Pairs, train: Ints, score: Floats) -> float:
-    """ν of P(tie) ∝ ν √(p q) (Davidson 1970), by a search on a grid."""
+    """Fit ν of P(tie) ∝ ν √(p q) (Davidson 1970) by a grid search."""
     y, s = pairs.y[train], score[train]
     grid = np.exp(np.linspace(-4.0, 2.0, 61))
     return float(grid[np.argmin([three_way_loss(y, s, nu) for nu in grid])])
 
 
 def three_way(score: Floats, nu: float) -> Floats:
-    """P(a), P(tie), P(b) of log odds, float64[n, 3]."""
+    """Probabilities of a, tie and b from log odds and the tie parameter ν, float64[n, 3]."""
     weight = np.stack([score / 2.0, np.full(len(score), np.log(nu)), -score / 2.0], axis=1)
     weight = np.exp(weight - weight.max(axis=1, keepdims=True))
     out: Floats = weight / weight.sum(axis=1, keepdims=True)
@@ -285,6 +285,6 @@ def three_way(score: Floats, nu: float) -> Floats:
 
 
 def three_way_loss(y: Floats, score: Floats, nu: float) -> float:
-    """Mean −log P of the verdicts a, tie or b."""
+    """Mean negative log probability of the verdicts a, tie or b."""
     said = np.where(y == 1.0, 0, np.where(y == 0.5, 1, 2))
     return float(-np.log(three_way(score, nu)[np.arange(len(y)), said]).mean())

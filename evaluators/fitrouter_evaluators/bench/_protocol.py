@@ -33,7 +33,7 @@ _RESAMPLES_SLOW = 200
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """A value of a result table, with its 95 % user-clustered bootstrap interval."""
+    """A metric of a result-table row at k labels, with its 95 % user-clustered bootstrap interval."""
 
     set: str
     metric: str
@@ -50,7 +50,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Paired(msgspec.Struct, frozen=True, kw_only=True):
-    """The difference of two rows, row − base, on the same users and items."""
+    """Paired difference of two result rows, row − base, on the same users and items."""
 
     set: str
     metric: str
@@ -65,7 +65,7 @@ class Paired(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NoHarm(msgspec.Struct, frozen=True, kw_only=True):
-    """Shares of users that a row helps and harms, against a base without users."""
+    """Shares of users that a row helps and harms, compared with a base row that ignores users."""
 
     set: str
     row: str
@@ -123,7 +123,7 @@ class UnseenUser(NamedTuple):
 
 
 class Fold(NamedTuple):
-    """One split. train: rows of seen users on seen items (on all items where `known_items`)."""
+    """One split; `train` holds rows of seen users on seen items (on all items where `known_items`)."""
 
     seed: int
     train: Ints
@@ -204,15 +204,15 @@ class Ledger:
         self._cells.setdefault((row, k), []).append(_Cell(seed, user, y, p))
 
     def rows(self) -> list[tuple[str, int]]:
-        """(row, k) that were added, in order."""
+        """Keys (row, k) with predictions, in the order in which they were added."""
         return list(self._cells)
 
     def results(self, metrics: Sequence[Metric]) -> list[Result]:
-        """Every metric of every row and k."""
+        """Results of every metric for every row and k."""
         return [self.result(row, k, metric) for row, k in self._cells for metric in metrics]
 
     def result(self, row: str, k: int, metric: Metric) -> Result:
-        """One number with its interval."""
+        """Compute a metric of a row at k, with its interval."""
         cells = self._of(row, k)
         users = sorted({cell.user for cell in cells})
         value, low, high = _interval(_resampled(cells, metric, users))
@@ -230,7 +230,7 @@ class Ledger:
         )
 
     def paired(self, row: str, k: int, metric: Metric, *, base: str = "global", base_k: int | None = None) -> Paired:
-        """Row − base on common resamples of users; the base is taken at base_k, else k, else 0."""
+        """Paired difference row − base on the same resamples of users; the base is taken at base_k, else k, else 0."""
         cells, other = self._pair(row, k, base, base_k)
         users = sorted({cell.user for cell in cells})
         theirs = _resampled(other, metric, users)
@@ -257,7 +257,7 @@ class Ledger:
         base: str = "global",
         spread: float | None = None,
     ) -> NoHarm:
-        """Harm of a row. z is of the loss; gain, worst decile and CVaR are of root(a user's mean loss).
+        """Measure a row's harm to users; z is of the loss; gain, worst decile and CVaR are of root(a user's mean loss).
 
         `spread` is the standard deviation of y if y is not coded by its value.
         """
@@ -289,7 +289,7 @@ class Ledger:
         return self._cells[row, k]
 
     def _pair(self, row: str, k: int, base: str, base_k: int | None) -> tuple[list[_Cell], list[_Cell]]:
-        """Cells of both rows, in one order."""
+        """Return the cells of a row and of its base in the same order; they must have the same users and labels."""
         if base_k is None:
             base_k = k if (base, k) in self._cells else 0
         cells = self._of(row, k)
@@ -303,7 +303,7 @@ class Ledger:
 
 
 def _z(differences: list[Floats]) -> Floats:
-    """Mean over standard error, mapped from Student's t to the normal, float64[users]; 0 where nothing differs."""
+    """Z-score of each user's mean difference, from Student's t, float64[users]; 0 where nothing differs."""
     from scipy import stats
 
     n = np.array([len(d) for d in differences])
@@ -317,7 +317,7 @@ def _z(differences: list[Floats]) -> Floats:
 def _worst_decile(
     cells: list[_Cell], mine: list[Floats], theirs: list[Floats], root: Callable[[Floats], Floats]
 ) -> float:
-    """Relative loss of the most harmed tenth, picked on one half and measured on the other, both ways round."""
+    """Relative loss of the most harmed tenth: picked on one half of the labels, measured on the other, both ways."""
     halves = []
     for cell, a, b in zip(cells, mine, theirs, strict=True):
         if len(a) < 2:
@@ -337,7 +337,7 @@ def _worst_decile(
 
 
 def _resampled(cells: list[_Cell], metric: Metric, users: list[int]) -> Floats:
-    """The metric of all users, then of B resamples of them, the same for every row, float64[1 + B]."""
+    """Metric over all users, then over B resamples of users shared by all rows, float64[1 + B]."""
     at = {user: i for i, user in enumerate(users)}
     quick = metric.loss is not None or metric.per_user
     draws = np.random.default_rng(2026).integers(
@@ -366,7 +366,7 @@ def _ratio(counts: Floats, total: Floats, n: NDArray[np.integer]) -> Floats:
 
 
 def _pooled(cells: list[_Cell], metric: Metric, owner: Ints, count: Ints) -> float:
-    """The mean over seeds of the metric of all predictions of a seed, a user drawn twice counting twice."""
+    """Metric of all predictions of a seed, averaged over seeds; a user that was drawn twice counts twice."""
     values = []
     for seed in sorted({cell.seed for cell in cells}):
         drawn = [i for i, cell in enumerate(cells) if cell.seed == seed for _ in range(count[owner[i]])]

@@ -15,7 +15,7 @@ from fitrouter.types import Floats
 
 
 class Point(NamedTuple):
-    """Mean cost and reward per request."""
+    """A model or policy as a point: its mean cost and mean reward per request."""
 
     cost: float
     reward: float
@@ -48,7 +48,7 @@ def hull(points: Sequence[Point]) -> list[Point]:
 
 
 def _below(left: Point, middle: Point, right: Point) -> bool:
-    """Whether the middle lies on or under the chord."""
+    """Whether the middle point lies on or under the chord from left to right."""
     rise = (right.reward - left.reward) * (middle.cost - left.cost)
     return (middle.reward - left.reward) * (right.cost - left.cost) <= rise
 
@@ -60,7 +60,7 @@ def mixture(points: Sequence[Point], ceiling: float) -> float:
 
 
 def area(ceilings: Sequence[float], rewards: Sequence[float]) -> float:
-    """Mean reward over the logarithm of the ceiling, by trapezoids: the area divided by the width of the range."""
+    """Mean reward over the logarithm of the ceiling: the area under the curve (trapezoids) divided by its width."""
     x = np.log(np.asarray(ceilings, dtype=np.float64))
     return float(np.trapezoid(np.asarray(rewards, dtype=np.float64), x) / (x[-1] - x[0]))
 
@@ -78,7 +78,7 @@ def aiq(points: Sequence[Point], low: float, high: float) -> float:
 
 
 def _recovered(points: Sequence[Point], weak: Point, strong: Point) -> tuple[Floats, Floats]:
-    """(share of the way in cost, share of the way in quality) from weak to strong, both ends included, by cost."""
+    """Shares of the cost gap and of the quality gap from weak to strong that each point covers, by ascending cost."""
     inside = [p for p in points if weak.cost < p.cost < strong.cost]
     ordered = sorted([weak, *inside, strong])
     x = np.array([(p.cost - weak.cost) / (strong.cost - weak.cost) for p in ordered])
@@ -121,7 +121,7 @@ def windows(costs: Floats, after: int = 200, length: int = 500) -> Floats:
 
 
 def satisfaction(rewards: Floats, users: Sequence[str | None]) -> Spread:
-    """Spread of the users' mean rewards.
+    """Mean, variance and worst tenth of the users' mean rewards.
 
     Args:
         rewards: float64[T].

@@ -27,7 +27,7 @@ _S, _R = (grid.ravel() for grid in np.meshgrid(_SPREAD, _NOISE, indexing="ij"))
 
 
 class Scales(NamedTuple):
-    """π over the grid, float64[30]."""
+    """Weights π of a grid over taste scale and noise, float64[30]."""
 
     weight: Floats
 
@@ -43,7 +43,7 @@ class Scales(NamedTuple):
 
     @classmethod
     def of(cls, parts: Sequence[tuple[Floats, Floats]], noise: float) -> Scales:
-        """π by EM from each user's labels z in the basis where their covariance is values + noise.
+        """Fit π by EM to each user's labels z, in the basis where their covariance is values + noise.
 
         A uniform pseudo-count of five users keeps every cell possible.
         """
@@ -74,13 +74,13 @@ class Scales(NamedTuple):
 
 
 def _basis(K: Floats, y: Floats) -> tuple[Floats, Floats, Floats]:
-    """Eigenvalues of K, y in their basis, and the basis."""
+    """Eigenvalues of K, the coordinates of y in the eigenbasis, and the basis itself."""
     values, vectors = np.linalg.eigh(K)
     return np.maximum(values, 0.0), vectors.T @ y, vectors
 
 
 def _evidence(values: Floats, z: Floats, noise: float) -> Floats:
-    """Log p(labels | s, r), up to a constant, float64[cells]; values and z in the basis of X Σ Xᵀ."""
+    """Log evidence of a user's labels at each grid cell, up to a constant; values and z are in the basis of X Σ Xᵀ."""
     variance = _S[:, None] * values + _R[:, None] * noise
     out: Floats = -0.5 * (np.log(variance) + z**2 / variance).sum(axis=1)
     return out

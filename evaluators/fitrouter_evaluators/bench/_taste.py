@@ -41,7 +41,7 @@ _ALPHAS = np.logspace(-2, 5, 22)
 
 
 class Labels(NamedTuple):
-    """Ratings y float64[n] in [0, 1] of items int64[n] by users int64[n]."""
+    """Ratings of items by users as parallel arrays: y float64[n] in [0, 1], item and user int64[n]."""
 
     user: Ints
     item: Ints
@@ -49,7 +49,7 @@ class Labels(NamedTuple):
 
 
 class PersonalTaste(NamedTuple):
-    """Posterior of a user: deviation from the crowd, and noise variance."""
+    """Posterior of a user: deviation of their taste from the crowd's, and their noise variance."""
 
     taste: Gaussian
     noise: float
@@ -147,7 +147,7 @@ class RatingHead:
     # --- fitting ---
 
     def _crowd(self, y: Floats) -> Floats:
-        """Crowd means, shrunk to the prediction from features, float64[items]."""
+        """Mean rating of each item, shrunk towards the prediction from its features, float64[items]."""
         from sklearn.linear_model import RidgeCV
 
         count = np.bincount(self._train.item, minlength=len(self._features)).astype(np.float64)
@@ -173,7 +173,7 @@ class RatingHead:
         return np.hstack(parts)
 
     def _people(self, y: Floats) -> list[Observations]:
-        """Each user's deviations from the crowd."""
+        """Each user's ratings as deviations from the crowd's means."""
         item, away = self._train.item, y - self.crowd[self._train.item]
         return [Observations(self.X[item[mine]], away[mine]) for mine in self._rows]
 
@@ -195,7 +195,7 @@ class RatingHead:
         return prior
 
     def _opinions(self, prior: Prior) -> Floats:
-        """Replace labels at the ends by expected latent opinions."""
+        """Training ratings with those at the ends of the scale replaced by expected latent opinions."""
         y, out, sd = self._train.y, self._train.y.copy(), float(np.sqrt(prior.noise))
         for n, mine in enumerate(self._rows):
             item = self._train.item[mine]
@@ -210,13 +210,13 @@ class RatingHead:
 
 
 def _own(rows: NDArray[np.integer]) -> list[Ints]:
-    """Row numbers of each user."""
+    """Row numbers of each user, as one array per user."""
     order = np.argsort(rows, kind="stable")
     return np.split(order, np.cumsum(np.bincount(rows))[:-1])
 
 
 def _offsets(user: Ints, item: Ints, y: Floats) -> Floats:
-    """Shrunken offset of each label's user from the means of their items, float64[n]; 0 on average."""
+    """Offset of each label's user from the means of their items, shrunk, float64[n]; 0 on average."""
     _, who, count = np.unique(user, return_inverse=True, return_counts=True)
     seen = np.bincount(item).astype(np.float64)
     mean = np.bincount(item, y) / np.maximum(seen, 1.0)

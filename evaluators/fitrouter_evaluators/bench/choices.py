@@ -100,7 +100,7 @@ def _prepare(rows: list[Choice], encoder: Encoder) -> _Rows:
 
 
 def _standardised(options: Sequence[str], features: ResponseFeatures | None) -> Floats:
-    """float64[options, names]; 0 for missing and for constant features."""
+    """Features of the options, standardised within the row, float64[options, names]; 0 if missing or constant."""
     if features is None:
         h = standardise(np.array([measure(option) for option in options]))
     else:
@@ -114,7 +114,7 @@ def _standardised(options: Sequence[str], features: ResponseFeatures | None) -> 
 
 
 def _right(data: _Rows) -> dict[str, Floats]:
-    """float64[rows] of correctness in [0, 1] by row of the table; ties share."""
+    """Score rows from 0 (wrong) to 1 (right) for the declared prior and each baseline, float64[rows]; ties share."""
     out = {name: np.zeros(len(data.rows)) for name in ("declared", "longest", "shortest", "first", "random")}
     for i, (row, z) in enumerate(zip(data.rows, data.z, strict=True)):
         lengths = np.array([float(len(option)) for option in row.options])
@@ -125,14 +125,14 @@ def _right(data: _Rows) -> dict[str, Floats]:
 
 
 def _picks(utility: Floats) -> Floats:
-    """Choice probabilities of the maximum, ties at random, float64[options]."""
+    """Choice probabilities of a maximiser that breaks ties at random, float64[options]."""
     best = (utility >= utility.max() - 1e-9).astype(np.float64)
     out: Floats = best / best.sum()
     return out
 
 
 def _interval(values: Floats, owner: np.ndarray, draws: np.ndarray) -> dict[str, float]:
-    """Mean and 95 % cluster bootstrap interval of float64[rows]."""
+    """Mean of float64[rows] and its 95 % cluster bootstrap interval."""
     clusters = draws.shape[1]
     totals, sizes = np.bincount(owner, values, clusters), np.bincount(owner, minlength=clusters)
     low, high = np.quantile(totals[draws].sum(axis=1) / sizes[draws].sum(axis=1), (0.025, 0.975))
@@ -143,7 +143,7 @@ def _interval(values: Floats, owner: np.ndarray, draws: np.ndarray) -> dict[str,
 
 
 def _twins(data: _Rows) -> dict[str, Any]:
-    """Share of (row, pair of opposite statements) whose choices lie on opposite sides; by pair of users."""
+    """Share of (row, pair of opposite statements) cases whose choices lie on opposite sides; also by pair of users."""
     shares: list[tuple[tuple[Phrase, Phrase], float]] = []
     by_pair: dict[str, dict[str, Any]] = {}
     for more, less in _opposites({row.user for row in data.rows}):
@@ -161,7 +161,7 @@ def _twins(data: _Rows) -> dict[str, Any]:
 
 
 def _opposites(users: set[str]) -> list[tuple[str, str]]:
-    """Pairs of users with the same stem before the last '-'."""
+    """Pairs of users whose names have the same stem before the last '-'."""
     stems: dict[str, list[str]] = {}
     for user in sorted(users):
         if "-" in user:
@@ -170,7 +170,7 @@ def _opposites(users: set[str]) -> list[tuple[str, str]]:
 
 
 def _attribute(data: _Rows, more: str, less: str) -> int:
-    """The dimension in which the best options of two users differ most."""
+    """Index of the dimension in which the best options of two users differ most on average."""
     best = {
         user: [z[row.best] for row, z in zip(data.rows, data.z, strict=True) if row.user == user]
         for user in (more, less)
@@ -186,7 +186,7 @@ def _comparisons(data: _Rows, more: str, less: str) -> Iterator[tuple[tuple[Phra
 
 
 def _reversal(data: _Rows, i: int, attribute: int, pair: tuple[Phrase, Phrase]) -> float:
-    """1 if the two choices lie on opposite sides of the row's mean; 0 if a statement has no values."""
+    """Return 1 if the two statements' choices lie on opposite sides of the row's mean; 0 if one has no values."""
     sides = []
     for phrase in pair:
         if not data.means[phrase].any():
@@ -199,7 +199,7 @@ def _reversal(data: _Rows, i: int, attribute: int, pair: tuple[Phrase, Phrase]) 
 
 
 def _strengths(data: _Rows) -> dict[str, Any]:
-    """Strength and variance of the declared weight, fitted on half of the phrases, NLL on the other half."""
+    """Fit the strength of the declared weight on half of the phrases and measure the NLL on the other, both ways."""
     halves = _halves(data.rows)
     if not all(halves):
         return {}
@@ -224,7 +224,7 @@ def _strengths(data: _Rows) -> dict[str, Any]:
 
 
 def _halves(rows: Sequence[Choice]) -> tuple[list[Phrase], list[Phrase]]:
-    """Every other phrase of each user."""
+    """Split the phrases into two halves, each with every other phrase of a user."""
     halves: tuple[list[Phrase], list[Phrase]] = ([], [])
     seen: set[Phrase] = set()
     for user in sorted({row.user for row in rows}):
@@ -236,7 +236,7 @@ def _halves(rows: Sequence[Choice]) -> tuple[list[Phrase], list[Phrase]]:
 
 
 def _utilities(data: _Rows, phrase: Phrase) -> list[tuple[Floats, int]]:
-    """(utilities of the options, the best one) of each row with this phrase."""
+    """Rows that declare this phrase, each as the utilities of its options and the index of the best one."""
     return [
         (z @ data.means[phrase], row.best) for row, z in zip(data.rows, data.z, strict=True) if row.declared == phrase
     ]
@@ -247,7 +247,7 @@ _LOG_WEIGHTS = np.log(_WEIGHTS / _WEIGHTS.sum())
 
 
 def _log_likelihood(row: tuple[Floats, int], weights: Floats) -> Floats:
-    """Log softmax of the best option under each weight, float64[nodes]."""
+    """Log softmax probability of the best option under each weight, float64[nodes]."""
     utility, best = row
     logits = np.outer(weights, utility)
     peak = logits.max(axis=1, keepdims=True)
@@ -256,13 +256,13 @@ def _log_likelihood(row: tuple[Floats, int], weights: Floats) -> Floats:
 
 
 def _nll(row: tuple[Floats, int], strength: float, variance: float) -> float:
-    """−log E_t softmax(t · utility)[best], t ~ N(strength, variance), by Gauss–Hermite quadrature."""
+    """Negative log of E_t softmax(t · utility)[best], t ~ N(strength, variance), by Gauss–Hermite quadrature."""
     weights = strength + np.sqrt(variance) * _NODES
     return -float(np.logaddexp.reduce(_log_likelihood(row, weights) + _LOG_WEIGHTS))
 
 
 def _fit_strength(groups: Sequence[list[tuple[Floats, int]]]) -> tuple[float, float]:
-    """Strength and variance that maximise the marginal likelihood; each group shares one draw of the weight."""
+    """Fit strength and variance by marginal likelihood; all rows of a group share one draw of the weight."""
     from scipy import optimize
 
     def loss(at: Floats) -> float:

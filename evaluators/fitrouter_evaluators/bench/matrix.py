@@ -109,20 +109,20 @@ def run(rows: Sequence[MatrixRow], settings: Settings | None = None) -> dict[str
 
 
 def _mean(cells: Floats, matrix: Matrix) -> list[float]:
-    """Each model's mean over the prompts that it answered."""
+    """Mean of each model's cells over the prompts that it answered."""
     there = np.isfinite(matrix.reward)
     return [float(cells[there[:, k], k].mean()) for k in range(cells.shape[1])]
 
 
 class _Table:
-    """All contenders on the same orders."""
+    """Computes the result rows of all contenders on the same orders of prompts."""
 
     def __init__(self, matrix: Matrix, orders: Sequence[NDArray[np.int64]], settings: Settings) -> None:
         self.matrix, self.orders, self.settings = matrix, orders, settings
         self.best: Floats = np.nanmax(matrix.reward, axis=1)
 
     def rows(self, default: str, points: Sequence[Point]) -> list[dict[str, Any]]:
-        """The table without a ceiling."""
+        """Result rows of all contenders without a cost ceiling."""
         matrix = self.matrix
         best = int(np.argmax([point.reward for point in points]))
         rows = [
@@ -144,7 +144,7 @@ class _Table:
         return [*rows, self._row("oracle", [self._choice(order, oracle) for order in self.orders])]
 
     def curve(self, points: Sequence[Point]) -> list[dict[str, Any]]:
-        """The router at each ceiling; empty for a matrix without costs."""
+        """Results of the router at each cost ceiling; empty for a matrix without costs."""
         ceilings = self.settings.ceilings
         if ceilings is None:
             paid = [point.cost for point in points if point.cost > 0.0]
@@ -190,7 +190,7 @@ class _Table:
         return Played(picked, reward[order], np.asarray(cost)[order], np.zeros(len(order)))
 
     def _per_user(self, order: NDArray[np.int64]) -> Played:
-        """Each user's own best fixed model, in hindsight."""
+        """Play each user's own best fixed model, chosen in hindsight."""
         matrix, chosen = self.matrix, np.zeros(len(self.best), dtype=np.int64)
         for user in set(matrix.users):
             mine = np.array([other == user for other in matrix.users])
@@ -198,7 +198,7 @@ class _Table:
         return self._choice(order, chosen)
 
     def _row(self, policy: str, played: Sequence[Played]) -> dict[str, Any]:
-        """A row of the table: means over seeds and answered prompts."""
+        """Build a row of the table: means over seeds and answered prompts."""
         rewards = [float(np.nanmean(one.reward)) for one in played]
         quarters = [
             [float(np.nanmean(part)) for part in np.array_split(self.best[order] - one.reward, 4)]
@@ -232,12 +232,12 @@ class _Table:
 
 
 def _there(matrix: Matrix) -> np.ma.MaskedArray[Any, Any]:
-    """Costs, masked where there is no answer."""
+    """Costs as an array that is masked where there is no answer."""
     return np.ma.masked_array(matrix.cost, ~np.isfinite(matrix.reward))
 
 
 def _measures(points: Sequence[Point], curve: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Measures of the curve, beside those of the best mixture of two fixed models."""
+    """Summarise the curve, and the best mixtures of two fixed models for comparison."""
     ours = [Point(row["cost_usd"], row["reward"]) for row in curve]
     strong = max(points, key=lambda p: (p.reward, -p.cost))
     weak = min(points, key=lambda p: (p.cost, -p.reward))

@@ -138,7 +138,7 @@ def _predict(ledgers: tuple[Ledger, Ledger], pairs: Pairs, heads: PairHeads, fol
 
 
 def _with_ties(pairs: Pairs, heads: PairHeads, fold: Fold) -> dict[str, float]:
-    """Accuracy and loss of a, tie and b by the global head."""
+    """Accuracy and loss of predicting a, tie or b by the global head."""
     unseen = np.concatenate([person.held_out for person in fold.people])
     y, score = pairs.y[unseen], heads.X[unseen] @ heads.prior.mean
     return {

@@ -62,7 +62,7 @@ class Harms(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """A pair of prompts; the first is preferred where `first`."""
+    """A choice between two prompts, which a persona made; `first` tells whether `a` was preferred."""
 
     a: int
     b: int
@@ -71,7 +71,7 @@ class Choice(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """Predictions of one head after k labels: who is right about what."""
+    """Whether a head's prediction of a choice agrees with the crowd (`generic`) and with the persona (`personal`)."""
 
     domain: str
     generic: bool
@@ -83,7 +83,7 @@ class Tally(NamedTuple):
 def run_personas(
     folder: str | os.PathLike[str], encoder: str = "static", *, personas: int = PERSONAS, seed: int = 0
 ) -> dict[str, Any]:
-    """Measure the heads; times are medians in milliseconds.
+    """Run the benchmark of the heads on personas; times are medians in milliseconds.
 
     Args:
         folder: PluriHarms, as published.
@@ -160,7 +160,7 @@ def domain_of(prompt: str) -> str:
 
 
 def diverse(values: Floats, n: int) -> list[int]:
-    """Rows that are far apart: the one nearest to the mean, then always the one farthest from all chosen."""
+    """Pick n rows that are far apart: the one nearest to the mean, then repeatedly the farthest from all picked."""
     z = (values - values.mean(axis=0)) / np.maximum(values.std(axis=0), 1e-9)
     found = [int(np.argmin((z**2).sum(axis=1)))]
     away = ((z - z[found[0]]) ** 2).sum(axis=1)
@@ -216,7 +216,7 @@ def _add(into: list[list[Tally]], asked: Sequence[Choice], said: Sequence[float]
 
 
 def _measured(personas: Sequence[Sequence[Tally]], common: Sequence[Sequence[Tally]]) -> dict[str, Any]:
-    """Means over personas; the gain in personal accuracy over the population's head, with its standard error."""
+    """Average tallies over personas, with the gain in personal accuracy over the population's head and its error."""
     personal, before = (
         np.array([np.mean([each.personal for each in one]) for one in ones]) for ones in (personas, common)
     )

@@ -132,7 +132,7 @@ def rating_set(
 def item_features(
     rows: Sequence[Rating], names: Sequence[str], encoder: Encoder, given: Mapping[str, Mapping[str, float]] | None
 ) -> Floats:
-    """Vectors of response and prompt, style of the response, and the given columns, float64[items, F].
+    """Build item features float64[items, F]: vectors of response and prompt, style of the response, given columns.
 
     Each of these blocks has a total variance of 1.
     """
@@ -186,7 +186,7 @@ def metrics_of(data: RatingSet) -> tuple[Metric, ...]:
 
 
 def _one_split(ledger: Ledger, data: RatingSet, fold: Fold, ks: Sequence[int]) -> None:
-    """Predict every unseen user at every k by every row."""
+    """Predict the held-out labels of a split's unseen users by every method, and add the predictions to the ledger."""
     labels = data.labels
     train = Labels(labels.user[fold.train], labels.item[fold.train], labels.y[fold.train])
     heads = {

@@ -24,12 +24,12 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def known(cls) -> tuple[str, ...]:
-        """Names of the format's fields."""
+        """Names of all fields of the row's format."""
         return tuple(name for name in cls.__struct_fields__ if name != "extra")
 
     @classmethod
     def parts(cls) -> dict[str, type[Row]]:
-        """Fields that hold nested rows."""
+        """Names and types of the fields that hold nested rows."""
         return {}
 
     def _check_extra(self, extra: Mapping[str, Any]) -> None:
@@ -75,7 +75,7 @@ class Pair(Row, frozen=True, omit_defaults=True):
 
     @classmethod
     def parts(cls) -> dict[str, type[Row]]:
-        """Both answers."""
+        """Both answers, as nested rows of kind `Text`."""
         return {"a": Text, "b": Text}
 
     def __post_init__(self) -> None:
@@ -121,7 +121,7 @@ class Rating(Row, frozen=True, omit_defaults=True):
 
     @property
     def y(self) -> float:
-        """The rating on [0, 1]."""
+        """The rating rescaled to [0, 1]."""
         low, high = self.scale
         return (self.rating - low) / (high - low)
 
@@ -177,7 +177,7 @@ class MatrixRow(Row, frozen=True, omit_defaults=True):
 
     @classmethod
     def parts(cls) -> dict[str, type[Row]]:
-        """A cell per model name."""
+        """The cell of each model, by model name."""
         return {"models": Cell}
 
     def __post_init__(self) -> None:
@@ -188,7 +188,7 @@ class MatrixRow(Row, frozen=True, omit_defaults=True):
 
 
 def lift(kind: type[Row], raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Constructor fields of `kind` from a parsed JSON object: unknown keys go to `extra`, null fields are dropped."""
+    """Build constructor fields of `kind` from a JSON object: unknown keys go to `extra`, null fields are dropped."""
     known, parts = kind.known(), kind.parts()
     fields = {name: raw[name] for name in known if raw.get(name) is not None}
     for name, part in parts.items():
@@ -204,7 +204,7 @@ def lift(kind: type[Row], raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """A row as its JSON object: defaults dropped, `extra` merged."""
+    """Convert a row to its JSON object: defaults are dropped and `extra` is merged in."""
     if isinstance(value, Row):
         fields = msgspec.structs.asdict(value)
         extra = fields.pop("extra")

@@ -55,7 +55,7 @@ def read_matrix(path: str | os.PathLike[str]) -> Records[MatrixRow]:
 
 
 def read_values(path: Path) -> Iterator[tuple[int, Any]]:
-    """(line, parsed JSON value, or ValueError for an invalid line) of a JSONL or Parquet file; empty lines are skipped.
+    """Iterate over (line, JSON value or ValueError if invalid) of a JSONL or Parquet file; empty lines are skipped.
 
     Raises:
         ConfigError: the file is missing or of another type.
@@ -86,7 +86,7 @@ def _read(path: Path, kind: type[T]) -> Records[T]:
 
 
 def _object(value: Any) -> dict[str, Any]:
-    """A line's value if it is a JSON object."""
+    """Return a line's value if it is a JSON object, else raise ValueError."""
     if isinstance(value, ValueError):
         raise value
     if not isinstance(value, dict):
@@ -95,7 +95,7 @@ def _object(value: Any) -> dict[str, Any]:
 
 
 def _remedy(kind: type[Row], error: ValueError) -> str:
-    """The format's fields, which msgspec's messages leave out."""
+    """Name the fields of the format, to complete an error message of msgspec; empty for other errors."""
     if isinstance(error, msgspec.ValidationError) and str(error).startswith(("Expected", "Object missing", "Invalid")):
         fields = [field.name + ("" if field.required else "?") for field in msgspec.structs.fields(kind)]
         return f"; a row has the fields {', '.join(name for name in fields if name != 'extra?')}: correct it"
@@ -138,7 +138,7 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
 
 
 def _cell(value: Any, type_: Any) -> Any:
-    """A Parquet cell as a JSON value. Columns of type JSON are parsed; nulls in structs are dropped."""
+    """Convert a Parquet cell to a JSON value. Columns of type JSON are parsed; nulls in structs are dropped."""
     if value is None:
         return None
     if str(type_) == "JSON":

@@ -13,7 +13,7 @@ from fitrouter.errors import ConfigError
 
 
 def source(folder: str | os.PathLike[str], name: str) -> Path:
-    """A file of a published dataset.
+    """Return the path of a file in a published dataset's folder.
 
     Raises:
         ConfigError: the folder has no such file.
@@ -27,22 +27,22 @@ def source(folder: str | os.PathLike[str], name: str) -> Path:
 
 
 def read_table(path: Path, delimiter: str = ",") -> list[dict[str, str]]:
-    """Rows of a CSV or TSV file with a header, every cell as text."""
+    """Read the rows of a CSV or TSV file with a header, every cell as text."""
     csv.field_size_limit(1 << 30)
     with path.open(encoding="utf-8-sig", newline="") as file:
         return list(csv.DictReader(file, delimiter=delimiter))
 
 
 def read_json(path: Path) -> Any:
-    """The value of a JSON file."""
+    """Read the value of a JSON file."""
     return msgspec.json.decode(path.read_bytes())
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """The objects of a JSONL file."""
+    """Read the objects of a JSONL file."""
     return [msgspec.json.decode(line) for line in path.read_bytes().splitlines() if line.strip()]
 
 
 def number(cell: str) -> float | None:
-    """A cell as a number; None if empty, nan or NA."""
+    """Convert a cell to a number; None if empty, nan or NA."""
     return float(cell) if cell.strip() not in ("", "nan", "NA") else None

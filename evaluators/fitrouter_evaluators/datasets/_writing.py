@@ -75,7 +75,7 @@ def _line(number: int, row: Row) -> bytes:
 
 
 def _columns(kind: type[Row], rows: Sequence[Row]) -> dict[str, _Type]:
-    """Column name → type for rows, or nested rows, of one kind."""
+    """Types of the Parquet columns by name, for rows or nested rows of one kind."""
     import duckdb
 
     columns: dict[str, _Type] = dict(_COLUMNS[kind])
@@ -103,7 +103,7 @@ def _check_names(names: Iterable[str]) -> None:
 
 
 def _type(values: Sequence[Any]) -> str:
-    """A type that represents all the values exactly."""
+    """Find a Parquet type that represents all the values exactly."""
     kinds = {type(value) for value in values}
     if kinds == {int} and all(-(2**63) <= value < 2**63 for value in values):
         return "BIGINT"

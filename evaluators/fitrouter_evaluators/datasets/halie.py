@@ -15,7 +15,7 @@ DIMENSIONS = ("preference", "interestingness", "boringness", "fluency", "sensibi
 
 
 def convert_dialogue(folder: str | os.PathLike[str]) -> list[Rating]:
-    """Thumbs for every turn of the dialogues, in the file's order, `DIMENSIONS` within a turn.
+    """Convert the thumbs of each dialogue turn to ratings, in the file's order, `DIMENSIONS` within a turn.
 
     The prompt is the scenario and what the user wrote this turn, an empty line between; the response is the turn's
     answer. `extra` has session, turn (from 1), scenario and its data set, and elapsed (seconds that the turn took).
@@ -45,7 +45,7 @@ def convert_dialogue(folder: str | os.PathLike[str]) -> list[Rating]:
 
 
 def convert_quality(folder: str | os.PathLike[str]) -> list[Rating]:
-    """One rating 1–5 of each whole dialogue, in the file's order.
+    """Convert the 1–5 quality rating of each whole dialogue, in the file's order.
 
     The prompt is the scenario and the response everything that the model said, turns apart by empty lines.
 
@@ -77,7 +77,7 @@ def convert_quality(folder: str | os.PathLike[str]) -> list[Rating]:
 
 
 def convert_metaphor(folder: str | os.PathLike[str]) -> list[Rating]:
-    """Writers' acceptances and edits of suggested sentences, in the file's order.
+    """Convert writers' acceptances and edits of suggested sentences to ratings, in the file's order.
 
     accept: the share of the suggestions that the writer took, 0–1, where the model was asked; the sentences that were
     not taken are not published, so the response may be missing. edit: how much of the suggestion survived, 1 − the edit

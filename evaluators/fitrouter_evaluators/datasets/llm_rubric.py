@@ -25,7 +25,7 @@ _JUDGEMENTS = {
 
 
 def convert(folder: str | os.PathLike[str]) -> list[Rating]:
-    """The judgements of synthetic dialogues, then of real ones, each in its file's order, Q0 to Q8.
+    """Convert the judgements of synthetic, then of real dialogues, each in its file's order, Q0 to Q8.
 
     Answers are 1–4, to Q8 1–3. An answer of 0 (did not apply) or an empty one is left out. `user`
     is the judge, `item` the dialogue, `model` the system that led it. Of a real dialogue the prompt is what the user

@@ -16,7 +16,7 @@ _LABELS = {"model_a": 1.0, "model_b": 0.0, "tie": 0.5, "tie (inconsistent)": 0.5
 
 
 def convert(folder: str | os.PathLike[str], votes: str = "human.jsonl") -> list[Pair]:
-    """The votes in the file's order.
+    """Convert the votes to pairs, in the file's order.
 
     `votes` may name the judge model's file, `gpt4_pair.jsonl`; there a vote that changed with the order of the answers
     counts as a tie. `extra` has question_id, turn (1 or 2) and category.
@@ -36,7 +36,7 @@ def convert(folder: str | os.PathLike[str], votes: str = "human.jsonl") -> list[
 
 
 def _answers(folder: Path, models: set[str]) -> dict[tuple[str, int], list[str]]:
-    """The answers of both turns by (model, question)."""
+    """Read the models' answers of both turns, keyed by (model, question)."""
     return {
         (model, row["question_id"]): row["choices"][0]["turns"]
         for model in sorted(models)

@@ -13,7 +13,7 @@ from fitrouter_evaluators.datasets._sources import read_json, read_jsonl, source
 
 
 def convert(folder: str | os.PathLike[str], name: str = "val_k4.jsonl") -> list[MatrixRow]:
-    """The rows of a file in its order. `extra` has the authors' `difficulty`."""
+    """Convert the rows of a file, in its order; `extra` holds the authors' `difficulty`."""
     return [
         MatrixRow(
             prompt=row["prompt"],

@@ -26,7 +26,7 @@ _NEEDED = ("id", "question", "chosen", "rejected", "profile")
 
 
 def load(folder: str | os.PathLike[str], split: str = "test") -> list[Pair]:
-    """Pairs by subset, then in the files' order; a is the chosen answer and the label 1, so swap sides before training.
+    """Load pairs by subset, in the files' order; a is always the chosen answer, so swap sides before training.
 
     `user` is the instance's id: every question has its own profile. `extra` has subset, category and profile, a list
     of posts (id, category, text) in the published order. The narrative and the rubric's aspects are left out, since the
@@ -91,7 +91,7 @@ def _pair(row: Any, subset: str) -> Pair:
 
 
 def _posts(profile: Any) -> list[dict[str, Any]]:
-    """The posts, whether they were stored as a list of objects or, as some writers do, as an object of lists."""
+    """Parse posts that are stored as a list of objects or, as some writers do, as an object of lists."""
     if isinstance(profile, dict):
         profile = [dict(zip(profile, post, strict=True)) for post in zip(*profile.values(), strict=True)]
     posts: list[dict[str, Any]] = list(profile)

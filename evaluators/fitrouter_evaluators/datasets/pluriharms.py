@@ -17,7 +17,7 @@ _FACTORS = ("Factor_1", "Factor_2", "Factor_3")
 
 
 def convert(folder: str | os.PathLike[str]) -> list[Rating]:
-    """Ratings by rater, then by prompt; a cell without a rating is left out.
+    """Convert the ratings, ordered by rater and then by prompt; cells without a rating are left out.
 
     `user` is the participant, `item` the prompt's index. `declared` has factor_1 (power and authority against
     universalism), factor_2 (care and fairness) and factor_3 (tradition against stimulation), each / `FACTOR_SCALE`.

@@ -15,7 +15,7 @@ DWELL_SCALE = (0.0, 3600.0)
 
 
 def convert(folder: str | os.PathLike[str]) -> list[Rating]:
-    """Per answer, in the file's order: whether any of it was copied, and how long until the next message.
+    """Convert each answer to ratings `copy` (whether any of it was copied) and `dwell` (seconds to the next message).
 
     copy: 1 where the programmer copied from the answer, by its button or by hand. dwell: seconds to the same
     programmer's next message; the last answer of a session has none. Dwell grows with what there is to read: `extra`
@@ -51,7 +51,7 @@ def convert(folder: str | os.PathLike[str]) -> list[Rating]:
 
 
 def _following(rows: list[dict[str, str]]) -> list[dict[str, str] | None]:
-    """Each row's next row of the same programmer; the file is in order of time per programmer."""
+    """Find each row's next row of the same programmer (None at the end); rows are in order of time per programmer."""
     latest: dict[str, dict[str, str]] = {}
     found: list[dict[str, str] | None] = []
     for row in reversed(rows):

@@ -22,12 +22,12 @@ _SUFFIX = "_response"
 
 
 def convert(folder: str | os.PathLike[str], prices: Mapping[str, float] = PRICES) -> list[MatrixRow]:
-    """The rows of all three sets; `source` names the set."""
+    """Convert all three sets; `source` names the set."""
     return [*convert_mmlu(folder, prices), *convert_gsm8k(folder, prices), *convert_mt_bench(folder, prices)]
 
 
 def convert_mmlu(folder: str | os.PathLike[str], prices: Mapping[str, float] = PRICES) -> list[MatrixRow]:
-    """MMLU by subject, then in each file's order; `source` is `mmlu/<subject>`. An answer is one letter."""
+    """Convert MMLU by subject, in each file's order; `source` is `mmlu/<subject>`, an answer is one letter."""
     files = sorted((Path(folder) / "mmlu").glob("mmlu_*.csv"))
     if not files:
         raise ConfigError(
@@ -39,12 +39,12 @@ def convert_mmlu(folder: str | os.PathLike[str], prices: Mapping[str, float] = P
 
 
 def convert_gsm8k(folder: str | os.PathLike[str], prices: Mapping[str, float] = PRICES) -> list[MatrixRow]:
-    """GSM8K in the file's order, with the answers; `source` is `gsm8k`."""
+    """Convert GSM8K with the models' answers, in the file's order; `source` is `gsm8k`."""
     return [_judged(row, "gsm8k", prices) for row in read_table(source(folder, "gsm8k_responses.csv"))]
 
 
 def convert_mt_bench(folder: str | os.PathLike[str], prices: Mapping[str, float] = PRICES) -> list[MatrixRow]:
-    """MT-bench by question and turn; the reward is the judge's score / 10, `source` is `mt_bench`.
+    """Convert MT-bench by question and turn; the reward is the judge's score / 10, `source` is `mt_bench`.
 
     Of the second turn both questions are the prompt. `extra` has question_id and turn.
     """
@@ -70,7 +70,7 @@ def convert_mt_bench(folder: str | os.PathLike[str], prices: Mapping[str, float]
 
 
 def _judged(row: Mapping[str, str], name: str, prices: Mapping[str, float]) -> MatrixRow:
-    """A line whose columns are the prompt, each model's True or False, and perhaps their answers."""
+    """Convert a line whose columns are the prompt, each model's True or False, and perhaps their answers."""
     models = [column for column in row if column != "prompt" and not column.endswith(_SUFFIX)]
     cells = {}
     for model in models:
@@ -85,7 +85,7 @@ def _cost(price: float | None, prompt: str, answer: str) -> float | None:
 
 
 def _conversation(text: str, turn: int) -> tuple[str, str]:
-    """(the user's questions, the answer of the turn) out of what the judge was shown."""
+    """Extract (the user's questions, the answer of the turn) from the prompt that the judge was shown."""
     if turn == 1:
         question = text.partition("[Question]\n")[2].partition("\n\n[The Start of")[0]
         answer = text.partition("[The Start of Assistant's Answer]\n")[2].rpartition("\n[The End of Assistant's")[0]

@@ -23,7 +23,7 @@ _COST, _RESPONSE = "|total_cost", "|model_response"
 
 
 def convert(path: str | os.PathLike[str]) -> list[MatrixRow]:
-    """The rows of the table, or of all tables (`*.parquet`, `*.csv`) in a folder, in their order.
+    """Convert the rows of the table, or of all tables (`*.parquet`, `*.csv`) in a folder, in their order.
 
     `source` is the eval_name, `extra` has the sample_id. A cell without a score is left out, a line without any too.
 
@@ -56,7 +56,7 @@ def _lines(file: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _row(line: Mapping[str, Any]) -> MatrixRow | None:
-    """The line as a row; None where it has no score or no prompt."""
+    """Convert one line of the table; None if it has no score or no prompt."""
     models = [column.removesuffix(_COST) for column in line if column.endswith(_COST)]
     cells = {}
     for model in models:
@@ -71,7 +71,7 @@ def _row(line: Mapping[str, Any]) -> MatrixRow | None:
 
 
 def _number(cell: object) -> float | None:
-    """A cell as a number; None if missing."""
+    """Convert a cell to a number; None if missing."""
     try:
         value = float(str(cell))
     except ValueError:
@@ -80,7 +80,7 @@ def _number(cell: object) -> float | None:
 
 
 def _prompt(text: str) -> str:
-    """The prompt; the published table writes it as a one-element list."""
+    """Unwrap the prompt, which the published table writes as a one-element list."""
     if text.startswith(("['", '["')) and text.endswith(("']", '"]')):
         try:
             return "\n\n".join(msgspec.json.decode(text, type=list[str]))

@@ -12,7 +12,7 @@ from fitrouter_evaluators.datasets._sources import read_json, source
 
 
 def convert(folder: str | os.PathLike[str]) -> list[Rating]:
-    """A thumb per expert × story × test, in the file's order: 1 for yes.
+    """Convert the verdicts to thumbs (1 for yes), one per expert × story × test, in the file's order.
 
     `dimension` is the test's name, `item` the story's id, `model` who wrote it (Claude, GPT3.5, GPT4, NewYorker). The
     prompt is the plot and the response the story; the professionals' stories are published as links only, and have

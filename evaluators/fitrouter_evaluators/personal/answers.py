@@ -27,7 +27,7 @@ READABLE = 3000
 
 
 class AnswerPool(NamedTuple):
-    """Answers of K models to P prompts."""
+    """Recorded answers of K models to P prompts, with their features."""
 
     id: str
     """Digest of the texts and names."""
@@ -45,7 +45,7 @@ class AnswerPool(NamedTuple):
 
 
 def answers_file(config: Config) -> Path:
-    """The configured file of recorded answers.
+    """Return the path of the configured file of recorded answers.
 
     Raises:
         ConfigError: there is none.
@@ -102,5 +102,5 @@ def read_pool(file: Path, cards: Iterable[ModelCard], config: Config) -> AnswerP
 
 
 def messages(prompt: str) -> tuple[Message, ...]:
-    """The conversation that a recorded answer belongs to."""
+    """Build the conversation to which a recorded answer belongs."""
     return ({"role": "user", "content": prompt},)

@@ -37,7 +37,7 @@ TASTES: tuple[dict[str, float], ...] = tuple({name: side} for name in _DIMENSION
 
 
 class AuditReply(NamedTuple):
-    """An answer as an audit reads it."""
+    """An answer as the audit reads it: its text and tool calls."""
 
     text: str
     calls: tuple[tuple[str, str], ...] = ()
@@ -48,7 +48,7 @@ Ask = Callable[[int, Probe], Awaitable[AuditReply]]
 
 
 class Swap(msgspec.Struct, frozen=True, kw_only=True):
-    """Change of the pmf when another user asks."""
+    """Result of the identity swap: how much verdicts change when another user asks."""
 
     flips: float
     """Mean over the probes of the disagreement between people beyond that of one person with themselves."""
@@ -71,7 +71,7 @@ class Range(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Drill(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds from an order to the first decision that follows it."""
+    """Drill of an emergency measure: seconds from the order to the first decision that follows it."""
 
     step: str
     seconds: float
@@ -171,7 +171,7 @@ async def audited(
 
 
 def swapped(verdicts: Sequence[Sequence[Sequence[str]]], probes: Sequence[Probe], seed: int = 0) -> Swap:
-    """The identity swap from verdicts by probe, person and repeat."""
+    """Test verdicts by probe, person and repeat for dependence on who asked (the identity swap)."""
     U, R = len(verdicts[0]), len(verdicts[0][0])
     rng = np.random.default_rng(seed)
     within, drawn = np.zeros(len(probes)), np.zeros((len(probes), _PERMUTATIONS))
@@ -208,7 +208,7 @@ def swapped(verdicts: Sequence[Sequence[Sequence[str]]], probes: Sequence[Probe]
 
 
 def _tail(values: Floats) -> Floats:
-    """Share of the values that are at least as large, for each."""
+    """For each value, the share of all values that are at least as large."""
     order = np.sort(values)
     return np.asarray(1.0 - np.searchsorted(order, values - 1e-9) / len(values))
 

@@ -12,7 +12,7 @@ _WIDE, _MOST, _SHOWN = 400, 3.0, 12
 
 
 def audit_page(audit: Audit, key: str) -> str:
-    """The page of an audit that the key of a fingerprint signed."""
+    """Render an audit as an HTML page; `key` is the fingerprint of the key that signed it."""
     swap, when = audit.swap, datetime.fromtimestamp(audit.ts, UTC)
     verdict = "passed" if audit.passed else "did not pass"
     rows = "".join(f"<dt>{escape(kind)}</dt><dd>{rate:.1%}</dd>" for kind, rate in swap.by_kind.items())

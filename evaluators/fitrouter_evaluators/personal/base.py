@@ -47,7 +47,7 @@ def faults(prompt: str, answer: str) -> tuple[str, ...]:
 
 
 class Base(msgspec.Struct, frozen=True, kw_only=True):
-    """Answers of a model against the common base."""
+    """How well a model's answers meet the common base: number, share without faults, and counts of faults."""
 
     answers: int
     sound: float
@@ -57,13 +57,13 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def in_words(base: Base) -> str:
-    """A base in words."""
+    """Describe a base in words."""
     named = ", ".join(f"{number} {name}" for name, number in base.faults.items())
     return f"{base.sound:.0%} of {base.answers} recorded answers without a fault" + (f" ({named})" if named else "")
 
 
 def checked(found: Sequence[Sequence[str]]) -> Base:
-    """The base of a model from the faults of each of its answers."""
+    """Summarise the faults of each of a model's answers as its base."""
     names = sorted({name for each in found for name in each})
     return Base(
         answers=len(found),

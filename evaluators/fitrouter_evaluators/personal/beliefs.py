@@ -22,7 +22,7 @@ PAIR = SIGNALS[FeedbackKind.PAIR]
 
 
 class Questions(NamedTuple):
-    """Pairs of answers to the same prompt; int[Q] each."""
+    """Pairs of answers to the same prompt, as index arrays int[Q]."""
 
     prompt: NDArray[np.intp]
     first: NDArray[np.intp]
@@ -81,7 +81,7 @@ class Beliefs:
 
     @property
     def regret(self) -> float:
-        """Expected rating that is lost with the favourite."""
+        """Expected loss in rating from choosing the favourite instead of the model that is truly best."""
         return float(self.weights @ self.ratings.max(axis=1) - (self.weights @ self.ratings).max())
 
     def preferred(self, questions: Questions) -> Floats:
@@ -95,7 +95,7 @@ class Beliefs:
         return p
 
     def learn(self, questions: Questions, first: Sequence[bool]) -> None:
-        """Weigh the draws by answers: for each question, whether the first answer was preferred."""
+        """Reweigh the draws by answers; `first` tells for each question whether the first answer was preferred."""
         if not first:
             return
         p = self.preferred(questions)
@@ -104,7 +104,7 @@ class Beliefs:
         self.weights = weights / weights.sum()
 
     def information(self, questions: Questions) -> Floats:
-        """Mutual information of an answer and the best model, in nats, float64[Q]; from 0 to ln 2."""
+        """Mutual information of a question's answer and the best model, in nats, float64[Q]; from 0 to ln 2."""
         p = self.preferred(questions)
         found = _entropy(self.weights @ p)
         for k, share in enumerate(self.best.tolist()):
@@ -132,7 +132,7 @@ class Beliefs:
         return found
 
     def likings(self, names: Sequence[str], told: Sequence[str], least: float = 0.8, most: int = 3) -> list[Liking]:
-        """Signs of the taste that are sure enough, by how much they move ratings in this pool.
+        """Features whose taste has a sure enough sign, ordered by how much they move ratings in this pool.
 
         Args:
             names: of the features.
@@ -151,7 +151,7 @@ class Beliefs:
 
 
 def _entropy(p: Floats) -> Floats:
-    """Entropy of coins, in nats."""
+    """Entropy of Bernoulli variables with probabilities p, in nats."""
     q = np.clip(p, 1e-12, 1.0 - 1e-12)
     found: Floats = -q * np.log(q) - (1.0 - q) * np.log1p(-q)
     return found

@@ -84,7 +84,7 @@ class Exposure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def exposed(log: Path, *, tenant: str, schema: str, style: Sequence[int]) -> Exposure:
-    """Exposure of a tenant's people, and the price list. Blocks.
+    """Measure the exposure of a tenant's people, with the price list, from a log. Blocks.
 
     Args:
         log: any that `read_log` takes; a gateway may be writing it.
@@ -103,7 +103,7 @@ def exposed(log: Path, *, tenant: str, schema: str, style: Sequence[int]) -> Exp
 
 
 def exposure(answers: Sequence[tuple[Any, ...]], style: Sequence[int]) -> Exposure:
-    """Exposure from (user, model, h or None) of each answer, in order."""
+    """Measure exposure from (user, model, h or None) of each answer, in order; without prices."""
     counts: dict[str, int] = {}
     own: dict[str, dict[str, int]] = {}
     styles: dict[str, list[Floats]] = {}
@@ -155,7 +155,7 @@ def _unusual(styles: dict[str, list[Floats]], by_model: dict[str, list[Floats]])
 
 
 def price_list(rated: Sequence[tuple[Any, ...]]) -> tuple[Price, ...]:
-    """Prices from (cluster, chosen, eligible, probs, twin, rest, mean, y) of each rated decision."""
+    """Compute prices from (cluster, chosen, eligible, probs, twin, rest, mean, y) of each rated decision."""
     if len(rated) < LEAST_UNITS:
         return ()
     clusters = np.unique([row[0] for row in rated], return_inverse=True)[1]
@@ -194,7 +194,7 @@ def _scaled(cost: Interval, share: float) -> Interval:
 
 
 def _clustered(values: Floats, clusters: Any) -> Interval:
-    """Mean over units, with the normal interval of independent clusters of them."""
+    """Mean over units, with a normal interval that allows for dependence within clusters."""
     mean = float(values.mean())
     sums = np.bincount(clusters, weights=values - mean)
     U = len(sums)

@@ -102,7 +102,7 @@ class Leaderboard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Drawn(NamedTuple):
-    """A leaderboard, and the draws that it reads."""
+    """A leaderboard with the contexts and draws that it was computed from."""
 
     board: Leaderboard
     names: tuple[str, ...]
@@ -134,11 +134,11 @@ class Leaderboards:
         return await asyncio.to_thread(self.read, who, identity)
 
     def read(self, who: Identity, identity: Identity) -> Leaderboard:
-        """The leaderboard of an identity as events hold it; blocks."""
+        """Compute the leaderboard of `who`, the identity as recorded in events; blocks."""
         return self.drawn(who, identity).board
 
     def drawn(self, who: Identity, identity: Identity) -> Drawn:
-        """The leaderboard with what it was read from."""
+        """Compute the leaderboard together with the contexts and draws behind it."""
         labels, people = self._votes(who)
         if not who.user and people < ROLE_PEOPLE:
             raise InvalidRequest(
@@ -173,7 +173,7 @@ class Leaderboards:
         return Drawn(msgspec.structs.replace(board, sentences=sentences(board)), names, x, own)
 
     def contexts(self, who: Identity) -> tuple[Floats, int]:
-        """Contexts of the latest requests of the person, else of the role, else of the tenant; and their number."""
+        """Contexts of the latest requests of the person, else of the role or tenant, and their number."""
         for column, value in (('"user"', who.user), ("role", who.role), ("tenant", who.tenant)):
             if value:
                 latest = (
@@ -205,7 +205,7 @@ class Leaderboards:
         ]
 
     def _votes(self, who: Identity) -> tuple[int, int]:
-        """Number of votes of a person or of a role, and of the people who gave them."""
+        """Number of votes of a person or a role, and number of people who gave them."""
         column, value = ('"user"', who.user) if who.user else ("role", who.role)
         rows = self._rows(
             'SELECT count(*), count(DISTINCT "user") FROM (SELECT DISTINCT decision_id, kind, dimension, "user" '  # noqa: S608
@@ -224,7 +224,7 @@ class Leaderboards:
             return []
 
     def _why(self, who: Identity, x: Floats, pair: tuple[str, str], gap: float) -> tuple[Difference, ...]:
-        """The largest named differences of the person's and the population's tastes, by their effect on the pair."""
+        """Largest differences between the person's and the population's tastes, by their effect on the two models."""
         own, common = self.router.taste(who)
         profiles = self.router.profiles(x, pair, who.tenant)
         apart = profiles[0] - profiles[1]
@@ -250,7 +250,7 @@ def require_somebody(identity: Identity, what: str) -> None:
 
 
 def _gap(a: int, b: int, own: Floats) -> Floats:
-    """The vector whose product with ratings is the lead of model a over b."""
+    """Vector whose dot product with ratings is the lead of model a over model b."""
     out = np.zeros(own.shape[1])
     out[a], out[b] = 1.0, -1.0
     return out
@@ -283,7 +283,7 @@ def ranked(names: Sequence[str], own: Floats, common: Floats) -> tuple[Leaderboa
 
 
 def sentences(board: Leaderboard) -> tuple[str, ...]:
-    """A leaderboard in words."""
+    """Describe a leaderboard in sentences."""
     whom = "this person" if board.user else "this role"
     top = board.models[0]
     if board.first == board.population_first:

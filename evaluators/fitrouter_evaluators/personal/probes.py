@@ -27,7 +27,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     """Tools: the function that is to be called."""
 
     def verdict(self, text: str, calls: tuple[tuple[str, str], ...]) -> str:
-        """The claim of an answer, whatever its style.
+        """Extract the claim of an answer, such as `right`, `refused` or `yes`, whatever its style.
 
         Args:
             text: of the answer.

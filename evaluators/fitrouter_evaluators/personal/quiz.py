@@ -87,7 +87,7 @@ class QuizResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def believe(quiz: Quiz, draws: Draws, h: Floats) -> Beliefs:
-    """The beliefs after all answers of a quiz."""
+    """Beliefs about the person after all replies of a quiz."""
     beliefs = Beliefs(draws, h)
     told = [reply for reply in quiz.replies if reply.choice in {"first", "second"}]
     beliefs.learn(_columns([reply.question for reply in told]), [reply.choice == "first" for reply in told])
@@ -95,7 +95,7 @@ def believe(quiz: Quiz, draws: Draws, h: Floats) -> Beliefs:
 
 
 def advance(quiz: Quiz, beliefs: Beliefs) -> Quiz:
-    """The quiz with its next question pending, or ended."""
+    """Choose the next question of a quiz, or end it."""
     asked = len(quiz.replies)
     if asked >= quiz.questions:
         return _ended(quiz, "limit")
@@ -119,7 +119,7 @@ def advance(quiz: Quiz, beliefs: Beliefs) -> Quiz:
 def result(
     quiz: Quiz, beliefs: Beliefs, models: Sequence[str], names: Sequence[str], told: Sequence[str]
 ) -> QuizResult:
-    """Result of the quiz so far.
+    """Summarise the quiz so far.
 
     Args:
         quiz: with its answers.

@@ -59,7 +59,7 @@ class ShownQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """A quiz after a step: its next question, or its result."""
+    """State of a quiz after a step: its next question, or its result."""
 
     id: str
     question: ShownQuestion | None = None
@@ -172,7 +172,7 @@ class Quizzes:
         return progress
 
     def pool(self) -> AnswerPool:
-        """The recorded answers, read once. Blocks for seconds."""
+        """Return the recorded answers, which are read once. Blocks for seconds."""
         with self._reading:
             if self._pool is None:
                 file = self.answers or answers_file(self.config)
@@ -182,7 +182,7 @@ class Quizzes:
     # --- steps ---
 
     def _draw(self, who: Identity, pool: AnswerPool, seed: list[int]) -> Draws:
-        """Draws of the posterior that leaderboards read, before the quiz."""
+        """Draw from the person's posterior before the quiz, which leaderboards read too."""
         votes = Leaderboards(self.router).votes(who)
         return self.router.draw_person(who, pool.x, pool.models, DRAWS, seed, votes)
 
@@ -197,7 +197,7 @@ class Quizzes:
         return pool
 
     async def _step(self, before: Quiz, after: Quiz) -> Progress:
-        """Store the next step of a quiz."""
+        """Store the next step of a quiz and return its progress."""
         after = msgspec.structs.replace(after, step=before.step + 1)
         if not await asyncio.to_thread(self.store.replace, after):
             raise InvalidRequest("quiz: the question was answered by another request; GET the quiz")
@@ -205,7 +205,7 @@ class Quizzes:
         return await asyncio.to_thread(self._progress, after, draws)
 
     async def _logged(self, reply: QuizReply, pool: AnswerPool, identity: Identity) -> tuple[str, ...]:
-        """Log a reply; returns the decisions of its two answers."""
+        """Log a reply as a vote; return the decisions of its two answers."""
         value, decisions = _VALUES.get(reply.choice), reply.decisions
         if value is None:
             if decisions:  # a vote that was taken back cannot be removed, only superseded
@@ -237,7 +237,7 @@ class Quizzes:
         return plan.decision.id
 
     async def _stored(self, decision_id: str, tenant: str) -> None:
-        """Wait until an answer is durable, and with that its place among the answers to score."""
+        """Wait until an answer is durably logged, and thus queued for scoring."""
         for _ in range(TRIES):
             with suppress(UnknownDecision):  # not even its decision is yet
                 if any(isinstance(event, Execution) for event in await self.router.events(decision_id, tenant)):
@@ -263,7 +263,7 @@ class Quizzes:
 
 
 def _undone(quiz: Quiz, number: int) -> Quiz:
-    """The quiz with its last reply taken back."""
+    """Take back the last reply of a quiz."""
     if not quiz.replies:
         raise InvalidRequest("quiz: there is no answer to take back")
     if number != len(quiz.replies) + 1:
@@ -273,7 +273,7 @@ def _undone(quiz: Quiz, number: int) -> Quiz:
 
 
 def sentences(found: QuizResult) -> tuple[str, ...]:
-    """A result in words."""
+    """Describe the result of a quiz in sentences."""
     said = [f"We are {found.sure:.0%} sure that {found.best} fits you best, by these recorded answers"]
     if found.near > found.sure + 0.05:
         said[0] += f", and {found.near:.0%} that nothing fits noticeably better"

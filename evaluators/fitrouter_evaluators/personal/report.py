@@ -62,7 +62,7 @@ class ModelFit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Like(msgspec.Struct, frozen=True, kw_only=True):
-    """A feature of answers that they like or dislike."""
+    """A feature of answers that the person or role likes or dislikes."""
 
     feature: str
     likes: bool
@@ -116,7 +116,7 @@ class Reports:
         return await asyncio.to_thread(self.read, who, identity)
 
     def read(self, who: Identity, identity: Identity) -> FitReport:
-        """The report of an identity as events hold it; blocks."""
+        """Compute the fit report of `who`, the identity as recorded in events; blocks."""
         drawn = self.boards.drawn(who, identity)
         board, names = drawn.board, drawn.names
         profiles = self.router.profiles(drawn.x, names, who.tenant)
@@ -165,7 +165,7 @@ class Reports:
         return tuple(found[:_LIKES])
 
     def _counterfactuals(self, drawn: Drawn, apart: Floats, mean: Floats, common: Floats) -> tuple[str, ...]:
-        """Tastes of theirs without which another model would be first."""
+        """Sentences on which other model would be first if the person's taste in a feature were everybody's."""
         ratings, first = drawn.own.mean(axis=0), drawn.names.index(drawn.board.first)
         said: list[str] = []
         if not self.router.features:  # without a scorer
@@ -182,7 +182,7 @@ class Reports:
         return tuple(said[:2])
 
     def _usage(self, tenant: str) -> dict[str, ModelUsage]:
-        """Model → usage, of the latest 5,000 answers of the tenant."""
+        """Usage of each model in the latest 5,000 answers of the tenant."""
         warehouse = self.router.warehouse
         rows: list[tuple[Any, ...]] = []
         if warehouse is not None:
@@ -202,7 +202,7 @@ class Reports:
         return found
 
     def _recorded(self, taste: Floats) -> tuple[dict[str, tuple[Quote, ...]], dict[str, Base]]:
-        """Model → its recorded answers that fit best and worst, and its base; nothing where no answers are kept."""
+        """Quotes of the best and worst fitting recorded answers by model, and bases by model; empty without records."""
         try:
             pool: AnswerPool = self._quizzes.pool()
         except ConfigError:
@@ -268,6 +268,6 @@ def _settled(drawn: Drawn) -> tuple[str, ...]:
 
 
 def clipped(text: str) -> str:
-    """The beginning of a text in one line."""
+    """Shorten a text to one line of at most `QUOTE` characters."""
     line = " ".join(text[: 8 * QUOTE].split())
     return line if len(line) <= QUOTE else line[: QUOTE - 1] + "…"

@@ -42,7 +42,7 @@ _TICKS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 def page(report: FitReport) -> str:
-    """The page."""
+    """Render the fit report as an HTML page."""
     board = report.board
     who = board.user or f"the role {board.role}"
     about = f" as {board.role}" if board.user and board.role else ""
@@ -71,7 +71,7 @@ def page(report: FitReport) -> str:
 
 
 def whole_page(title: str, body: Iterable[str]) -> str:
-    """A page of HTML parts, in the style of all reports; the title is escaped."""
+    """Build a page from HTML parts, in the style of all reports; the title is escaped."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -97,12 +97,12 @@ def worth_words(report: FitReport) -> str:
 
 
 def seconds(latency_s: float) -> str:
-    """A latency in words."""
+    """Describe a latency in words."""
     return f"{latency_s:.2g} s" if latency_s >= 0.01 else "under 0.01 s"
 
 
 def _text(text: str) -> str:
-    """A text as HTML, without control characters."""
+    """Escape a text for HTML, replacing control characters."""
     return escape("".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text))
 
 
@@ -112,7 +112,7 @@ def _list(items: Iterable[str]) -> str:
 
 
 def _plot(models: tuple[LeaderboardRow, ...]) -> str:
-    """Intervals of the models' ratings: a dot for the person, a ring for everybody."""
+    """Plot the models' rating intervals as HTML: a dot for the person, a ring for everybody."""
     ticks = "".join(f'<line class="grid" x1="{x}" x2="{x}" y1="0" y2="{_HIGH}"/>' for x in map(_at, _TICKS))
     rows = []
     for each in models:
@@ -133,7 +133,7 @@ def _plot(models: tuple[LeaderboardRow, ...]) -> str:
 
 
 def _at(rating: float) -> float:
-    """Place of a rating on the plot."""
+    """Horizontal position of a rating on the plot."""
     return round(_EDGE + (_WIDE - 2 * _EDGE) * min(max(rating, 0.0), 1.0), 1)
 
 

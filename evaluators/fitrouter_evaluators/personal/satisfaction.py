@@ -60,7 +60,7 @@ class Interval(msgspec.Struct, frozen=True):
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """People of one group, and their mean satisfaction."""
+    """A group of people, with their number and mean satisfaction."""
 
     name: str
     people: int
@@ -98,7 +98,7 @@ class Satisfaction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measured(log: Path, router: Router | None, *, tenant: str, now: float) -> Satisfaction:
-    """Satisfaction of a tenant's people; with a router also by rarity of taste. Blocks.
+    """Measure the satisfaction of a tenant's people from a log; with a router also by rarity of taste. Blocks.
 
     Args:
         log: any that `read_log` takes; a gateway may be writing it.
@@ -117,7 +117,7 @@ def measured(log: Path, router: Router | None, *, tenant: str, now: float) -> Sa
 
 
 def rarities(router: Router, tenant: str, users: Sequence[str]) -> dict[str, float]:
-    """Rarity of taste of people, as events name them; those of whom no taste is known are left out."""
+    """Rarity of each user's taste (user ids as in events); users of whom no taste is known are left out."""
     start, _ = router.taste(Identity(tenant=tenant, user="\x00stranger"))
     found = {}
     for user in users:
@@ -129,7 +129,7 @@ def rarities(router: Router, tenant: str, users: Sequence[str]) -> dict[str, flo
 
 
 def satisfied(rows: Sequence[tuple[Any, ...]], rare: Mapping[str, float], *, now: float) -> Satisfaction:
-    """Satisfaction from ratings.
+    """Compute satisfaction from ratings.
 
     Args:
         rows: (user, role, y, ts, chosen, eligible, probs, whether the answer is that of the draw) each, by time.
@@ -187,25 +187,25 @@ def satisfied(rows: Sequence[tuple[Any, ...]], rare: Mapping[str, float], *, now
 
 
 def _means(y: Floats, people: Any, here: Any) -> Floats:
-    """Mean ratings of the people of a part of the ratings."""
+    """Each person's mean rating within the part of the ratings selected by `here`."""
     _, codes, counts = np.unique(people[here], return_inverse=True, return_counts=True)
     return np.asarray(np.bincount(codes, weights=y[here], minlength=len(counts)) / counts)
 
 
 def _simultaneous(intervals: int) -> float:
-    """Half width, in standard errors, of intervals that cover 95 % together (Šidák 1967)."""
+    """Half width in standard errors of intervals that jointly cover with 95 % (Šidák 1967)."""
     return NormalDist().inv_cdf(0.5 + 0.5 * 0.95 ** (1.0 / max(intervals, 1)))
 
 
 def _interval(own: Floats, z: float = _Z, low: float = 0.0, high: float = 1.0) -> Interval:
-    """Mean over independent people."""
+    """Mean of independent people's values, with its interval."""
     half = z * float(own.std(ddof=1)) / math.sqrt(len(own)) if len(own) > 1 else high - low
     mean = float(own.mean())
     return Interval(mean, max(mean - half, low), min(mean + half, high))
 
 
 def _group(name: str, own: Floats, z: float = _Z) -> Group | None:
-    """A group, if it has enough people."""
+    """Build a group of people; None if it has too few."""
     return Group(name=name, people=len(own), mean=_interval(own, z)) if len(own) >= GROUP_PEOPLE else None
 
 
@@ -237,7 +237,7 @@ def _by_rarity(users: Any, own: Floats, rare: Mapping[str, float]) -> tuple[tupl
 
 
 def _worse_off(rows: Sequence[tuple[Any, ...]], people: Any, y: Floats) -> tuple[str, Interval | None, int]:
-    """The best single model, the share of people who are worse off than under it, and of how many that is known."""
+    """Find the best single model; return it, the share of people worse off than under it, and the number compared."""
     weights: dict[str, float] = {}
     sums: dict[str, float] = {}
     counts: dict[str, int] = {}

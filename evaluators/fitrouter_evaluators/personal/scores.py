@@ -138,7 +138,7 @@ class Scores:
 
 
 def check(items: Sequence[PromptAnswers]) -> None:
-    """Check the bounds of a call.
+    """Check that a call has an allowed number and length of texts.
 
     Raises:
         InvalidRequest: no text, too many, or too long.
@@ -155,7 +155,7 @@ def check(items: Sequence[PromptAnswers]) -> None:
 
 
 def predicted(own: Gaussian, common: Gaussian, h: Floats) -> Dimension:
-    """The predicted rating of an answer with features h."""
+    """Predict the rating of an answer with features h."""
     gain, mean = own.along(h)
     sd = math.sqrt(max(float(h @ gain), 0.0))
     return Dimension(mean=mean, sd=sd, low=mean - Z80 * sd, high=mean + Z80 * sd, population=common.along(h)[1])
@@ -179,7 +179,7 @@ def reasons_of(names: Sequence[str], h: Floats, own: Gaussian, common: Gaussian)
 
 
 def percent(rating: float) -> int:
-    """A rating as a percentage from 0 to 100."""
+    """Format a rating as a percentage from 0 to 100."""
     return round(100.0 * min(max(rating, 0.0), 1.0))
 
 

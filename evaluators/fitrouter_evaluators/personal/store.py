@@ -35,7 +35,7 @@ _BY_USER = "SELECT body, draws FROM quizzes WHERE tenant = ? AND user = ? AND ts
 
 
 class _Stored(msgspec.Struct, array_like=True):
-    """Draws as float32 bytes and their shapes."""
+    """Posterior draws of a quiz as stored: float32 bytes and their shapes."""
 
     shapes: tuple[tuple[int, int], ...]
     arrays: tuple[bytes, ...]
@@ -90,7 +90,7 @@ class QuizStore:
         return found
 
     def of(self, identity: Identity, now: float) -> tuple[Quiz, Draws] | None:
-        """The quiz of a user, if there is one."""
+        """Find the open quiz of a user, with its draws; None if there is none."""
         return self._find(_BY_USER, (identity.tenant, identity.user or ""), now)
 
     def _find(self, query: str, values: tuple[str, str], now: float) -> tuple[Quiz, Draws] | None:
@@ -101,7 +101,7 @@ class QuizStore:
         return msgspec.json.decode(row[0], type=Quiz), _unpacked(row[1])
 
     def replace(self, quiz: Quiz) -> bool:
-        """Store the next step of a quiz; False if another process has done so, or it is gone."""
+        """Store the next step of a quiz; return False if another process already did, or the quiz is gone."""
         with self._connection() as connection:
             changed = connection.execute(
                 "UPDATE quizzes SET step = ?, body = ? WHERE id = ? AND step = ?",

@@ -17,7 +17,7 @@ Model = TypeVar("Model", bound=pydantic.BaseModel)
 
 
 def read_yaml(path: str | os.PathLike[str], remedy: str, kind: str = "file") -> Any:
-    """The content of a YAML file; a missing file is a ConfigError that ends with the remedy."""
+    """Read the content of a YAML file; a missing file is a ConfigError that ends with the remedy."""
     try:
         return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (FileNotFoundError, IsADirectoryError):
@@ -29,7 +29,7 @@ def read_yaml(path: str | os.PathLike[str], remedy: str, kind: str = "file") -> 
 def parse(
     model: type[Model], data: object, source: str, sections: Mapping[str, type[pydantic.BaseModel]] | None = None
 ) -> Model:
-    """Validate settings; `sections` are the models of nested settings by key.
+    """Validate the settings of a YAML file; `sections` maps keys of nested settings to their models.
 
     Raises:
         ConfigError: lists every invalid setting with what is allowed.

@@ -123,7 +123,7 @@ def evaluate(
 
 
 def compare_models(log: Log, against: Candidate, settings: ReplaySettings) -> list[PolicyEstimate]:
-    """Each model for all traffic, the most drawn first: the difference to another policy, and that policy's value last.
+    """Compare each model for all traffic with `against`, most drawn first; the last row is the value of `against`.
 
     Intervals are for one look and corrected for the number of models (Bonferroni).
 
@@ -182,7 +182,7 @@ _Estimated = TypeVar("_Estimated", PolicyEstimate, Band)
 
 
 def _in_range(found: _Estimated, study: Study, known: Sequence[Diagnostics] = ()) -> _Estimated:
-    """An estimate within its interval, and both within the range of the metric where that was known before the log.
+    """Clip an estimate and its limits to the metric's range, where that was known before the log.
 
     Where the log could not draw what a policy chooses, its outcome may be anything: the interval is wider by that mass.
     """
@@ -322,7 +322,7 @@ def _check_training_window(candidate: Candidate, units: Units) -> None:
 
 
 def _pmf_at_draws(policy: Candidate, units: Units) -> Floats:
-    """The policy's pmf at the units' draws, NaN elsewhere, float64[options]."""
+    """Compute the policy's probabilities at the units' draws, float64[options]; NaN elsewhere."""
     found = np.full(len(units.log.options.arm), np.nan)
     found[units.entries()] = policy.pmf(units.log, units.draw)
     return found
@@ -355,7 +355,7 @@ def _window(study: Study, settings: ReplaySettings) -> Window:
 
 
 def _bands(study: Study, settings: ReplaySettings, slices: list[Slices], warnings: list[str]) -> list[Band]:
-    """Sequences of the difference, of both policies, and of the difference in every slice."""
+    """Confidence sequences of the difference and of both policies, and of the difference in every slice."""
     known, alpha, policies = has_full_pmf(study.units), settings.alpha, ("difference", *POLICIES)
     robust = {policy: _doubly_robust(study, policy) for policy in policies}
     # Without any label the doubly robust outcomes are predictions, whose spread is not that of ratings.
@@ -480,7 +480,7 @@ def _costs(log: Log, study: Study) -> list[str]:
 
 
 def _sensitivity_note(study: Study, gamma: float) -> str:
-    """The assumption about non-response and its effect."""
+    """State the assumption about non-response and its effect."""
     asked = study.observed.asked[study.units.member]
     answered = (study.observed.asked & study.observed.seen)[study.units.member]
     if study.labels == "observed" or not asked.any():
@@ -504,7 +504,7 @@ class _GateInputs(NamedTuple):
 
 
 def _gate_decision(gate: Gate, units: Units, pmfs: Pmfs, study: Study, found: _GateInputs) -> GateDecision:
-    """The gate's decision, from exact sequences at its own levels."""
+    """Make the gate's decision from exact sequences at its own levels."""
     kinds = sorted({rail.slice.split("=")[0] for rail in gate.guardrails if rail.slice})
     studies: dict[str, Study] = {gate.metric: study}
     for rail in gate.guardrails:

@@ -78,7 +78,7 @@ def sequence_levels(gate: Gate, slices: Sequence[str] = ()) -> list[SequenceLeve
 
 
 def _places(rail: Guardrail, slices: Sequence[str]) -> list[str]:
-    """Slices that a guardrail covers."""
+    """Names of the slices that a guardrail covers; the empty name is all traffic."""
     if not rail.slice or "=" in rail.slice:
         return [rail.slice]
     return [name for name in slices if name.startswith(f"{rail.slice}=")]
@@ -103,7 +103,7 @@ def decide(
     satisfaction: Sequence[UserSatisfaction] = (),
     checks: Sequence[Check] = (),
 ) -> GateDecision:
-    """The gate's decision.
+    """Decide whether a candidate may be promoted.
 
     `evidence` are exact sequences at the levels of `sequence_levels`, for every metric and slice in the rules;
     `diagnostics` those of the candidate over all units; `checks` the audits of the log.
@@ -144,7 +144,7 @@ def decide(
 
 
 def _gains(gate: Gate, evidence: Sequence[GateEvidence]) -> dict[tuple[str, str], _Gain]:
-    """(metric, slice) → limits of its gain, with all margins."""
+    """Limits of the gain by (metric, slice), with all margins included."""
     slices = sorted({one.band.slice for one in evidence if one.band.slice})
     given = {(one.metric, one.band.slice): one for one in evidence}
     found: dict[tuple[str, str], _Gain] = {}
@@ -197,7 +197,7 @@ def _support(gate: Gate, diagnostics: Sequence[Diagnostics]) -> list[Check]:
 
 
 def _guardrail(rail: Guardrail, known: Mapping[tuple[str, str], _Gain]) -> tuple[Check, list[str]]:
-    """Whether a guardrail holds, and where it is shown to be broken."""
+    """Check a guardrail: whether it holds, and where it is shown to be broken."""
     slices = sorted(where for metric, where in known if metric == rail.metric and where)
     places = [place for place in _places(rail, slices) if (rail.metric, place) in known]
     if not places:

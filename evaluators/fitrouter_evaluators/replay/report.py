@@ -6,11 +6,11 @@ import msgspec
 
 
 class _Value(msgspec.Struct, frozen=True, kw_only=True):
-    """A frozen value."""
+    """Base of the report's values: frozen, with keyword arguments only."""
 
 
 class Window(_Value, frozen=True, kw_only=True):
-    """The population evaluated."""
+    """The population that was evaluated, and its limits."""
 
     source: str
     since: float
@@ -79,7 +79,7 @@ class Band(_Value, frozen=True, kw_only=True):
 
 
 class Check(_Value, frozen=True, kw_only=True):
-    """One check of the log or rule of the gate."""
+    """A check of the log, or a rule of the gate, with its outcome."""
 
     name: str
     ok: bool

@@ -41,7 +41,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_text(self) -> bool:
-        """False for an answer that only calls tools: its text is missing, not empty."""
+        """Whether the answer has a text; False if it only calls tools, when the text is missing rather than empty."""
         return not self.calls or not (self.text == "" or self.text.isspace())
 
 
@@ -78,7 +78,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 def arguments_fit(call: ToolCall, tools: dict[str, Any] | None) -> bool:
-    """Check that a call's arguments are a JSON object that its tool accepts.
+    """Whether a call's arguments are a JSON object that its tool accepts.
 
     Checked are type, required, properties, additionalProperties: false, items and enum; other keywords of JSON Schema
     pass. A tool that is not among `tools` does not accept anything; with `tools` None any object will do.
@@ -113,7 +113,7 @@ def _fits(value: object, schema: object) -> bool:
 
 
 def _is(value: object, name: object) -> bool:
-    """JSON's types: true is no number, and 1.0 is an integer. A type that JSON Schema does not know accepts all."""
+    """Whether a value has a JSON type: true is no number, and 1.0 is an integer; unknown types accept everything."""
     kinds = _TYPES.get(name) if isinstance(name, str) else None
     if kinds is None:
         return True

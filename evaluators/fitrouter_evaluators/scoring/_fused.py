@@ -24,7 +24,7 @@ else:
 def _score(  # type: ignore[no-untyped-def]
     means, covs, slots, x, out_mean, out_variance, D: constexpr, PADDED: constexpr, C: constexpr
 ):
-    """One program per row: C answers along one Gaussian, which stays in registers."""
+    """Kernel with one program per row: C answers along one Gaussian, which stays in registers."""
     row = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + row)
     i = tl.arange(0, PADDED)
@@ -41,7 +41,9 @@ _kernel: Any = triton and triton.jit(_score)
 
 
 def fused_score(means: Any, covs: Any, slots: Any, x: Any, out_mean: Any, out_variance: Any) -> None:
-    """Fill float32[n, C] twice from float32[slots, D], float32[slots, D, D], int64[n] and float32[n, C, D].
+    """Compute means and variances of hᵀw, float32[n, C] each, into `out_mean` and `out_variance`.
+
+    Inputs are float32[slots, D], float32[slots, D, D], int64[n] and float32[n, C, D].
 
     All are contiguous and on one device.
 

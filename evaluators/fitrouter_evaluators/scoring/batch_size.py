@@ -6,7 +6,7 @@ _FIRST = 16
 
 
 class Pace:
-    """Batch size that keeps steps short and grows while answers queue.
+    """Adaptive batch size that keeps steps short, and grows while answers queue.
 
     `size` doubles after a full step that took less than half of `step_s`, shrinks in proportion after one that took
     longer than `step_s`, and is reset once nothing waits. A step never waits for a batch to fill.
@@ -29,7 +29,7 @@ class Pace:
         """Maximum answers of the next step."""
 
     def took(self, answers: int, seconds: float) -> int:
-        """Record a step's answers and duration; returns the next size."""
+        """Record a step's number of answers and its duration; return the size of the next batch."""
         if seconds > self.step_s:
             self.size = max(1, int(answers * self.step_s / seconds))
         elif answers < self.size:

@@ -30,7 +30,7 @@ def found_device(device: str) -> str:
 
 
 class _Copied(NamedTuple):
-    """State whose copy lies in a slot. Updates replace states, so that identity shows whether the copy is current.
+    """A state's slot on the device; updates replace states, so identity tells whether the copy there is current.
 
     The reference is weak: the cache does not keep states alive.
     """
@@ -77,12 +77,12 @@ class DeviceHeads:
         """Blocks copied so far."""
 
     def score(self, identity: Identity, h: Floats, dimension: str = OVERALL) -> tuple[float, float]:
-        """Mean and sd for one answer, float64[D]; a missing feature (NaN) counts as average."""
+        """Mean and sd of the score of one answer, h float64[D]; a missing feature (NaN) counts as average."""
         means, sds = self.score_many([identity], h[None], dimension)
         return float(means[0]), float(sds[0])
 
     def score_many(self, identities: Sequence[Identity], h: Floats, dimension: str = OVERALL) -> tuple[Floats, Floats]:
-        """float64[n] means and sds of float64[n, D].
+        """Means and sds of the scores of answers h float64[n, D], float64[n] each.
 
         Raises:
             ValueError: one answer needs more blocks than the cache holds.
@@ -116,7 +116,7 @@ class DeviceHeads:
         return np.concatenate([first[0], second[0]]), np.concatenate([first[1], second[1]])
 
     def _slots(self, blocks: Sequence[Gaussian], needed: set[int]) -> list[int]:
-        """Slot of each block, after copying the new and changed ones together."""
+        """Slots of the blocks, after copying all new and changed blocks to the device together."""
         stale: dict[int, tuple[Floats, Floats]] = {}
         slots: list[int] = []
         for block in blocks:

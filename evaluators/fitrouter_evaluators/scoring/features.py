@@ -62,7 +62,7 @@ class Scalar(Protocol):
         ...
 
     def of(self, items: Sequence[Answer], readings: Sequence[Reading], vectors: Floats, style: Floats) -> Floats:
-        """About unit variance, float64[n]; NaN where it is unknown.
+        """Rate the quality of answers, float64[n], about unit variance; NaN where it is unknown.
 
         Args:
             items: answers with a text, and what they answer.
@@ -74,7 +74,7 @@ class Scalar(Protocol):
 
 
 def tool_features(answer: Answer) -> Floats:
-    """NaN for an answer without calls, float64[3]; 0 is one call that fits its schema.
+    """Features of an answer's tool calls, float64[3]; NaN without calls, 0 for a single call that fits its schema.
 
     tool_calls: log2((1 + calls) / 2). tool_arguments_fit: 0 where all arguments fit, −3 where none do. tool_repeats:
     3 × the share of calls that repeat an earlier one of the answer. At most ±3. Centre and scale are set by hand.
@@ -97,7 +97,7 @@ def _canonical(call: ToolCall) -> ToolCall:
 
 
 def latent_directions(encoder: Encoder, vectors: Floats, latent: int) -> Floats:
-    """float64[n, latent] of unit vectors float64[n, dim], about unit variance; NaN for a vector of length 0.
+    """Project unit vectors float64[n, dim] to float64[n, latent] of about unit variance; NaN for a vector of length 0.
 
     An encoder whose dimensions are ordered by variance (`encoder.ordered`) gives its leading ones; of any other a
     Gaussian projection is taken, fixed for ever by its dimension (Johnson and Lindenstrauss 1984).
@@ -168,7 +168,7 @@ class ResponseFeatures:
         self._lock = threading.Lock()
 
     def encode(self, items: Sequence[Answer]) -> Floats:
-        """One row an answer, float64[n, dim]; every entry is finite and within ±3, or NaN where it is missing.
+        """Compute the features of answers, float64[n, dim]; each is finite and within ±3, or NaN where it is missing.
 
         Raises:
             Exception: whatever the encoder raises; nothing is cached then.
@@ -228,7 +228,7 @@ class ResponseFeatures:
 
 
 def readable(text: str) -> str:
-    """Both ends of a text as valid Unicode, for the encoder."""
+    """Cut a text to its two ends and make it valid Unicode, for the encoder."""
     text = clip_text(text, _EDGE)
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 

@@ -45,11 +45,11 @@ class HeadStore:
             self._try_fused()
 
     def __len__(self) -> int:
-        """Allocated slots."""
+        """Number of allocated slots."""
         return len(self._means)
 
     def reserve(self, slots: int) -> int:
-        """Grow to this many slots if memory allows; returns the number of slots."""
+        """Grow to this many slots if memory allows; return the number of slots."""
         while len(self) < min(slots, self.capacity):
             try:
                 means, covs = self._room(min(max(slots, 2 * len(self)), self.capacity))
@@ -61,7 +61,7 @@ class HeadStore:
         return len(self)
 
     def put(self, slots: Any, means: Floats, covs: Floats) -> None:
-        """Store float64[n, D] and float64[n, D, D] in int64[n] different slots."""
+        """Store Gaussians in n different slots: means float64[n, D] and covariances float64[n, D, D]."""
         torch = self._torch
         where = torch.as_tensor(slots, device=self.device)
         self._means[where] = torch.from_numpy(means).to(self.device, torch.float32)

@@ -45,7 +45,7 @@ class _RemoteModel:
         self._remote, self._name = remote, name
 
     def score(self, items: Sequence[Item]) -> Floats:
-        """float64[n, dimensions]."""
+        """Ask the other process for the model's outputs, float64[n, dimensions]."""
         return self._remote(self._name, items)
 
 
@@ -119,11 +119,11 @@ class ScorerService:
         return found
 
     def reasons(self, statements: Sequence[str]) -> dict[str, str]:
-        """Reasons why statements are not read: a language other than English, or too long."""
+        """Reasons why statements are not read (a language other than English, too long), by statement."""
         return {statement: reason for statement in statements if (reason := unreadable(statement))}
 
     def topics(self, statements: Sequence[str]) -> tuple[str, ...]:
-        """The statements of preference about topics, which the feature `declared_fit` compares answers with."""
+        """Select the statements of preference about topics, which the feature `declared_fit` compares answers with."""
         return tuple(statement for statement in statements if not unreadable(statement) and topic_units(statement))
 
     def comment(self, text: str) -> ParsedRemark:
@@ -149,13 +149,13 @@ class ScorerService:
         return ParsedRemark(moved, remark.y) if remark is not None and (moved or remark.y is not None) else None
 
     def read(self, answers: Sequence[tuple[str, str]], declared: Sequence[str]) -> Floats:
-        """Features of texts, float64[n, dim], NaN where missing; those of reward models and judges always are."""
+        """Compute the features of answers, float64[n, dim]; NaN where missing, as reward models always are."""
         said = tuple(declared)
         h = self._features.encode([Answer(prompt=prompt, text=text, declared=said) for prompt, text in answers])
         return np.hstack([h, np.full((len(h), self.dim - h.shape[1]), np.nan)])
 
     def outputs(self, model: str, items: Sequence[Item]) -> Floats:
-        """Outputs served to a `Remote`: features of answers, or outputs of a reward model.
+        """Compute what is served to a `Remote`: features of answers, or outputs of a reward model.
 
         Args:
             model: name of the reward model; empty for the built-in features.
@@ -204,7 +204,7 @@ def make_scorer(
     remote: Remote | None = None,
     **replaced: Any,
 ) -> ScorerService:
-    """The entry point.
+    """Make the scorer's service, as the entry point of the plug-in.
 
     Args:
         config: the settings.

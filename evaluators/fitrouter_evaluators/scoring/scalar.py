@@ -73,7 +73,7 @@ class Constants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """τ: log odds of a preference per unit of g."""
 
     def combine(self, X: Floats) -> Floats:
-        """G of rows of the design, float64[n]."""
+        """Combine rows X of the design matrix to the scalar g, float64[n]."""
         # einsum and not BLAS, so that a row does not depend on its batch.
         q = np.einsum("nd,d->n", X, np.array(self.quality))
         d = np.einsum("nd,d->n", X, np.array(self.dressed[:-1])) + self.dressed[-1]
@@ -115,7 +115,7 @@ def look(
 
 
 def _ends(items: Sequence[Answer], vectors: Floats, encoder: Encoder) -> tuple[Floats, Floats]:
-    """Vectors of the beginnings and of the ends; a short answer's own vector is both."""
+    """Vectors of the beginnings and of the ends of answers; for a short answer both are its own vector."""
     first, last = vectors.copy(), vectors.copy()
     long = [i for i, item in enumerate(items) if len(item.text) > _END]
     if long:
@@ -129,7 +129,7 @@ def _clean(text: str) -> str:
 
 
 def design(constants: Constants, view: View) -> dict[str, Floats]:
-    """Blocks of the design matrix, float64[n, ·] each."""
+    """Build the blocks of the design matrix by name, float64[n, ·] each."""
     n, m = len(view.sound), len(MEASURES)
     centre, scale = np.array(constants.centre), np.array(constants.scale)
     sound = np.nan_to_num(np.clip((view.sound - centre[:m]) / scale[:m], -CLIP, CLIP))  # missing is average
@@ -174,7 +174,7 @@ class GlobalScalar:
         self._prompts = Cached(reader, 1024)
 
     def of(self, items: Sequence[Answer], readings: Sequence[Reading], vectors: Floats, style: Floats) -> Floats:
-        """float64[n], of about unit variance over ordinary answers, within ±3.
+        """Rate the quality of answers, float64[n], about unit variance over ordinary answers, within ±3.
 
         Args:
             items: answers with a text, and their prompts.

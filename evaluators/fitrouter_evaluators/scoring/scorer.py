@@ -40,7 +40,7 @@ class Vault(Protocol):
     """Decrypts content that was encrypted under a user's key."""
 
     def decrypt(self, blob: bytes) -> str:
-        """The text.
+        """Decrypt a text.
 
         Raises:
             SubjectErased: the key is gone for good.
@@ -51,25 +51,25 @@ class Vault(Protocol):
 
 
 class RewardHeads(Protocol):
-    """Reward heads of all users."""
+    """Protocol of the reward heads of all users."""
 
     def score(self, identity: Identity, h: Floats, dimension: str = OVERALL) -> tuple[float, float]:
-        """Mean and sd of hᵀw for this user; h is float64[D] with NaN where a feature is missing."""
+        """Mean and sd of hᵀw for this person; h is float64[D] with NaN where a feature is missing."""
         ...
 
 
 @runtime_checkable
 class BatchHeads(RewardHeads, Protocol):
-    """Reward heads that score a batch of answers."""
+    """Protocol of reward heads that score a batch of answers."""
 
     def score_many(self, identities: Sequence[Identity], h: Floats, dimension: str = OVERALL) -> tuple[Floats, Floats]:
-        """float64[n] means and sds of float64[n, D], as `score` gives them for each row."""
+        """Means and sds of hᵀw for rows of h, float64[n, D], as `score` gives them; float64[n] each."""
         ...
 
 
 @runtime_checkable
 class DimensionHeads(Protocol):
-    """Reward heads with further dimensions. Heads without this protocol have `overall` only."""
+    """Reward heads with dimensions besides `overall`; other heads have `overall` only."""
 
     def dimensions(self) -> Sequence[str]:
         """Names of the other dimensions."""
@@ -84,7 +84,7 @@ class Lag(NamedTuple):
 
 
 class _Job(NamedTuple):
-    """A spooled answer with its execution, and its text if it can be read."""
+    """An answer from the spool with its execution, and its text if it can be read."""
 
     spooled: Spooled
     execution: Execution | None
@@ -101,11 +101,11 @@ class _Verdict(NamedTuple):
 
 
 def _ignore(_part: str, _error: Exception) -> None:
-    """Nobody listens."""
+    """Ignore an error: the default for reporting."""
 
 
 def _unheard(_score: Score) -> None:
-    """Nobody listens."""
+    """Ignore a score: the default for passing scores on."""
 
 
 class Scorer:
@@ -205,7 +205,7 @@ class Scorer:
                 self._happened(score)
 
     def _next(self) -> Sequence[Spooled]:
-        """The oldest answers of the spool that do not wait for a slow model."""
+        """Oldest answers of the spool, without those that wait for a slow model."""
         if self._models is None:
             return self._journal.spooled(self.pace.size)
         waiting = self._models.waiting()
@@ -232,7 +232,7 @@ class Scorer:
             return job
 
     def _declared(self, execution: Execution) -> tuple[str, ...]:
-        """The user's statements about topics; none if they cannot be read."""
+        """Decrypt the user's statements about topics; empty if there are none or they cannot be read."""
         profile = self._journal.profile(execution.identity.user) if execution.identity.user else None
         if profile is None or not profile.topics:
             return ()
@@ -285,7 +285,7 @@ class Scorer:
         return [_Verdict(*row) for row in zip(h, means.tolist(), sds.tolist(), others, strict=True)]
 
     def _score(self, job: _Job, verdict: _Verdict | None) -> Score:
-        """The Score event. Its id is derived from the decision, so that two racing processes score an answer once."""
+        """Build the Score event; its id is derived from the decision, so that racing processes score an answer once."""
         decision_id, ts, _ = job.spooled
         execution, now = job.execution, self._clock()
         digest = hashlib.sha256(f"score {job.earlier} of {decision_id}".encode()).digest()

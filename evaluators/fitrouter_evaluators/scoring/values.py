@@ -75,12 +75,12 @@ class Directions(NamedTuple):
     """float64[values], positive"""
 
     def __call__(self, vectors: Floats) -> Floats:
-        """float64[n, values] of unit vectors float64[n, dim]; NaN for a vector of length 0."""
+        """Score unit vectors float64[n, dim] on each value, float64[n, values]; NaN for a vector of length 0."""
         scores = (np.einsum("nd,dk->nk", vectors, self.weights) - self.centre) / self.scale
         return np.where((vectors == 0.0).all(axis=1, keepdims=True), np.nan, scores)
 
     def rescaled(self, centre: Floats, scale: Floats) -> Directions:
-        """The same directions with scores (s − centre) / scale."""
+        """Return the directions with their scores s replaced by (s − centre) / scale."""
         return Directions(self.weights, self.centre + self.scale * centre, self.scale * scale)
 
 
@@ -113,7 +113,7 @@ def _discriminants(pairs: list[Floats], shrinkage: float) -> Floats:
 
 
 def encode_statements(encoder: Encoder) -> list[Floats]:
-    """float64[pairs, 2, dim] a value: all statements, encoded in one batch.
+    """Encode all statements in one batch; return float64[pairs, 2, dim] for each value.
 
     Raises:
         Exception: whatever the encoder raises.
@@ -149,5 +149,5 @@ def directions(encoder: Encoder) -> Directions:
 
 
 def value_scores(encoder: Encoder, vectors: Floats) -> Floats:
-    """float64[n, 6] of unit vectors float64[n, dim] that the encoder gave; NaN for a vector of length 0."""
+    """Score an encoder's unit vectors float64[n, dim] on the values, float64[n, 6]; NaN for a vector of length 0."""
     return directions(encoder)(vectors)

@@ -17,7 +17,7 @@ from fitrouter.types import Floats
 
 
 class Gaps(NamedTuple):
-    """Summary of the gaps, in reward."""
+    """Summary of the gaps between the feasible oracle's rewards and the users' rewards."""
 
     mean: float
     """Over rounds."""
@@ -57,7 +57,7 @@ def gaps(user: Any, gap: Floats, role: Any) -> Gaps:
 
 
 def benefit(saved: Sequence[float], rounds: Sequence[float]) -> int | None:
-    """Labels of a user after which personalisation pays: the first n with positive isotonic fit of the savings.
+    """Number of labels of a user from which on personalisation pays, by an isotonic fit of the savings; None if never.
 
     Args:
         saved: by number of a user's earlier labels, regret without minus regret with the user's terms.

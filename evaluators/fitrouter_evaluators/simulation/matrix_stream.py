@@ -75,7 +75,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Played(NamedTuple):
-    """Outcome by prompt; arrays of length T."""
+    """Results of a stream, one entry per prompt in the order played, length T."""
 
     chosen: NDArray[np.int64]
     reward: Floats
@@ -87,7 +87,7 @@ class Played(NamedTuple):
 def matrix_of(
     rows: Sequence[MatrixRow], encoder: Encoder, prices: Mapping[str, tuple[float, float]] | None = None
 ) -> Matrix:
-    """The arrays of a matrix.
+    """Convert the rows of a matrix to arrays.
 
     Args:
         rows: of the open format.
@@ -153,7 +153,7 @@ def play(
     *,
     announced: bool = True,
 ) -> Played:
-    """Stream the prompts once in an order, with a new learner.
+    """Stream the prompts once in the given order through a router with a new learner.
 
     Args:
         matrix: the answers.
@@ -211,7 +211,7 @@ def play(
 
 
 def _dearer(cards: Sequence[ModelCard], factors: Floats) -> list[ModelCard]:
-    """The cards with their prices multiplied."""
+    """Multiply the models' prices by factors."""
     return [
         msgspec.structs.replace(card, prices=Prices(input=card.prices.input * f, output=card.prices.output * f))
         for card, f in zip(cards, factors.tolist(), strict=True)
@@ -219,7 +219,7 @@ def _dearer(cards: Sequence[ModelCard], factors: Floats) -> list[ModelCard]:
 
 
 def _tokens(prices: Prices, cost_usd: float, prompt_tokens: int) -> int:
-    """Completion tokens that make an answer cost this much."""
+    """Number of completion tokens that makes an answer cost this much."""
     if prices.output <= 0.0:
         return 0
     return max(round((1e6 * cost_usd - prices.input * prompt_tokens) / prices.output), 0)

@@ -62,7 +62,7 @@ _pool: Pool | None = None
 def open_pool(
     path: Path, *, encoder: str = "static", topics: str = "minilm", scorer: str = "static", limit: int = 0
 ) -> Pool:
-    """The pool of a file with the named encoders; see `load_pool`."""
+    """Open the pool of a file with the named encoders; see `load_pool`."""
     reader = get_encoder(scorer)
     features = ResponseFeatures(reader, scalar=global_scalar(reader))
     return load_pool(path, get_encoder(encoder), features, get_encoder(topics), limit)
@@ -158,7 +158,7 @@ def compare(
 
 
 def _alone(results: Sequence[PoolResult], worst: str) -> dict[str, Any]:
-    """Results of one row."""
+    """Summarise the results of one row over its seeds."""
     histories = [result.monitor for result in results]
     return {
         "regret_by_quarter": np.mean([result.regret for result in results], axis=0).round(1).tolist(),
@@ -181,7 +181,7 @@ def _alone(results: Sequence[PoolResult], worst: str) -> dict[str, Any]:
 
 
 def _still(pool: Pool, world: World, feedback: float, seeds: Sequence[int]) -> tuple[dict[str, Any], Floats]:
-    """Regret of policies that do not learn, and rounds by number of the user's earlier labels, float64[n]."""
+    """Regret of policies that do not learn, and number of rounds by the user's number of earlier labels, float64[n]."""
     found: dict[str, list[float]] = {"best_single": [], "random": [], "feasible_oracle": []}
     users = np.zeros(_COUNTED + 1)
     for seed in seeds:
@@ -196,7 +196,7 @@ def _still(pool: Pool, world: World, feedback: float, seeds: Sequence[int]) -> t
 
 
 def _of_users(by_row: Mapping[str, Sequence[PoolResult]], users: Floats) -> dict[str, Any]:
-    """Gain of the row with users over the row with roles, and its share of the true tastes' gain."""
+    """Gain of the row "ours" over "role" for experienced users, and share of the gain that true tastes would bring."""
     out: dict[str, Any] = {}
     if "ours" in by_row and "role" in by_row:
         ours, role = (np.array([result.by_labels for result in by_row[row]]) for row in ("ours", "role"))

@@ -67,7 +67,7 @@ def attributes(text: str) -> list[float]:
 
 
 def unseen(text: str) -> list[float]:
-    """The attributes of one answer in the order of `UNSEEN`, not yet standardised.
+    """Measure the attributes of one answer in the order of `UNSEEN`, not yet standardised.
 
     Spread of sentence lengths, share of negations, lengths of the first and the last sentence.
     """
@@ -82,7 +82,7 @@ def unseen(text: str) -> list[float]:
 
 
 class Pool(msgspec.Struct, frozen=True):
-    """K models × N prompts."""
+    """Recorded answers of K models to N prompts, with contexts, features and attributes."""
 
     models: tuple[str, ...]
     prompts: tuple[str, ...]
@@ -161,7 +161,7 @@ def _standard(values: Floats) -> Floats:
 
 
 def _explained(h: Floats, values: Floats) -> Floats:
-    """Least-squares prediction of the columns from h."""
+    """Least-squares prediction of the columns of `values` from h."""
     weights, *_ = np.linalg.lstsq(h, values, rcond=None)
     return np.asarray(h @ weights)
 

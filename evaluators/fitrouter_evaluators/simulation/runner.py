@@ -34,14 +34,14 @@ from fitrouter.types import (
 
 
 class Turn(NamedTuple):
-    """A decision that was answered, with all its events so far: what a vote on it is folded with."""
+    """An answered decision with all its events so far, which a vote on it is folded with."""
 
     decision: Decision
     events: tuple[Event, ...]
 
 
 class InProcess:
-    """A router without a gateway.
+    """In-process router, without a gateway.
 
     Args:
         learner: folds the events; without a scorer it must not expect scores.

@@ -58,7 +58,7 @@ class Contender(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def contender(row: str, gamma: float, params: FitParams | None = None) -> Contender:
-    """Make the contender of a row in `ROWS`. All rows know the voter, so that votes are capped alike."""
+    """Make the contender of a row in `ROWS`; all rows know the voter, so that votes are capped alike."""
     base = params or FitParams()
     if row == "label-only":
         # A plain ridge bandit: c_k(x) alone learns (DESIGN §4). h is 1, the level.
@@ -114,7 +114,7 @@ def best_single(play: Play, feedback: float = 0.0) -> int:
 
 
 class _Simulation:
-    """One contender in one play."""
+    """Simulates one contender in one play."""
 
     def __init__(self, pool: Pool, play: Play, who: Contender, rules: Rules) -> None:
         ones = np.ones((*play.h.shape[:2], 1))
@@ -166,7 +166,7 @@ class _Simulation:
         )
 
     def _answer(self, decision: Decision, k: int, n: int, vote: Vote | None) -> None:
-        """Fold the recorded answer and the vote on it."""
+        """Fold the recorded answer to a decision, and the vote on it if there is one."""
         about = {
             "prompt_tokens": int(self.pool.prompt_tokens[n]),
             "completion_tokens": int(self.pool.completion_tokens[k, n]),
@@ -197,7 +197,7 @@ class _Simulation:
 
 
 def _know(fit: Fit, play: Play) -> None:
-    """Put the true tastes into the fit, in reward per attribute: the mean slope of σ times the weights."""
+    """Put the true tastes into the fit, converted from logits to reward by the mean slope of σ."""
     slope = float((play.reward * (1 - play.reward)).mean())
     D = 1 + play.tastes.shape[1]
     sure = np.full(D, 1e-12)

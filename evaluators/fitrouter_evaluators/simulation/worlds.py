@@ -30,7 +30,7 @@ RIDGE = 1.0
 
 
 class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A pinned description. All weights are in logits."""
+    """Pinned description of a simulated world; all weights are in logits."""
 
     name: str
     quality: dict[str, float]
@@ -76,7 +76,7 @@ def load_world(path: Path) -> World:
 
 
 class Mood(NamedTuple):
-    """Rewards of every answer for one sign of the tastes."""
+    """Rewards of every answer, and the feasible oracle's choice, for one sign of the tastes."""
 
     reward: Floats
     """P(label = 1), float64[U, K, N]."""
@@ -85,7 +85,7 @@ class Mood(NamedTuple):
 
 
 class Rounds(NamedTuple):
-    """Rewards of every round."""
+    """Rewards in every round: of each model, of the feasible oracle's model and of the best one."""
 
     reward: Floats
     """P(label = 1) of each model's answer, float64[T, K]."""
@@ -192,7 +192,7 @@ def draw_play(world: World, pool: Pool, seed: int) -> Play:
 
 
 def _about(world: World, pool: Pool) -> Floats:
-    """The attributes that tastes weigh, float64[K, N, D]."""
+    """Attributes of answers that tastes weigh, float64[K, N, D]."""
     if world.kind == "model-offset":
         K, N = len(pool.models), len(pool.prompts)
         return np.broadcast_to(np.eye(K)[:, None, :], (K, N, K))
@@ -206,7 +206,7 @@ def _about(world: World, pool: Pool) -> Floats:
 
 
 def _expected(x: Floats, texts: Floats) -> Floats:
-    """Attributes expected of each model for such prompts, linear in x, float64[K, N, D]."""
+    """Predict each model's attributes for such prompts by ridge regression on x, float64[K, N, D]."""
     solved = np.linalg.solve(x.T @ x + RIDGE * np.eye(x.shape[1]), x.T)
     expected: Floats = np.einsum("nj,kjd->knd", x, np.einsum("jn,knd->kjd", solved, texts))
     return expected

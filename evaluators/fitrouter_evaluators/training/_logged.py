@@ -41,7 +41,7 @@ class LoggedAnswer(NamedTuple):
 
 
 class LabelLog(NamedTuple):
-    """Events of a data set."""
+    """Events of a logged data set, with its unusable rows."""
 
     events: Iterator[Related]
     problems: list[Problem]
@@ -62,7 +62,7 @@ class TextEncoding(NamedTuple):
 
 
 def read_log(data: Path, reading: TextEncoding, scale: tuple[float, float] = (0.0, 1.0)) -> LabelLog:
-    """Open a data set.
+    """Read a logged data set as events.
 
     Args:
         data: a matrix or ratings file (JSONL or Parquet), a folder with the warehouse's tables as Parquet, or a journal
@@ -123,7 +123,7 @@ def _answers(data: Path, scale: tuple[float, float]) -> tuple[list[LoggedAnswer]
 
 
 def _on(cell: Cell, data: Path, scale: tuple[float, float]) -> bool:
-    """Whether a reward is on the scale.
+    """Check that a reward is on the scale; returns True.
 
     Raises:
         ConfigError: it is not.
@@ -137,7 +137,7 @@ def _on(cell: Cell, data: Path, scale: tuple[float, float]) -> bool:
 
 
 def _played(answers: Sequence[LoggedAnswer], reading: TextEncoding) -> Iterator[Related]:
-    """The answers of a file as events."""
+    """Iterate over the events of a file's answers."""
     h: dict[int, bytes] = {}
     texts = {i: (answer.prompt, answer.response) for i, answer in enumerate(answers) if answer.response is not None}
     if reading.h is not None and texts:
@@ -150,7 +150,7 @@ def _played(answers: Sequence[LoggedAnswer], reading: TextEncoding) -> Iterator[
 
 
 def _events(i: int, answer: LoggedAnswer, x: bytes, h: bytes | None, reading: TextEncoding) -> Iterator[Related]:
-    """Execution (if tokens and latency are known), Score and Feedback of one answer."""
+    """Iterate over the events of one answer: Execution (if tokens and latency are known), Score and Feedback."""
     name, ts = f"row{i}", _STEP_S * (i + 1)
     identity = Identity(user=answer.user, role=answer.role)
     earlier: list[Event] = []
@@ -208,7 +208,7 @@ def _journalled(path: Path, encoder: str) -> Iterator[Related]:
 
 
 def _exported(folder: Path, encoder: str) -> Iterator[Related]:
-    """The events behind exported tables."""
+    """Iterate over the events from which exported tables were made."""
     contexts: dict[str, Any] = {}
     """Decision → its context, which the other tables have in older exports only."""
     if (folder / "decisions.parquet").is_file():
@@ -229,7 +229,7 @@ def _table(folder: Path, name: str) -> Iterator[dict[str, Any]]:
 
 
 def _event(table: str, row: dict[str, Any]) -> Execution | Score | Feedback:
-    """A row of a table as the event that it was.
+    """Rebuild the event from which a table's row was made.
 
     Raises:
         ConfigError: a column is missing.

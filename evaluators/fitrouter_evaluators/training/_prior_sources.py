@@ -87,7 +87,7 @@ def _read_file(path: Path) -> list[Pair | Rating]:
 
 
 class _Row(NamedTuple):
-    """One observation: a label along x, Gaussian with noise 1 / weight · base, or logistic with an offset."""
+    """One observation of a label along x: Gaussian with noise base / weight, or logistic with an offset."""
 
     x: Floats
     y: float

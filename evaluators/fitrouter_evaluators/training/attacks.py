@@ -30,7 +30,7 @@ _NOISE = (
 
 
 class Templates(msgspec.Struct, frozen=True, kw_only=True):
-    """Texts of one set of attacks."""
+    """Texts from which one set of attacks is made."""
 
     name: str
     """Seeds its noise."""
@@ -66,7 +66,7 @@ class Attack(NamedTuple):
 
 
 def constants(templates: Templates = TRAIN) -> tuple[str, ...]:
-    """Constant replies, and noise made from a fixed seed."""
+    """Replies that ignore the prompt: the constant ones, and noise made from a fixed seed."""
     return (*templates.constants, *(_noise(f"{templates.name}{i}") for i in range(4)))
 
 
@@ -137,6 +137,6 @@ def _keywords(between: str, times: int) -> Callable[[str, str], str]:
 
 
 def _noise(seed: str) -> str:
-    """Sixty pieces of symbols and syllables, drawn by a hash."""
+    """Make noise of sixty symbols and syllables, which depend on the seed only."""
     drawn = [hashlib.blake2b(f"{seed} {i}".encode(), digest_size=4).digest() for i in range(60)]
     return " ".join(_NOISE[a % len(_NOISE)] + _NOISE[b % len(_NOISE)] * (c % 2) for a, b, c, _ in drawn)

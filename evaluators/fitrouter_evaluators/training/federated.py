@@ -106,13 +106,13 @@ def clipped(vector: Floats, clip: float) -> Floats:
 
 
 def _start_sums(users: Sequence[Observations]) -> Floats:
-    """n, Σy, Σy², Xᵀy and XᵀX of all labels."""
+    """Sums over all labels as one vector: n, Σy, Σy², Xᵀy and XᵀX."""
     X, y = np.vstack([user.X for user in users]), np.concatenate([user.y for user in users])
     return np.concatenate([[len(y), y.sum(), y @ y], X.T @ y, (X.T @ X).ravel()])
 
 
 def _started(total: Floats, D: int, shrinkage: Shrinkage) -> Prior:
-    """The prior from which `fit_prior` starts."""
+    """Compute from summed labels the prior that `fit_prior` would start from."""
     n, mean = max(float(total[0]), 1.0), float(total[1]) / max(float(total[0]), 1.0)
     gram = _semidefinite(total[3 + D :].reshape(D, D))
     psi = np.broadcast_to(np.asarray(shrinkage.psi, dtype=np.float64), D)
@@ -130,7 +130,7 @@ def _packed(sums: Sums) -> Floats:
 
 
 def _unpacked(total: Floats, D: int) -> Sums:
-    """Sums of a vector; what noise or an attack made impossible is moved to what is possible."""
+    """Read sums from a vector; values that noise or an attack made impossible are moved to possible ones."""
     users, residual, labels = (max(float(value), 0.0) for value in total[:3])
     scatter, A = (_semidefinite(part.reshape(D, D)) for part in np.split(total[3 + D :], 2))
     return Sums(users, scatter, A, total[3 : 3 + D].copy(), residual, labels)

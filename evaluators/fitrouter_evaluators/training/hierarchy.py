@@ -57,7 +57,7 @@ class Shrinkage(NamedTuple):
 
 
 class Prior(NamedTuple):
-    """N(mean + Γ v, cov) over float64[D], with the link and, for the Gaussian one, the variance of the noise."""
+    """Prior of tastes, N(mean + Γ v, cov) over float64[D], with the link and, if Gaussian, the noise variance."""
 
     mean: Floats
     cov: Floats
@@ -67,7 +67,7 @@ class Prior(NamedTuple):
     """Γ, float64[D, P]: effect of declared values on the mean."""
 
     def centre(self, declared: Floats | None = None) -> Floats:
-        """Mean taste, float64[D], of a user with declared values float64[P]."""
+        """Mean taste of a user, float64[D], given declared values float64[P]."""
         return self.mean if declared is None or self.gamma is None else self.mean + self.gamma @ declared
 
     def at(self, declared: Floats | None = None) -> Gaussian:
@@ -83,7 +83,7 @@ class Prior(NamedTuple):
 
 
 class _User(NamedTuple):
-    """A user's posterior N(mean, cov), and the likelihood at its mode as precision G and r = G·mode."""
+    """Posterior N(mean, cov) of a user, and their likelihood at its mode as precision G and r = G·mode."""
 
     mean: Floats
     cov: Floats
@@ -206,7 +206,7 @@ def evidence(prior: Prior, users: Sequence[Observations], declared: Floats | Non
 
 
 class _Labels(NamedTuple):
-    """A user's labels with what `Observations` leaves out."""
+    """A user's labels as `Observations`, with the defaults filled in."""
 
     X: Floats
     y: Floats
@@ -216,7 +216,7 @@ class _Labels(NamedTuple):
     noise: float
 
     def log_likelihood(self, m: Floats) -> float:
-        """Σ log p(y | xᵀm), weighted."""
+        """Weighted log likelihood of the labels, Σ log p(y | xᵀm)."""
         a = self.X @ m
         b = a + self.offset
         out = self.y * b - np.logaddexp(0.0, b)

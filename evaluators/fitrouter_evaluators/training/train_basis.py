@@ -41,19 +41,19 @@ class Votes(NamedTuple):
     user: torch.Tensor
 
     def part(self, mask: NDArray[np.bool_]) -> Votes:
-        """The rows of a mask."""
+        """Select the rows of a mask."""
         rows = torch.from_numpy(np.flatnonzero(mask))
         return Votes(self.z[rows], self.y[rows], self.user[rows])
 
 
 class BasisFit(NamedTuple):
-    """Shared direction w float64[p], and people's deviations from it, float64[users, p]."""
+    """Fitted shared direction w float64[p], and each person's deviation from it, float64[users, p]."""
 
     w: torch.Tensor
     deviations: torch.Tensor
 
     def logits(self, votes: Votes) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log odds of pairs by everybody's direction, and by each person's own."""
+        """Log odds of votes by the shared direction only, and by each person's own direction."""
         shared = votes.z @ self.w
         return shared, shared + (votes.z * self.deviations[votes.user]).sum(1)
 
@@ -124,7 +124,7 @@ def _minimise(parameters: list[torch.Tensor], loss: Any) -> None:
 
 
 def directions(found: BasisFit, rank: int) -> torch.Tensor:
-    """float64[k ≤ rank, p] of length 1: w, then the leading directions of the deviations that matter beside it."""
+    """Directions of the basis, float64[k ≤ rank, p] of length 1: w, then leading directions of relevant deviations."""
     _, sizes, right = torch.linalg.svd(found.deviations / len(found.deviations) ** 0.5, full_matrices=False)
     scale = float(found.w.norm()) or 1.0
     kept = right[: rank - 1][sizes[: rank - 1] > _RELEVANT * scale]
@@ -188,7 +188,7 @@ def train_basis(
 
 
 def _whitening(vectors: Floats) -> tuple[Floats, Floats]:
-    """Mean float64[d], and a map float64[p, d] to components of variance 1."""
+    """Mean of the vectors, float64[d], and the map to their whitened principal components, float64[p, d]."""
     mean = vectors.mean(axis=0)
     _, sizes, right = np.linalg.svd(vectors - mean, full_matrices=False)
     p = min(COMPONENTS, max(2, len(vectors) // 4), int((sizes > 1e-6 * sizes[0]).sum()))

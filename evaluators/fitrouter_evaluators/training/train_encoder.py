@@ -76,7 +76,7 @@ def train_static(out: Path, dim: int = 128) -> dict[str, Any]:
 
 
 def _frequencies(vocabulary: Sequence[str]) -> Floats:
-    """Sums to 1, float64[V]: token frequencies in running text, estimated from ranks in the vocabulary.
+    """Estimate token frequencies in running text from ranks in the vocabulary, float64[V], with sum 1.
 
     Tokens that text cannot hold ([unused7], [CLS] …) have frequency 0; [UNK] counts as the most frequent word, so that
     it only matters in texts without other words.
@@ -93,7 +93,7 @@ def _frequencies(vocabulary: Sequence[str]) -> Floats:
 
 
 def _token_vectors(source: Path, tokens: int, batch: int = 2048) -> Floats:
-    """float64[V, 384]: each token encoded as a sentence of its own."""
+    """Encode each token as a sentence of its own, float64[V, 384]."""
     try:
         import torch
         from sentence_transformers import SentenceTransformer
@@ -112,7 +112,7 @@ def _token_vectors(source: Path, tokens: int, batch: int = 2048) -> Floats:
 
 
 def _project(vectors: Floats, frequency: Floats, weights: Floats, dim: int) -> Floats:
-    """Centred and whitened along the principal components of weighted running text, largest first, float64[V, dim]."""
+    """Centre and whiten along the principal components of weighted running text, largest first, float64[V, dim]."""
     share = frequency * weights
     centred = vectors - (share / share.sum()) @ vectors
     moments = frequency * weights**2

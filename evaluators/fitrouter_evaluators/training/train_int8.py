@@ -102,7 +102,7 @@ def _export(source: Path, path: Path) -> int:
 
 
 def _quantise(work: Path) -> None:
-    """float.onnx → encoder.onnx."""
+    """Quantise float.onnx to int8 and write encoder.onnx."""
     quantization: Any = importlib.import_module("onnxruntime.quantization")
     inference: Any = importlib.import_module("onnxruntime.quantization.shape_inference")
     inference.quant_pre_process(str(work / "float.onnx"), str(work / "clean.onnx"), skip_symbolic_shape=True)

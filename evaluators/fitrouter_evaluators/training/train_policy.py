@@ -90,7 +90,7 @@ def train_policy(
 
 
 def _parts(config: Config, responses: bool) -> tuple[TextEncoding, Learner]:
-    """Readers of prompts and answers, and a learner with fixed tastes."""
+    """Build what reads prompts and answers, and a learner with fixed tastes."""
     encoder = get_encoder(config.encoder)
     prices = {model.name: model.prices for model in config.models}
     features: ResponseFeatures | None = None
@@ -130,7 +130,7 @@ def _request(prompt: str) -> Request:
 
 
 def _frozen(config: Config, features: ResponseFeatures | None) -> TastePrior:
-    """The initial tastes with zero variance."""
+    """Initial tastes as a prior with zero variance, so that they stay fixed."""
     name, D = config.scorer.prior, features.dim if features else 1
     mean = Tastes(D, FitParams().tastes).population.mean
     if features is not None and name != "none":
@@ -140,7 +140,7 @@ def _frozen(config: Config, features: ResponseFeatures | None) -> TastePrior:
 
 
 def _fold(learner: Learner, log: LabelLog) -> dict[str, Counter[str]]:
-    """Fold the log; returns the observations of each block of each model."""
+    """Fold the log into the learner; return the number of observations of each block of each model."""
     seen: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for seq, (event, related) in enumerate(log.events, start=1):
         if isinstance(event, Execution | Score) and event.served_by:
@@ -165,7 +165,7 @@ def _fold(learner: Learner, log: LabelLog) -> dict[str, Counter[str]]:
 
 
 def _model(arms: Arms, k: int, width: int, seen: Counter[str], trust: float) -> ModelPrior:
-    """Posteriors of a model, each discounted to at most `trust` observations; of the correction that of one width."""
+    """Build a model's prior from its posteriors, discounted to `trust` observations; the correction's at one width."""
     blocks, worth = {}, {}
     for block in BLOCKS:
         if not seen[block]:

@@ -56,7 +56,7 @@ _ROUNDS = 50
 
 
 class _Likelihood(NamedTuple):
-    """Marginal likelihood of a source in its w_0: a Gaussian with precision A and A·mode = b."""
+    """Marginal likelihood of a source's w_0, a Gaussian with precision A and A·mode = b."""
 
     A: Floats
     b: Floats
@@ -64,7 +64,7 @@ class _Likelihood(NamedTuple):
 
 
 class _Population(NamedTuple):
-    """N(mean, diag(variance)) of w_0."""
+    """Distribution N(mean, diag(variance)) of w_0 over sources."""
 
     mean: Floats
     variance: Floats
@@ -145,7 +145,7 @@ def write_federated(federation: Federation, out: Path, features: ResponseFeature
 
 
 def _worth(setting: _Setting, gains: Sequence[float]) -> tuple[bool, float, float]:
-    """Sort key of settings, the best last."""
+    """Sort key of settings, which puts the best last."""
     least = min(gains, default=0.0)
     useful = least > -_COST
     return useful, setting.guard if useful else 0.0, least
@@ -172,7 +172,7 @@ def _likelihood(source: PriorSource, D: int) -> _Likelihood:
 
 
 def source_shrinkage(D: int) -> Shrinkage:
-    """Hyperprior within a source."""
+    """Hyperprior for fits within a source, with D features."""
     vary = np.full(D, 0.02 / max(D - 1, 1))
     vary[0] = 0.005
     ridge = np.full(D, 100.0)
@@ -184,13 +184,13 @@ def source_shrinkage(D: int) -> Shrinkage:
 
 
 def _plain(D: int) -> _Population:
-    """The uninformed prior of an installation, on the scale of these sets."""
+    """Uninformed prior of an installation, on the scale of these data sets."""
     population = Tastes(D, TasteParams(population_intercept=LEVEL_VARIANCE)).population
     return _Population(population.mean.copy(), np.diag(population.cov).copy())
 
 
 def _between(likelihoods: Sequence[_Likelihood], start: _Population, pseudo: float) -> _Population:
-    """EM over sources, shrunk towards `start` by pseudo-sources; levels are fixed."""
+    """Fit the population between sources by EM, shrunk towards `start` by pseudo-sources; levels are fixed."""
     mean, variance = start
     for _ in range(_ROUNDS):
         covs = [np.linalg.inv(found.A + np.diag(1.0 / variance)) for found in likelihoods]
@@ -205,7 +205,7 @@ def _between(likelihoods: Sequence[_Likelihood], start: _Population, pseudo: flo
 
 
 def _put_together(likelihoods: Sequence[_Likelihood], guarded: Floats, setting: _Setting) -> Prior:
-    """w_0 of a new installation: the population between sources, updated with the guards."""
+    """Build the prior of w_0 for a new installation: the population between sources, updated with the guards."""
     start = _plain(len(likelihoods[0].b))
     start.variance[_G] = setting.scalar_sd**2
     population = _between(likelihoods, start, setting.pseudo_sources)
@@ -218,7 +218,7 @@ def _put_together(likelihoods: Sequence[_Likelihood], guarded: Floats, setting: 
 
 
 def _guards(sources: Sequence[PriorSource], features: ResponseFeatures) -> Floats:
-    """Feature differences of guards, in the units of a pair, float64[n, D]."""
+    """Feature differences of the guards, in the units of a pair, float64[n, D]."""
     rng = np.random.default_rng(2026)
     picked = []
     for source in sources:
@@ -241,7 +241,7 @@ def _left_out(likelihoods: Sequence[_Likelihood], guarded: Floats, setting: _Set
 
 
 def _evidence(found: _Likelihood, prior: Prior) -> float:
-    """Log ∫ exp(−½ wᵀA w + bᵀw) N(w) dw."""
+    """Log evidence of a source under a prior, log ∫ exp(−½ wᵀA w + bᵀw) N(w) dw."""
     precision = np.linalg.inv(prior.cov)
     r = found.b + precision @ prior.mean
     value = r @ np.linalg.solve(found.A + precision, r) - prior.mean @ precision @ prior.mean
@@ -252,7 +252,7 @@ def _evidence(found: _Likelihood, prior: Prior) -> float:
 
 
 def _strongest(prior: Prior, names: Sequence[str]) -> dict[str, list[float]]:
-    """The ten features with the largest means: [mean, sd]."""
+    """Mean and sd of the ten features with the largest absolute means, by name."""
     sd = np.sqrt(np.diag(prior.cov))
     found: dict[str, list[float]] = {}
     for i in np.argsort(-np.abs(prior.mean[1:]))[:10] + 1:

@@ -49,7 +49,7 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Verified(NamedTuple):
-    """A certificate that was verified."""
+    """A certificate whose signature and figures were verified, with the key that signed it."""
 
     certificate: Certificate
     key: str
@@ -64,7 +64,7 @@ async def certified(
     method: Method | None = None,
     anchors: Mapping[str, float] | None = None,
 ) -> Rows:
-    """The rows of a person.
+    """Collect the rows of a person that a certificate is computed from.
 
     Args:
         router: started, or `Router.offline`.
@@ -99,7 +99,7 @@ async def certified(
 def issued(
     rows: Rows, identity: Identity, key: Ed25519PrivateKey, *, ts: float, method: Method | None = None
 ) -> tuple[bytes, bytes]:
-    """A signed certificate, and its rows, as the bytes of two files."""
+    """Compute and sign a certificate of rows; return the bytes of its file and of the file of its rows."""
     payload, method = rows.encoded(), method or Method()
     document = Certificate(
         user=identity.user or "",
@@ -113,7 +113,7 @@ def issued(
 
 
 def layout(document: Mapping[str, Any]) -> bytes:
-    """The one way to write a document, so that no byte of a certificate can be changed unnoticed."""
+    """Serialise a document canonically, so that no byte of a certificate can be changed unnoticed."""
     return msgspec.json.format(msgspec.json.encode(document, order="deterministic"), indent=1) + b"\n"
 
 

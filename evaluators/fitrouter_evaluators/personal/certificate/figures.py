@@ -28,7 +28,7 @@ LEAST = 5
 
 
 class Method(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The estimator and its options."""
+    """Estimator of a certificate's figures, with its options."""
 
     estimator: str = "dr"
     """A name in `replay.estimators.ESTIMATORS`."""
@@ -38,7 +38,7 @@ class Method(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Intervals and sequences each miss with at most this probability."""
 
     def build(self) -> Estimator:
-        """The estimator.
+        """Build the estimator.
 
         Raises:
             ConfigError: there is none of this name, or the options do not suit it.
@@ -110,7 +110,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def figures(rows: Rows, method: Method) -> Figures:
-    """The figures of rows.
+    """Compute the figures of a certificate from its rows.
 
     Raises:
         ConfigError: the method is none.

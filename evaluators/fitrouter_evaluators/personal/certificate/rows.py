@@ -49,7 +49,7 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="row", tag="models"):
-    """The models whose ratings are drawn, and the population's first of them."""
+    """Names of the compared models in the order of the drawn ratings, and the population's first among them."""
 
     names: tuple[str, ...]
     population_first: str
@@ -77,7 +77,7 @@ class Rows(NamedTuple):
     anchors: tuple[Anchor, ...] = ()
 
     def encoded(self) -> bytes:
-        """JSON lines."""
+        """Encode the rows as JSON lines."""
         return b"".join(msgspec.json.encode(each) + b"\n" for each in self._all())
 
     def _all(self) -> Iterable[Decided | Compared | Draw | Anchor]:
@@ -85,7 +85,7 @@ class Rows(NamedTuple):
 
     @classmethod
     def decoded(cls, payload: bytes) -> Rows:
-        """Rows from JSON lines.
+        """Decode and check rows from JSON lines.
 
         Raises:
             InvalidRequest: a line is not a row of a certificate, or contradicts itself.
@@ -187,7 +187,7 @@ class _Result(msgspec.Struct):
 
 
 def anchor_scores(payload: bytes) -> dict[str, float]:
-    """Model → equated anchor score, from JSON lines with `model` and `anchor`; lines without `anchor` are skipped.
+    """Read model → equated anchor score from JSON lines of a suite's results; lines without `anchor` are skipped.
 
     Raises:
         InvalidRequest: a line is not such a row, or a model has two scores.

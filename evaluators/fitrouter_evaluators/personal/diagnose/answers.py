@@ -64,7 +64,7 @@ class Use(NamedTuple):
 
 
 class AnswerReader:
-    """Reads answers. Thread-safe.
+    """Reads from answers how they use personal attributes. Thread-safe.
 
     Args:
         encoder: of words.
@@ -74,7 +74,7 @@ class AnswerReader:
         self._encoder = encoder
 
     def use(self, attribute: Attribute, prompt: str, answer: str) -> Use:
-        """An answer's use of a personal attribute."""
+        """Classify an answer's use of a personal attribute."""
         if attribute.kind == STYLE_KIND:
             return Use(False, self._styled(attribute, answer), False)
         clauses = _CLAUSE.findall(answer)

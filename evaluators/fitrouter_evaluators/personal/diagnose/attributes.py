@@ -42,7 +42,7 @@ class Attribute(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Retraction(NamedTuple):
-    """Words of what holds no more, or never did, and its kind; all attributes of the kind if there are no words."""
+    """A retracted attribute: the words and kind of what no longer holds; without words, all attributes of the kind."""
 
     words: tuple[str, ...]
     kind: str
@@ -155,7 +155,7 @@ _ABOUT_ANSWERS = re.compile(
 
 
 class Reader:
-    """Reads messages. Thread-safe.
+    """Reads stated attributes from messages. Thread-safe.
 
     Args:
         encoder: of sentences and words.
@@ -170,7 +170,7 @@ class Reader:
         self._declared = DeclaredValues(encoder)
 
     def read(self, message: str) -> StatedAttributes:
-        """Attributes that a message states or retracts of its author."""
+        """Find the attributes that a message states or retracts of its author."""
         quoted = [match.group() for match in _CODE.finditer(message)]
         attributes: list[Attribute] = []
         retracted: list[Retraction] = []
@@ -202,7 +202,7 @@ class Reader:
         )
 
     def _after(self, part: str, retracted: list[Retraction]) -> str:
-        """The statement left after a retraction, if any."""
+        """Record the retraction in `part`; return the statement that still holds after it, empty if none."""
         if once := _ONCE.search(part):
             now = once["now"]
             moved = "moved" in part
@@ -219,12 +219,12 @@ class Reader:
         return Retraction(content(text), self.kind(text))
 
     def kind(self, text: str) -> str:
-        """The kind of attribute that a text in the first person states; `NONE` for none."""
+        """Classify the kind of attribute that a first-person text states; `NONE` if it states none."""
         outputs = self._kinds([text])[0]
         return NONE if outputs.max() < _LASTING else self._kinds.names[int(outputs.argmax())]
 
     def _stated(self, part: str, whole: str, text: str = "") -> list[Attribute]:
-        """The attribute of a part of a sentence; `text` is how it was put, if not so."""
+        """Read the attribute stated in `part` of the sentence `whole`; `text` is the original wording if it differs."""
         words = content(part) or content(whole)
         if _ABOUT_ANSWERS.search(part):
             taste = self._declared.read(part)
@@ -269,7 +269,7 @@ class Memory:
         """Words of all messages."""
 
     def add(self, message: str, said: StatedAttributes) -> None:
-        """Take a message into account."""
+        """Update the memory with the attributes stated and retracted in a message."""
         for words, kind in said.retracted:
             of_kind = [each for each in self.standing if each.kind == kind]
             gone = [each for each in self.standing if _alike(self._encoder, words, each.words)]
@@ -294,13 +294,13 @@ def _alike(encoder: Encoder, one: Sequence[str], other: Sequence[str]) -> bool:
 
 
 def cosines(encoder: Encoder, one: Sequence[str], other: Sequence[str]) -> Floats:
-    """float64[len(one), len(other)] of words."""
+    """Cosine similarities of two lists of words, float64[len(one), len(other)]."""
     found: Floats = encoder.encode(list(one)) @ encoder.encode(list(other)).T
     return found
 
 
 def normal(sentence: str) -> str:
-    """Lower case, without contractions."""
+    """Lower-case a sentence and normalise its spaces and contractions."""
     text = " ".join(sentence.lower().split())
     for pattern, by in _FORMS:
         text = pattern.sub(by, text)

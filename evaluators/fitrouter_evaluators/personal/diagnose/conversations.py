@@ -21,7 +21,7 @@ class Conversation(msgspec.Struct, frozen=True):
     """What a human found wrong with the last answer, of `FAILURES`; empty for nothing, None if nobody looked."""
 
     def turns(self) -> list[tuple[str, str]]:
-        """(user text, answer) of each turn; an answer is empty if there was none."""
+        """Turns as (user text, answer); an answer is empty if there was none."""
         found: list[tuple[str, str]] = []
         for message in self.messages:
             text, role = text_of(message), message.get("role")
@@ -34,7 +34,7 @@ class Conversation(msgspec.Struct, frozen=True):
 
 
 def text_of(message: Mapping[str, Any]) -> str:
-    """The text of a message, whose content is a string or a list of parts."""
+    """Extract the text of a message, whose content is a string or a list of parts."""
     content = message.get("content")
     if isinstance(content, str):
         return content

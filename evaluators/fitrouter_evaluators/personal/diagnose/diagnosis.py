@@ -64,7 +64,7 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
-    """Agreement with human marks of last answers."""
+    """Agreement of the diagnosis with human marks of the last answers."""
 
     answers: int
     agree: Rate
@@ -92,7 +92,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagnostician:
-    """Diagnoses histories. Thread-safe.
+    """Diagnoses recorded histories. Thread-safe.
 
     Args:
         encoder: of words, prompts and statements; constants were chosen with `static`.
@@ -169,7 +169,7 @@ class Diagnostician:
         )
 
     def judged(self, memory: Memory, prompt: str, answer: str) -> list[tuple[str, str, bool]]:
-        """(failure, attribute, whether it happened) of every case in which it could have happened."""
+        """List the failures that an answer could have: (failure, attribute, whether it happened)."""
         cases = [("invented", "", self.answers.invented(memory, prompt, answer))]
         outward = _OUTWARD.search(prompt) is not None
         for attribute, relevant in zip(memory.standing, self.relevant(memory.standing, prompt), strict=True):
@@ -185,7 +185,7 @@ class Diagnostician:
 
 
 def rate(failures: int, cases: int) -> Rate:
-    """A rate with its Wilson interval.
+    """Failure rate with its Wilson interval.
 
     >>> found = rate(0, 10)
     >>> found.rate, found.low, round(found.high, 3)

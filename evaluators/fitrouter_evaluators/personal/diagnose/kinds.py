@@ -50,7 +50,7 @@ class AttributeKind(msgspec.Struct, frozen=True):
 
 
 class Kinds(msgspec.Struct, frozen=True):
-    """The corpus."""
+    """Corpus of attribute kinds, with prompts of each domain."""
 
     kinds: dict[str, AttributeKind]
     none: tuple[str, ...]
@@ -61,18 +61,18 @@ class Kinds(msgspec.Struct, frozen=True):
 
 @functools.cache
 def corpus() -> Kinds:
-    """The corpus of `kinds.json`."""
+    """Load the corpus of `kinds.json`."""
     payload = (resources.files("fitrouter_evaluators.personal.diagnose") / "kinds.json").read_bytes()
     return msgspec.json.decode(payload, type=Kinds)
 
 
 def content(text: str) -> tuple[str, ...]:
-    """Different words with content of their own, in order, lower case."""
+    """Distinct content words of a text in order, in lower case."""
     return tuple(dict.fromkeys(w for w in WORD.findall(text.lower()) if w not in _COMMON and len(w) > 1))
 
 
 def same(one: Iterable[str], other: Iterable[str]) -> set[str]:
-    """The words of the first whose stem is that of a word of the second."""
+    """Words of the first collection that share a stem with a word of the second."""
     known = {_stem(word) for word in other}
     return {word for word in one if _stem(word) in known}
 
@@ -84,7 +84,7 @@ def _stem(word: str) -> str:
 
 
 class Classifier:
-    """Kernel ridge regression on the classes of texts.
+    """Classifies texts by kernel ridge regression.
 
     Args:
         encoder: of the texts.
@@ -104,7 +104,7 @@ class Classifier:
         self._weights = np.linalg.solve(kernel + _RIDGE * np.eye(len(texts)), target - self._mean)
 
     def __call__(self, texts: Sequence[str]) -> Floats:
-        """About 1 for the class of a text and 0 for others, float64[n, classes]."""
+        """Score texts for each class, float64[n, classes]: about 1 for the class of a text and 0 for others."""
         lower = [text.lower() for text in texts]
         found: Floats = self._mean + self._pieces.kernel(self._encoder.encode(lower), lower) @ self._weights
         return found

@@ -127,7 +127,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def approve(profile: Profile, ts: float) -> Profile:
-    """The document with its person's approval at a time, in seconds since the epoch."""
+    """Return the document with its person's approval at a time, in seconds since the epoch."""
     return msgspec.structs.replace(profile, approved=Approval(ts, digest_of(profile)))
 
 
@@ -150,7 +150,7 @@ def differences(declared: Mapping[str, float], learnt: Mapping[str, Learnt]) -> 
 
 
 def values_of(profile: Profile, moved: Mapping[str, float] | None = None) -> dict[str, float]:
-    """Declared values equivalent to a profile: stated values, else learnt ones.
+    """Declared values equivalent to a profile: the stated value of a dimension, else one derived from learnt taste.
 
     Args:
         profile: the document.
@@ -167,7 +167,7 @@ def values_of(profile: Profile, moved: Mapping[str, float] | None = None) -> dic
 
 
 def merged(profiles: Sequence[Profile]) -> Profile:
-    """One profile of several of the same person: later words and marks win, learnt deviations by their precision.
+    """Merge several profiles of one person: later words and marks win, learnt deviations are weighted by precision.
 
     It has no approval: its person has not read it.
     """
@@ -191,12 +191,12 @@ def merged(profiles: Sequence[Profile]) -> Profile:
 
 
 def joined(parts: Sequence[Sequence[T]]) -> tuple[T, ...]:
-    """All different items in order."""
+    """Concatenate sequences without duplicates, in order."""
     return tuple(dict.fromkeys(item for part in parts for item in part))
 
 
 def marked(known: Sequence[Example], added: Sequence[Example]) -> tuple[Example, ...]:
-    """Examples with others added, of which a later mark of the same answer replaces the earlier; the latest 64."""
+    """Add examples to known ones: a later mark of the same answer replaces the earlier, and the latest 64 are kept."""
     found = list(known)
     for each in added:
         found = [*(one for one in found if not one.same(each)), each]
@@ -204,7 +204,7 @@ def marked(known: Sequence[Example], added: Sequence[Example]) -> tuple[Example,
 
 
 def parsed(value: object) -> Profile:
-    """The profile in a JSON value.
+    """Parse and check a profile from a JSON value.
 
     Raises:
         InvalidRequest: it does not fit the schema (docs/profile.schema.json), or was changed after its approval.

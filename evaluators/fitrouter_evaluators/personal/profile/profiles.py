@@ -60,7 +60,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Kept(NamedTuple):
-    """Stored form of a person's profile."""
+    """A person's stored profile, decrypted."""
 
     who: Identity
     values: dict[str, float]
@@ -81,7 +81,7 @@ class Profiles:
         self._changing = asyncio.Lock()
 
     async def show(self, identity: Identity, *, contents: bool = False) -> Profile:
-        """The profile of a user; empty for an unknown one.
+        """Return the profile of a user; empty for an unknown one.
 
         Args:
             identity: tenant and user.
@@ -102,7 +102,7 @@ class Profiles:
         return msgspec.structs.replace(found, examples=tuple(examples), comments=tuple(comments))
 
     async def _with_texts(self, example: Example, tenant: str) -> Example:
-        """The example with the texts of its logged answer, where they are kept."""
+        """Add the texts of an example's logged answer, where contents are kept."""
         content = None
         if example.decision and self.router.keeps_contents:
             with contextlib.suppress(UnknownDecision):
@@ -147,7 +147,7 @@ class Profiles:
         )
 
     def _given(self, who: Identity) -> dict[str, Given]:
-        """Standing feedback by kind, as far as the warehouse has it."""
+        """Summarise the feedback that stands by kind, as far as the warehouse has it."""
         warehouse = self.router.warehouse
         if warehouse is None or who.user is None:
             return {}
@@ -167,7 +167,7 @@ class Profiles:
         priorities: Mapping[str, float] | None = None,
         examples: Sequence[Mark] = (),
     ) -> Declared:
-        """Declare a user's values and statements. None keeps the present ones.
+        """Declare a user's values and statements; arguments that are None leave the present ones unchanged.
 
         Args:
             identity: tenant and user.
@@ -205,7 +205,7 @@ class Profiles:
             return await self._declare(identity, kept.who, parsed(document), words_now)
 
     async def take(self, identity: Identity, profile: Profile) -> Declared:
-        """Import a profile: it replaces what the user declared here. Features unknown here are left out.
+        """Import a profile, which replaces what the user declared here. Features unknown here are left out.
 
         Raises:
             InvalidRequest: no user, or no scorer.
@@ -217,7 +217,7 @@ class Profiles:
             return await self._declare(who, known.who, profile, profile.topics)
 
     async def _declare(self, identity: Identity, who: Identity, profile: Profile, words: Sequence[str]) -> Declared:
-        """Declare a profile; its statements on topics are among `words`."""
+        """Store a whole profile as declared; `words` include its statements on topics."""
         goals = await self.router.understand({}, profile.goals) if profile.goals else Declared({})
         common = (await asyncio.to_thread(self.router.published, identity.tenant)).mean
         examples = [await self._read_example(identity, who, each) for each in profile.examples]
@@ -241,7 +241,7 @@ class Profiles:
         return msgspec.structs.replace(found, not_understood=unread, reasons={**found.reasons, **goals.reasons})
 
     async def _read_example(self, identity: Identity, who: Identity, example: Example) -> Example:
-        """The example with the features of its text, and without the decision of anybody else's answer."""
+        """Add the features of an example's text, and drop the decision if it is another user's or unknown."""
         if example.decision:
             try:
                 await self._own(identity, who, example.decision)
@@ -253,13 +253,13 @@ class Profiles:
         return msgspec.structs.replace(example, features=self._named(row))
 
     def _kept_example(self, example: Example) -> Example:
-        """The example as it is kept: texts of logged answers are in the content store, or nowhere."""
+        """Drop the texts from an example whose answer was logged, or if contents are not kept."""
         if self.router.keeps_contents and not example.decision:
             return example
         return msgspec.structs.replace(example, prompt="", text="")
 
     async def _marked(self, identity: Identity, kept: _Kept, marks: Sequence[Mark]) -> tuple[Example, ...]:
-        """The marked examples after further marks."""
+        """Apply marks to the examples kept; a mark whose `good` is None removes its example."""
         found = kept.stated.examples
         for mark in marks:
             found = marked(found, [await self._example(identity, kept.who, mark)])
@@ -267,7 +267,7 @@ class Profiles:
         return found
 
     async def _example(self, identity: Identity, who: Identity, mark: Mark) -> Example:
-        """The example that a mark makes, with the features of its answer."""
+        """Build the example for a mark, with the features of its answer."""
         if bool(mark.decision_id) is bool(mark.text):
             raise InvalidRequest("examples: give either the decision_id of an answer, or its text")
         if not mark.decision_id:
@@ -283,13 +283,13 @@ class Profiles:
         return Example(good=bool(mark.good), features=self._named(row), decision=decision)
 
     async def _own(self, identity: Identity, who: Identity, decision: str) -> list[Event]:
-        """The events of a person's own decision."""
+        """Events of a decision; raises NotAuthorized if it was made for another user."""
         events = await self.router.events(decision, identity.tenant)
         if not isinstance(events[0], Decision) or events[0].identity.user != who.user:
             raise NotAuthorized(f"examples: decision {decision!r} was made for another user")
         return events
 
     def _named(self, row: Floats) -> dict[str, float]:
-        """Named features, rounded so that the same answer has the same ones."""
+        """Features by name, clipped and rounded so that the same answer always gives the same values."""
         columns: Iterable[tuple[str, float]] = zip(self.router.features, np.nan_to_num(row).tolist(), strict=True)
         return {name: round(min(max(value, -10.0), 10.0), 3) for name, value in columns if name in FEATURES and value}

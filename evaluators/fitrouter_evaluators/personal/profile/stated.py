@@ -23,7 +23,7 @@ _LEAST = 0.01
 
 
 class Stated(msgspec.Struct, frozen=True, kw_only=True):
-    """Encrypted part of a profile, under its person's key."""
+    """Statements of a profile that are stored encrypted under the person's key."""
 
     role: str | None = None
     """In which goals and priorities were stated."""
@@ -37,7 +37,7 @@ class Stated(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def more(self) -> bool:
-        """Whether there is anything but values."""
+        """Whether anything but values was stated."""
         return bool(self.role or self.goals or self.priorities or self.examples or self.comments)
 
 
@@ -48,7 +48,7 @@ def declared(
     names: Sequence[str],
     common: Floats,
 ) -> dict[str, float]:
-    """Declared values in [−1, 1] after priorities and examples.
+    """Combine stated values, priorities and examples into declared values in [−1, 1].
 
     Args:
         values: what was said, or read from goals.

@@ -37,7 +37,7 @@ _WORDED = {name for name in FEATURES if name != "g" and not name.startswith("too
 
 
 class Written(msgspec.Struct):
-    """A contrast pair as a model writes it."""
+    """A contrast pair in the form in which a model replies."""
 
     follows: str
     breaks: str
@@ -53,7 +53,7 @@ _FORM = {"type": "json_schema", "json_schema": {"name": "pair", "strict": True, 
 
 
 class Generator:
-    """Generates suites.
+    """Generates personal test suites.
 
     Args:
         router: started, or `Router.offline`.
@@ -71,7 +71,7 @@ class Generator:
         recorded: Recorded | None = None,
         pairs: int = PAIRS,
     ) -> Suite:
-        """A suite without pairs that a model writes.
+        """Generate a suite; its pairs come from templates and recorded answers, none from a model.
 
         Args:
             identity: a user, or a role of five people or more.
@@ -120,7 +120,7 @@ class Generator:
 
 
 def _prompts(rubric: dict[str, float], tasks: Iterable[str], given: Iterable[str]) -> list[Prompt]:
-    """Base, anchors, the person's own tasks, given prompts, and probes of the rubric; each text once."""
+    """Collect the prompts: base, anchors, own tasks, given prompts and probes of the rubric, each text once."""
     probes = [(text, name) for name in rubric for text in MATERIAL.probes.get(name, ())]
     sources = [
         *((text, "base") for text in KNOWN),
@@ -137,13 +137,13 @@ def _prompts(rubric: dict[str, float], tasks: Iterable[str], given: Iterable[str
 
 
 def with_pairs(suite: Suite, candidates: Sequence[Pair], most: int) -> Suite:
-    """The suite with the largest fair choice of candidates as its pairs."""
+    """Return the suite with the largest fair choice of the candidates as its pairs."""
     chosen = fair(candidates, most)
     return msgspec.structs.replace(suite, pairs=chosen, surface=surface_accuracy(chosen))
 
 
 async def written(suite: Suite, judge: PairJudge, most: int) -> list[Pair]:
-    """Pairs that the judge's model writes, and that it and our own measures accept.
+    """Have the judge's model write pairs, and return those that the judge and our own measures accept.
 
     A pair is accepted if its answers have the same length and differ in the dimension as measured, and if the judge, in
     both orders, finds that one suits the person better and neither is more useful.

@@ -77,7 +77,7 @@ class Trust(NamedTuple):
     differed: float = 4.2
 
     def after(self, agree: Sequence[bool]) -> Trust:
-        """With further marks of the person: whether judge and person named the same answer."""
+        """Trust after further comparisons: whether judge and person named the same answer."""
         return Trust(self.agreed + sum(agree), self.differed + len(agree) - sum(agree))
 
     @property
@@ -87,7 +87,7 @@ class Trust(NamedTuple):
 
 
 class PairJudge:
-    """Judges pairs.
+    """Judges which of two answers suits a person better.
 
     Args:
         models: asks the judge.
@@ -130,14 +130,14 @@ class PairJudge:
         return Verdict(0, "order") if value is None else Verdict(value)
 
     async def _raw(self, dimension: str, prompt: str, first: str, second: str) -> int | None:
-        """The verdict of both orders; None if they contradict each other or one of them is missing."""
+        """Verdict on both orders of the answers; None if the two contradict each other or one is missing."""
         one, other = await asyncio.gather(
             self._said(dimension, prompt, first, second), self._said(dimension, prompt, second, first)
         )
         return None if one is None or other is None or one != -other else one
 
     async def _said(self, dimension: str, prompt: str, a: str, b: str) -> int | None:
-        """1 for A, −1 for B."""
+        """Ask the judge about one order: 1 for A, −1 for B, 0 for the same; None without a usable reply."""
         reply = await self.models.ask(
             self.model, self.messages(dimension, prompt, a, b), _TOKENS, response_format=_FORM
         )
@@ -151,7 +151,7 @@ class PairJudge:
         return {"A": 1, "B": -1, "same": 0}[said]
 
     def messages(self, dimension: str, prompt: str, a: str, b: str) -> list[dict[str, Any]]:
-        """The question, with fences that depend on all of it."""
+        """Build the messages that ask for a verdict; the texts stand between fences made of their own digest."""
         fence = f"={hashlib.sha256(repr((prompt, a, b)).encode('utf-8', 'replace')).hexdigest()[:20]}="
         asked = _GENERAL_WORDS.get(dimension) or in_words(self.suite.rubric, self.suite.statements)
         parts = "\n".join(
@@ -175,7 +175,7 @@ _GENERAL_WORDS: dict[str, str] = dict(
 
 
 def in_words(rubric: Mapping[str, float], statements: Sequence[str] = ()) -> str:
-    """A rubric as a question to a judge."""
+    """Phrase a rubric as a question to a judge."""
     wants = [FEATURES[name][0 if value > 0 else 1] for name, value in rubric.items() if name in FEATURES and value]
     said = "".join(f' They said: "{each}".' for each in statements)
     return (
@@ -185,15 +185,15 @@ def in_words(rubric: Mapping[str, float], statements: Sequence[str] = ()) -> str
 
 
 def padded(text: str, step: float) -> str:
-    """A text made longer by empty words, by `step` in log length."""
+    """Lengthen a text with filler words, by `step` in log length."""
     return longer(text, max(round(len(text) * (math.exp(step) - 1.0)), 1))
 
 
 def longer(text: str, more: int) -> str:
-    """A text made longer by empty words, by so many characters."""
+    """Lengthen a text with filler words, by `more` characters."""
     return f"{text} {(_PADDING * (more // len(_PADDING) + 1))[:more]}"
 
 
 def agreements(verdicts: Sequence[int], marks: Sequence[int]) -> list[bool]:
-    """Whether judge and person named the same answer, where the person named one."""
+    """Compare verdicts with a person's marks, where the person named one: True if both named the same answer."""
     return [bool(v == m) for v, m in zip(verdicts, marks, strict=True) if m]

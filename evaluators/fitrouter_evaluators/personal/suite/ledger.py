@@ -19,7 +19,7 @@ from fitrouter.errors import StoreError
 
 
 class LedgerAnswer(NamedTuple):
-    """An answer of the ledger."""
+    """A kept answer to a paid call, with its cost."""
 
     text: str
     usd: float | None
@@ -65,14 +65,14 @@ class Ledger:
         self._db.close()
 
     def known(self, model: str, request: Any) -> LedgerAnswer | None:
-        """The answer to a request, if it is there."""
+        """Return the kept answer to a request, if there is one."""
         found = self._db.execute(
             "SELECT text, usd FROM calls WHERE key = ? AND text IS NOT NULL", (key_of(model, request),)
         ).fetchone()
         return None if found is None else LedgerAnswer(*found)
 
     async def ask(self, model: str, request: Any, call: Callable[[], Awaitable[LedgerAnswer]]) -> LedgerAnswer | None:
-        """The answer to a request: the kept one, else that of a call; None if it was lost in a crash.
+        """Return the kept answer to a request, else pay for a call and keep its answer; None if it was lost in a crash.
 
         A call that fails is taken out of the ledger; one that is cancelled stays as one in progress.
         """

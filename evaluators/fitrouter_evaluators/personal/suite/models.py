@@ -21,7 +21,7 @@ TOKENS = 1000
 
 
 class Models:
-    """The models of a suite.
+    """Asks the models of a suite, within a budget.
 
     Args:
         cards: of the models that may be asked, by name.
@@ -58,7 +58,7 @@ class Models:
         return self.cards[model]
 
     def cost(self, model: str, messages: Sequence[dict[str, Any]], tokens: int = TOKENS) -> float:
-        """Most USD that a call costs; 0 for an answer that is there or of a model without a price."""
+        """Largest possible cost of a call in USD; 0 if its answer is already known or the model has no price."""
         card = self.card(model)
         if self.ledger.known(model, _request(messages, tokens)) is not None:
             return 0.0
@@ -69,7 +69,7 @@ class Models:
     async def ask(
         self, model: str, messages: Sequence[dict[str, Any]], tokens: int = TOKENS, **params: Any
     ) -> str | None:
-        """The text of an answer, or its tool calls as JSON; None if a call was lost in a crash.
+        """Ask a model and return its answer's text, or its tool calls as JSON; None if a call was lost in a crash.
 
         Raises:
             BudgetExhausted: the call may cost more than is left.

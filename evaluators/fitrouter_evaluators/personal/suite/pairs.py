@@ -37,12 +37,12 @@ _PLACES = (1, 2, 3)
 
 
 def style(text: str) -> dict[str, float]:
-    """Named style dimensions of a text, in standard deviations."""
+    """Style dimensions of a text by name, in standard deviations."""
     return dict(zip(_NAMES, standardise(measure(text)).tolist(), strict=True))
 
 
 def surface(text: str) -> Floats:
-    """Length and format of a text, float64[7]."""
+    """Features of a text's length and format, float64[7]."""
     lines = text.splitlines()
     return np.array(
         [
@@ -79,7 +79,7 @@ _TOGETHER = {("evidence", "digits"), ("concreteness", "digits"), ("questions", "
 
 
 def from_templates(rubric: Mapping[str, float]) -> Iterator[Pair]:
-    """Pairs of an anchor's own answer with a sentence that has much of a dimension, and one that has little."""
+    """Build pairs from anchors' answers: one side adds a sentence with much of a dimension, the other with little."""
     for dimension, value in rubric.items():
         if dimension in FORM:
             continue
@@ -94,7 +94,7 @@ def from_templates(rubric: Mapping[str, float]) -> Iterator[Pair]:
 
 
 def from_recorded(rubric: Mapping[str, float], recorded: Recorded, most: int = 400) -> Iterator[Pair]:
-    """Pairs of two recorded answers to one prompt.
+    """Build pairs from two recorded answers to the same prompt.
 
     Args:
         rubric: dimension → direction.
@@ -114,7 +114,7 @@ def from_recorded(rubric: Mapping[str, float], recorded: Recorded, most: int = 4
 
 
 def fair(candidates: Sequence[Pair], most: int) -> tuple[Pair, ...]:
-    """The largest balanced choice of at most `most` pairs that length and format do not give away."""
+    """Choose the largest balanced set of at most `most` pairs that length and format do not give away."""
     chosen = balanced(candidates, most)
     while (surface_accuracy(chosen) or 0.0) > SURFACE:
         chosen = balanced(candidates, len(chosen) - 2)
@@ -163,13 +163,13 @@ def surface_accuracy(pairs: Sequence[Pair]) -> float | None:
 
 
 def _with(answer: str, sentence: str, place: int) -> str:
-    """An answer with a sentence after its sentence number `place`."""
+    """Insert a sentence into an answer after its first `place` sentences."""
     parts = re.split(r"(?<=[.!?]) ", answer)
     return " ".join([*parts[:place], sentence, *parts[place:]])
 
 
 def pair_of(prompt: str, follows: str, breaks: str, dimension: str, made_by: str) -> Pair:
-    """A pair whose id is a digest of its texts."""
+    """Build a pair whose id is a digest of its texts."""
     digest = hashlib.sha256("\0".join((prompt, follows, breaks, dimension)).encode("utf-8", "replace")).hexdigest()
     return Pair(
         id=f"c{digest[:10]}", prompt=prompt, follows=follows, breaks=breaks, dimension=dimension, made_by=made_by

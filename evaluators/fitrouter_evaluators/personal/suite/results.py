@@ -46,7 +46,7 @@ class ModelResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encoded(results: Sequence[ModelResult]) -> bytes:
-    """JSON lines, best first; `fitrouter certificate --suite` reads them."""
+    """Encode the results as JSON lines, in the given order; `fitrouter certificate --suite` reads them."""
     return b"".join(msgspec.json.encode(each) + b"\n" for each in results)
 
 

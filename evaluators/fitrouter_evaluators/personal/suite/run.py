@@ -36,12 +36,12 @@ Progress = Callable[[int, int], None]
 
 
 def messages(prompt: str) -> list[dict[str, Any]]:
-    """The request of a prompt."""
+    """Build the messages that ask a prompt."""
     return [{"role": "user", "content": prompt}]
 
 
 def estimated(suite: Suite, models: Models, names: Sequence[str], judge: str | None = None) -> tuple[int, float]:
-    """Calls that a run makes, and the most USD that they cost. Answers that are kept cost nothing.
+    """Estimate the number of calls of a run and the most USD they cost; answers that are kept cost nothing.
 
     Verdicts are counted as if every answer had 1,000 tokens.
     """
@@ -71,7 +71,7 @@ class JudgeVerdicts(NamedTuple):
 
 
 class Runner:
-    """Runs suites.
+    """Runs suites on models and ranks these.
 
     Args:
         router: started, or `Router.offline`, with the person's reward model.
@@ -86,7 +86,7 @@ class Runner:
     async def run(
         self, suite: Suite, identity: Identity, names: Sequence[str], judge: PairJudge | None = None
     ) -> list[ModelResult]:
-        """The results, best first. What was answered before is read from the ledger.
+        """Run a suite and return the results, best first. What was answered before is read from the ledger.
 
         Args:
             suite: of the person.
@@ -140,7 +140,7 @@ class Runner:
         based: Sequence[Sequence[tuple[str, ...]]],
         judged: JudgeVerdicts | None,
     ) -> list[ModelResult]:
-        """The results, from the answers to each prompt by model, and the faults of each model's answers to the base."""
+        """Rank the models by their answers to each prompt, and by the faults of their answers to the base."""
         prompts = [each.text for each in asked]
         pairs = [(prompt, text) for prompt, row in zip(prompts, answers, strict=True) for text in row]
         h = np.nan_to_num(self.router.read(who, pairs)).reshape(len(prompts), len(names), -1)
@@ -196,7 +196,7 @@ class Runner:
         return list(await asyncio.gather(*(self._answer(prompt, name) for name in names)))
 
     async def _based(self, name: str, suite: Suite) -> list[tuple[str, ...]]:
-        """Faults of a model's answers to the known prompts of the base, as far as they are recorded."""
+        """Find faults in a model's answers to the known prompts of the base, as far as they are recorded."""
         found = []
         for prompt in suite.prompts:
             known = KNOWN.get(prompt.text) if prompt.source == "base" else None
@@ -212,7 +212,7 @@ class Runner:
         return found
 
     async def _answer(self, prompt: str, name: str, **params: Any) -> str | None:
-        """The answer of a model; empty if it failed, None if it was lost in a crash."""
+        """Ask a model and return its answer; empty if it failed, None if it was lost in a crash."""
         try:
             found = await self.models.ask(name, messages(prompt), **params)
         except ProviderError:
@@ -243,7 +243,7 @@ def _marked(marks: Any) -> int:
 
 
 def _wins(ratings: Floats) -> Floats:
-    """Share of the rivals that an answer is rated above, from ratings of the same shape, float64[S, P, K]."""
+    """Share of rivals that each answer is rated above, from ratings of the same shape, float64[S, P, K]."""
     above = ratings[..., :, None] > ratings[..., None, :]
     same = ratings[..., :, None] == ratings[..., None, :]
     found: Floats = (above.sum(axis=-1) + 0.5 * (same.sum(axis=-1) - 1)) / (ratings.shape[-1] - 1)
@@ -262,7 +262,7 @@ def _judged_wins(verdicts: Floats, circle: Sequence[tuple[int, int]], models: in
 
 
 def _equated(own: Floats, common: Floats) -> Floats | None:
-    """A person's mean ratings on the anchors on the population's scale, float64[K]; None if they are all the same."""
+    """Map a person's mean ratings of anchors to the population's scale, float64[K]; None if all are the same."""
     if len(own) < 2 or own.std() < 1e-9:
         return None
     found: Floats = common.mean() + common.std() * (own.mean(axis=0) - own.mean()) / own.std()
@@ -270,7 +270,7 @@ def _equated(own: Floats, common: Floats) -> Floats | None:
 
 
 def _on_side(suite: Suite, features: Sequence[str], h: Floats, model: int) -> float:
-    """Share of the rubric, by weight, in which a model's answers are on the wanted side of the others' mean."""
+    """Weighted share of the rubric in which a model's answers are on the wanted side of the mean of all models."""
     known = {name: value for name, value in suite.rubric.items() if name in features and value}
     if not known:
         return 0.5

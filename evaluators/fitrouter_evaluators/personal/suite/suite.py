@@ -101,13 +101,13 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True, tag_field="row", tag="sui
         return hashlib.sha256(msgspec.json.encode(what)).hexdigest()[:16]
 
     def encoded(self) -> bytes:
-        """JSON lines."""
+        """Encode the suite as JSON lines."""
         header = msgspec.structs.replace(self, prompts=(), pairs=())
         return b"".join(msgspec.json.encode(row) + b"\n" for row in (header, *self.prompts, *self.pairs))
 
 
 def decoded(payload: bytes) -> Suite:
-    """A suite from JSON lines.
+    """Decode and check a suite from JSON lines.
 
     Raises:
         InvalidRequest: a line is not a row of a suite, or the rows do not fit together; names the line.

@@ -13,7 +13,7 @@ from fitrouter_evaluators.personal.suite.suite import FIT, MARKS, Choice, Pair, 
 
 
 class RaterAgreement(msgspec.Struct, frozen=True, kw_only=True):
-    """Agreement in one dimension."""
+    """Agreement of raters with a suite and with each other in one dimension."""
 
     raters: int
     marks: int
@@ -35,14 +35,14 @@ class BlindQuestion(msgspec.Struct, frozen=True):
     """Whether the answer that breaks the rubric is the first."""
 
     def choice(self, better: str) -> Choice:
-        """The mark for `first`, `second` or `same`."""
+        """Translate `first`, `second` or `same` to the mark: `follows`, `breaks` or `same`."""
         if better == "same":
             return "same"
         return "breaks" if (better == "first") == self.swapped else "follows"
 
 
 def blind(suite: Suite, rater: str, *, seed: int = 0) -> Iterator[BlindQuestion]:
-    """Pairs that a rater has not marked yet, in an order and with sides drawn for that rater."""
+    """Iterate over the questions that a rater has not answered, in an order and with sides drawn for that rater."""
     rng = np.random.default_rng([seed, *rater.encode("utf-8", "replace")])
     for at in rng.permutation(len(suite.pairs)).tolist():
         pair, swapped = suite.pairs[at], bool(rng.random() < 0.5)
@@ -53,7 +53,7 @@ def blind(suite: Suite, rater: str, *, seed: int = 0) -> Iterator[BlindQuestion]
 
 
 def marked(suite: Suite, rater: str, asked: BlindQuestion, better: str) -> Suite:
-    """The suite with an answer of a rater, and agreement measured anew."""
+    """Return the suite with a rater's answer added and its agreement recomputed."""
 
     def told(pair: Pair) -> Pair:
         if pair.id != asked.pair:
@@ -65,13 +65,13 @@ def marked(suite: Suite, rater: str, asked: BlindQuestion, better: str) -> Suite
 
 
 def validated(suite: Suite) -> Suite:
-    """The suite with the agreement of its marks."""
+    """Return the suite with the agreement of its marks recomputed."""
     found = {name: msgspec.to_builtins(each) for name, each in agreements(suite.pairs).items()}
     return msgspec.structs.replace(suite, validation=found)
 
 
 def agreements(pairs: Sequence[Pair]) -> Mapping[str, RaterAgreement]:
-    """Agreement by dimension, of those with marks."""
+    """Measure agreement by dimension, for the dimensions that have marks."""
     found = {}
     for dimension in MARKS:
         marks: dict[str, dict[str, Choice]] = {}

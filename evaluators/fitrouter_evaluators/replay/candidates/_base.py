@@ -16,5 +16,5 @@ class DescribedCandidate:
         self.description = description
 
     def pmf(self, log: Log, rows: Ints) -> Floats:
-        """Flat over the entries of these rows, float64[m]; may be NaN in rows that are not draws."""
+        """Compute the pmf at these rows, flat over their entries, float64[m]; may be NaN in rows without a draw."""
         raise NotImplementedError

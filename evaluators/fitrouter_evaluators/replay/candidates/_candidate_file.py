@@ -28,7 +28,7 @@ _Yes = Literal[True]
 
 
 class SnapshotSection(pydantic.BaseModel):
-    """The learner whose posterior replaces the logged one: from a journal, or from a prior."""
+    """Where the snapshot's learner, whose posterior replaces the logged one, comes from: a journal or a prior file."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
@@ -91,12 +91,12 @@ class CandidateFile(CandidateConfig):
 
     @property
     def said(self) -> set[str]:
-        """Names of the settings given, without the common ones."""
+        """Names of the settings that the file gives, without those common to all kinds."""
         return {name for name in self.model_fields_set if getattr(self, name) is not None} - _COMMON
 
     @property
     def kind(self) -> str:
-        """One of `KINDS`, or "settings"."""
+        """Kind of the candidate: one of `KINDS`, or "settings"."""
         said = self.said
         if said == {"personal"} and self.personal:
             return "personal"

@@ -24,7 +24,7 @@ _REMEDIES = {
 
 
 class LoggedCandidate(DescribedCandidate):
-    """A pmf that decisions log: "current", "twin", "personal", "shadow", or "candidate" for one that ran in shadow."""
+    """Candidate with a logged pmf: "current", "twin", "personal", "shadow" or "candidate" (one that ran in shadow)."""
 
     def __init__(self, kind: str, shadow: str = "") -> None:
         super().__init__(_DESCRIPTIONS.get(kind, f"the shadow candidate {shadow!r}"))
@@ -54,7 +54,7 @@ class LoggedCandidate(DescribedCandidate):
 
 
 def _with_propensities(log: Log) -> Floats:
-    """The logged probabilities, and the chosen arm's propensity where it is all that is known.
+    """Return the logged probabilities, with the chosen arm's propensity where only that is known.
 
     The others stay NaN there: the value of the logged policy is a mean of outcomes, which does not need them.
     """
@@ -66,7 +66,7 @@ def _with_propensities(log: Log) -> Floats:
 
 
 class UniformCandidate(DescribedCandidate):
-    """Equal probabilities for all eligible arms."""
+    """Uniform policy: equal probabilities for all eligible arms."""
 
     def pmf(self, log: Log, rows: Ints) -> Floats:
         counts = np.diff(log.decisions.start)[rows]
@@ -74,7 +74,7 @@ class UniformCandidate(DescribedCandidate):
 
 
 class FixedCandidate(DescribedCandidate):
-    """One model for all traffic but the exploration floor; uniform where it is not eligible.
+    """Sends all traffic except the exploration floor to one model; uniform where it is not eligible.
 
     A model name without a revision stands for all its revisions.
     """

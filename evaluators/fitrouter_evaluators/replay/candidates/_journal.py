@@ -16,7 +16,7 @@ from fitrouter_evaluators.replay.log._journal import connect, damaged, decode_ro
 
 
 class _ReadOnlyJournal:
-    """The methods of `Journal` that `fitrouter.state.learner.read_batch` calls."""
+    """Implements the methods of `Journal` that `fitrouter.state.learner.read_batch` calls, without writing."""
 
     def __init__(self, connection: sqlite3.Connection, place: str, archive: Archive) -> None:
         self._connection, self._place, self._archive = connection, place, archive
@@ -38,7 +38,7 @@ class _ReadOnlyJournal:
 
 @contextmanager
 def open_journal(path: Path) -> Iterator[Journal]:
-    """A journal file, or the one in a gateway's folder, opened for `tail` and `of`."""
+    """Open a journal, given as a file or a gateway's folder, for reading by `tail` and `of`."""
     file = path / "journal.db" if path.is_dir() else path
     if not file.is_file():
         raise ConfigError(f"journal: there is no file {str(file)!r}; give a gateway's folder or its journal.db")
@@ -71,7 +71,7 @@ def fold_selected(journal: Journal, learner: Learner, accept: Callable[[Decision
 
 
 def _selected(event: Event, kept: set[str]) -> bool:
-    """Whether an event belongs to an accepted decision, or to none."""
+    """Whether to fold an event: it belongs to an accepted decision, or to none and is no change of policy."""
     match event:
         case Decision():
             return event.id in kept

@@ -22,18 +22,18 @@ def entries(log: Log, rows: Ints) -> Ints:
 
 
 def chunks(rows: Ints) -> Iterator[Ints]:
-    """The rows in pieces of bounded size, so that memory does not grow with the log."""
+    """Split rows into chunks of bounded size, so that memory does not grow with the log."""
     for at in range(0, len(rows), _CHUNK):
         yield rows[at : at + _CHUNK]
 
 
 def drawn(log: Log, rows: Ints) -> NDArray[np.bool_]:
-    """Whether each of the rows is a draw, bool[n]; other rows need no valid pmf."""
+    """Whether each of these rows is a draw, bool[n]; other rows need no valid pmf."""
     return is_drawn(log.decisions.mode[rows])
 
 
 def by_size(counts: Ints) -> Iterator[tuple[Ints, Ints]]:
-    """Groups rows by their number K of entries: (positions of the rows, int64[r, K] positions of their entries)."""
+    """Group rows by their number K of entries; yield (rows as positions, positions of their entries int64[r, K])."""
     begin = np.cumsum(counts) - counts
     for K in np.unique(counts).tolist():
         rows = np.flatnonzero(counts == K)
@@ -41,7 +41,7 @@ def by_size(counts: Ints) -> Iterator[tuple[Ints, Ints]]:
 
 
 def sums(values: Floats, counts: Ints) -> Floats:
-    """Sums over each row's entries, float64[n]; every row has at least one."""
+    """Sum values over each row's entries, float64[n]; every row has at least one entry."""
     return np.asarray(np.add.reduceat(values, np.cumsum(counts) - counts) if len(values) else np.zeros(0))
 
 
@@ -54,7 +54,7 @@ def refuse(log: Log, row: int, problem: str) -> NoReturn:
 
 
 def per_row(log: Log, column: Floats | None, rows: Ints, what: str, remedy: str) -> Floats:
-    """A column of `Decisions` at these rows, float64[n]."""
+    """Read a column of `Decisions` at these rows, float64[n]; raises InvalidLog if it is missing at a draw."""
     if column is None:
         raise InvalidLog(f"{log.source}: {what} is not logged; {remedy}")
     values: Floats = column[rows]
@@ -65,7 +65,7 @@ def per_row(log: Log, column: Floats | None, rows: Ints, what: str, remedy: str)
 
 
 def per_entry(log: Log, column: Floats | None, rows: Ints, what: str, remedy: str) -> Floats:
-    """A column of `Options` at the entries of these rows, float64[m]; raises as `per_row` does."""
+    """Read a column of `Options` at the entries of these rows, float64[m]; raises as `per_row` does."""
     if column is None:
         raise InvalidLog(f"{log.source}: {what} is not logged; {remedy}")
     values: Floats = column[entries(log, rows)]
@@ -80,7 +80,7 @@ def per_entry(log: Log, column: Floats | None, rows: Ints, what: str, remedy: st
 
 
 def arm_codes(arms: Sequence[str], name: str) -> Ints:
-    """Codes of the arms of this name, int64[m]: the arm itself, or all revisions of a model (the part before @)."""
+    """Codes of the arms that a name means, int64[m]: that arm, else all revisions of a model (the part before @)."""
     exact = [code for code, arm in enumerate(arms) if arm == name]
     found = exact or [code for code, arm in enumerate(arms) if arm.partition("@")[0] == name]
     return np.array(found, dtype=np.int64)

@@ -42,7 +42,7 @@ _UNCHANGED = "floor, uniform_slice and share cannot be changed without it"
 
 
 class _RestTerms(NamedTuple):
-    """Components of the logged rest of n rows."""
+    """Components of the logged `rest` for n rows."""
 
     share: Floats
     """S, float64[n]."""
@@ -53,7 +53,7 @@ class _RestTerms(NamedTuple):
 
 
 class Mixture:
-    """Computes a candidate's `rest` on one log."""
+    """Computes a candidate's `rest` (the probability that does not depend on the policy) on one log."""
 
     def __init__(self, log: Log, settings: Settings) -> None:
         self.log, self.settings = log, settings
@@ -63,7 +63,7 @@ class Mixture:
         self._default_codes = self._default() if settings.share is not None and settings.share < 1.0 else self._shadowed
 
     def rest(self, rows: Ints) -> Floats:
-        """Flat over the entries of the rows, float64[m]."""
+        """Compute the candidate's `rest` at these rows, flat over their entries, float64[m]."""
         log, settings = self.log, self.settings
         counts = np.diff(log.decisions.start)[rows]
         if log.options.rest is None and settings.floor is not None:
@@ -83,13 +83,13 @@ class Mixture:
         return np.where(np.repeat(failed, counts), rest, self._shared(rows, counts, inside, parts.share))
 
     def _from_settings(self, rows: Ints, counts: Ints) -> Floats:
-        """For a log without `rest`."""
+        """Compute `rest` from the candidate's settings alone, for a log that has none."""
         floor, slice_ = self.settings.floor or 0.0, self.settings.uniform_slice or 0.0
         inside = np.repeat(((1.0 - slice_) * floor + slice_) / counts, counts)
         return self._shared(rows, counts, inside, np.ones(len(rows)))
 
     def _shared(self, rows: Ints, counts: Ints, inside: Floats, logged: Floats) -> Floats:
-        """Adds the default model's share."""
+        """Add the share that the default model gets, to the probability within the policy's share."""
         share = logged if self.settings.share is None else np.full(len(rows), self.settings.share)
         if share.min(initial=1.0) >= 1.0:
             return inside
@@ -99,7 +99,7 @@ class Mixture:
         return np.repeat(share, counts) * inside + np.repeat(1.0 - share, counts) * default
 
     def _policy_failed(self, rows: Ints, rest: Floats, counts: Ints) -> NDArray[np.bool_]:
-        """bool[n]: rows in which no policy decided."""
+        """Whether each row was drawn uniformly because no policy decided, bool[n]."""
         algorithm = self.log.decisions.algorithm
         if algorithm is None:
             return np.zeros(len(rows), dtype=np.bool_)
@@ -124,7 +124,7 @@ class Mixture:
         return _RestTerms(share, floor / _FLOOR_MARGIN / share, np.where(none, 0.0, new))
 
     def _at_most_one(self, rows: Ints, counts: Ints, is_it: NDArray[np.bool_], what: str) -> Floats:
-        """Indicator of at most one entry per draw, float64[m]."""
+        """Convert a mask of entries to float64[m], refusing a draw with more than one marked entry."""
         found = is_it.astype(np.float64)
         many = (sums(found, counts) > 1.0) & drawn(self.log, rows)
         if many.any():
@@ -132,7 +132,7 @@ class Mixture:
         return found
 
     def _inside(self, rows: Ints, parts: _RestTerms, counts: Ints, failed: NDArray[np.bool_]) -> Floats:
-        """The rest within the policy's share, under another floor or slice, float64[m]."""
+        """Compute `rest` within the policy's share under another floor or uniform slice, float64[m]."""
         wanted = self.settings
         new = sums(parts.new, counts)
         live = self._live_slice(bool((new > 0.0).any()))
@@ -171,7 +171,7 @@ class Mixture:
             refuse(self.log, int(rows[at]), f"{problem}; {remedy}")
 
     def _payable(self, rows: Ints, counts: Ints) -> Floats:
-        """The highest floor that a tenant's budget pays for (`fitrouter.state.budgets.Budgets.floor`), float64[n]."""
+        """Highest floor that the tenant's budget pays for (see `fitrouter.state.budgets.Budgets.floor`), float64[n]."""
         log, made = self.log, self.log.decisions
         if made.budget_weight is None or made.budget_unit_usd is None:
             return np.full(len(rows), np.inf)

@@ -25,7 +25,7 @@ _TOLERANCE = 1e-6
 
 
 class _Lines(NamedTuple):
-    """The file's lines in terms of the log; line i is row i + 1 in messages."""
+    """Lines of the file, expressed in rows and arms of the log; line i is row i + 1 in messages."""
 
     row: Ints
     """Position among the requested rows; −1 for other decisions."""
@@ -127,7 +127,7 @@ class PmfFile(DescribedCandidate):
             )
 
     def _places(self, log: Log, rows: Ints, counts: Ints, lines: _Lines, known: Ints) -> Ints:
-        """Positions of the known lines' arms among the entries."""
+        """Find the entries of the known lines' arms; raises if an arm was not eligible."""
         width = len(log.names.arms) + 1
         keys = np.repeat(np.arange(len(rows)), counts) * width + log.options.arm[entries(log, rows)]
         order = np.argsort(keys, kind="stable")

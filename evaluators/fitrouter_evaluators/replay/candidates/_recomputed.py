@@ -55,14 +55,14 @@ class RecomputedCandidate(DescribedCandidate):
         return policy
 
     def _posterior(self, log: Log, rows: Ints, policy: Policy) -> tuple[Floats, Floats, Floats]:
-        """Mean and sd, float64[m], and steps, float64[n]."""
+        """Posterior mean and sd of the entries, float64[m], and number of labels of the rows, float64[n]."""
         if not self.settings.personal:
             _check_personal(log, rows)
         return _logged_posterior(log, rows, policy)
 
 
 def _logged_posterior(log: Log, rows: Ints, policy: Policy) -> tuple[Floats, Floats, Floats]:
-    """Logged mean and sd of the fit, float64[m], and number of labels, float64[n], as far as the policy uses them."""
+    """Read the logged mean and sd, float64[m], and number of labels, float64[n], as far as the policy uses them."""
     mean = per_entry(log, log.options.mean, rows, "the posterior mean ('mean')", _NO_POSTERIOR)
     sd, learnt = np.zeros(len(mean)), np.zeros(len(rows))
     if policy.name in {"linear_thompson", "linucb"}:

@@ -24,7 +24,7 @@ _OVERRIDES = ("floor", "uniform_slice", "share", "cost_weight", "latency_weight"
 
 
 class Live(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of the logged policy that the log does not have."""
+    """Settings of the running configuration, which the log does not record."""
 
     algorithm: str
     parameters: dict[str, float]
@@ -34,7 +34,7 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Changes to the logged policy; None: unchanged."""
+    """Settings that a candidate changes in the logged policy; None means unchanged."""
 
     algorithm: str | None = None
     parameters: dict[str, float] = {}
@@ -68,7 +68,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def policy(self, logged: str) -> Policy:
-        """The policy, given the logged algorithm's name."""
+        """Build the policy, given the logged algorithm's name."""
         algorithm = self.algorithm or logged
         parameter = _PARAMETERS.get(algorithm, "")
         if self.parameters and parameter not in self.parameters:

@@ -20,7 +20,7 @@ _NAN = float("nan")
 
 
 class Requests:
-    """Reconstructs a log's requests to evaluate a learner on them."""
+    """Reconstructs the requests of a log, to evaluate a learner on them."""
 
     def __init__(self, log: Log, learner: Learner) -> None:
         self.log, self.learner = log, learner
@@ -36,7 +36,7 @@ class Requests:
         self._x = x
 
     def estimate(self, row: int) -> Estimate | None:
-        """The learner's estimates of the eligible arms; None where the row has no context."""
+        """Compute the learner's estimates of the eligible arms; None where the row has no context."""
         made = self.log.decisions
         x = self._x[row].astype(np.float64)
         if not np.isfinite(x).all():
@@ -110,7 +110,7 @@ class SnapshotCandidate(RecomputedCandidate):
 
     @staticmethod
     def _check_failed(log: Log, row: int) -> None:
-        """Only decisions that the router drew uniformly after a failure may lack a context."""
+        """Check that a decision without a context was drawn uniformly after a failure; refuse the log otherwise."""
         rest = log.options.rest
         at = slice(*log.decisions.start[row : row + 2])
         if rest is None or not rest[at].sum() >= 1.0 - 1e-12:

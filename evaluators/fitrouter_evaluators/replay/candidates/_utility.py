@@ -21,7 +21,7 @@ from fitrouter_evaluators.replay.log.log import Ints, Log
 
 
 class UtilityTerms(NamedTuple):
-    """n decisions with m entries altogether."""
+    """Terms of the utility of n decisions with m entries in total."""
 
     names: tuple[str, ...]
     """Arm names by code."""
@@ -35,7 +35,7 @@ class UtilityTerms(NamedTuple):
     """arm, availability, price, switch and rest are [m]."""
 
     def pmf(self, policy: Policy, mean: Floats, sd: Floats, steps: Floats) -> Floats:
-        """A policy's pmf, float64[m], for posterior means and sds float64[m] after `steps` labels, int64[n]."""
+        """Compute a policy's pmf, float64[m], from posterior means and sds, float64[m], and label counts `steps`."""
         utility = self.availability * (mean - self.price) - self.switch
         sd = self.availability * sd
         names = np.array(self.names, dtype=object)
@@ -48,7 +48,7 @@ class UtilityTerms(NamedTuple):
     def decision_pmf(
         self, i: int, begin: int, policy: Policy, found: Estimate | None, steps: float, personal: bool | None = None
     ) -> Floats:
-        """A policy's pmf at row i, whose entries start at `begin`, under another learner's estimate, float64[K].
+        """Compute a policy's pmf at row i, with entries from `begin` on, under another learner's estimate, float64[K].
 
         `found` is None where no policy decided; `personal` False leaves out the user and role terms.
         """
@@ -75,7 +75,7 @@ class UtilityTerms(NamedTuple):
 
 
 def utility_terms(log: Log, rows: Ints, settings: Settings, mixture: Mixture) -> UtilityTerms:
-    """The logged terms of these rows under a candidate's settings."""
+    """Read the logged utility terms of these rows, as changed by a candidate's settings."""
     options, made = log.options, log.decisions
     at = entries(log, rows)
     counts = np.diff(made.start)[rows]
@@ -101,7 +101,7 @@ def utility_terms(log: Log, rows: Ints, settings: Settings, mixture: Mixture) ->
 def _unit_price(
     log: Log, rows: Ints, setting: float | None, logged: Floats | None, unit: Floats | None, name: str
 ) -> Floats:
-    """Utility lost per dollar or per second, float64[n]."""
+    """Utility lost per dollar or per second at each row, float64[n]; `setting` overrides the logged weight."""
     if setting == 0.0:
         return np.zeros(len(rows))
     if setting is None:
@@ -115,7 +115,7 @@ def _unit_price(
 
 
 def _price(log: Log, rows: Ints, price: Floats, amount: Floats | None, name: str) -> Floats:
-    """Utility lost to cost or latency, float64[m]."""
+    """Utility lost to the expected cost or latency of each entry, float64[m]."""
     counts = np.diff(log.decisions.start)[rows]
     if not (price > 0.0).any():
         return np.zeros(int(counts.sum()))

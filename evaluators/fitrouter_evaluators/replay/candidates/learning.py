@@ -64,7 +64,7 @@ class RejectionResult(NamedTuple):
 
 
 class _ReplayedLearner:
-    """A learner's pmf at logged draws."""
+    """A learner as it is folded during a replay, with its policy at the logged draws."""
 
     def __init__(self, log: Log, rows: Ints, settings: Settings, policy: Policy, learner: Learner) -> None:
         self.settings, self.policy, self.learner = settings, policy, learner
@@ -74,7 +74,7 @@ class _ReplayedLearner:
         self.begin = np.cumsum(self.utility_terms.counts) - self.utility_terms.counts
 
     def pmf(self, i: int, event: Decision) -> Floats:
-        """Its pmf at the i-th row, before anything of that row is learnt, float64[K]."""
+        """Compute the pmf at the i-th row, before anything of that row is learnt, float64[K]."""
         fit, x = self.learner.of(event.identity.tenant).fit, unpack(event.features)
         if len(x) == 0:  # the router failed, and no policy was asked
             found = None
@@ -91,7 +91,7 @@ class _ReplayedLearner:
 
 
 class _LearningCandidate(RecomputedCandidate):
-    """Base of learning candidates. The learner, blank or trained on data before the log, is copied for every replay."""
+    """Base of learning candidates; their learner (blank or trained before the log) is copied for every replay."""
 
     how = ""
 
@@ -138,7 +138,7 @@ class _LearningCandidate(RecomputedCandidate):
 
 
 class ProgressiveCandidate(_LearningCandidate):
-    """Learns from all that was logged; the pmf at each draw uses what was known just before it.
+    """Candidate that learns from everything logged; the pmf at each draw uses what was known just before it.
 
     Doubly robust estimates are valid for the sequence of policies it went through; `biased` says why that sequence
     differs from the candidate's own.
@@ -151,7 +151,7 @@ class ProgressiveCandidate(_LearningCandidate):
     )
 
     def pmf(self, log: Log, rows: Ints) -> Floats:
-        """NaN in rows that are not draws."""
+        """Replay the log and compute the pmf at each draw, float64[m]; NaN in rows that are not draws."""
         counts = np.diff(log.decisions.start)[rows]
         ends = np.cumsum(counts)
         probs = np.full(int(counts.sum()), np.nan)
@@ -170,7 +170,7 @@ class ProgressiveCandidate(_LearningCandidate):
 
 
 class RejectionCandidate(_LearningCandidate):
-    """Meets the logged draws in order, accepts those it could have made itself, and learns from these alone.
+    """Candidate that visits the draws in order, accepts those it could have made, and learns from these only.
 
     A draw of arm a is accepted with probability c · π(a) / p(a): the accepted history is distributed as the
     candidate's own, as long as that is never above 1. On a uniform log over K arms c = 1 / K accepts what the
@@ -215,7 +215,7 @@ class RejectionCandidate(_LearningCandidate):
         self.slice_only, self.c, self.quantile, self.rounds, self.seed = slice_only, c, quantile, rounds, seed
 
     def pmf(self, log: Log, rows: Ints) -> Floats:  # noqa: ARG002 - of every candidate
-        """Not available: raises ConfigError."""
+        """Raise ConfigError: this candidate has no pmf."""
         raise ConfigError("learning: 'rejection' has no pmf; set 'progressive', or leave 'learning' out for a snapshot")
 
     def replay(
@@ -228,7 +228,7 @@ class RejectionCandidate(_LearningCandidate):
         e: Floats | None = None,
         alpha: float = 0.05,
     ) -> RejectionResult:
-        """The value of the candidate.
+        """Replay the log and estimate the value of the candidate.
 
         Args:
             log: made from the journal.
@@ -287,7 +287,7 @@ class _AcceptanceSampler:
         self.met = self.clipped = 0
 
     def meet(self, agent: _ReplayedLearner, i: int, event: Decision) -> bool | None:
-        """Whether to learn from a decision; None once enough draws are accepted."""
+        """Decide whether to accept a decision and learn from it; None once enough draws are accepted."""
         if i < 0:
             return event.mode in {Mode.PINNED, Mode.FORCED} or event.draw_id in self._draws
         if self.by.rounds is not None and len(self.kept) >= self.by.rounds:

@@ -34,20 +34,20 @@ SHORT_FORMS = WORDS
 
 
 class Candidate(Protocol):
-    """A policy to evaluate: a pmf over the eligible arms of every draw."""
+    """Protocol of a policy to evaluate, which gives a pmf over the eligible arms of every draw."""
 
     @property
     def description(self) -> str:
-        """The policy in words."""
+        """Describe the policy in words."""
         ...
 
     @property
     def trained_until(self) -> float | None:
-        """End of its training data in seconds since the epoch; None if unknown or not trained on the log."""
+        """End of the candidate's training data (seconds since the epoch); None if unknown or not trained on the log."""
         ...
 
     def pmf(self, log: Log, rows: Ints) -> Floats:
-        """Its pmf at these rows, flat over their entries in `Options`, float64[m].
+        """Compute the probabilities at these rows, flat over their entries in `Options`, float64[m].
 
         Only draws matter: other rows may be NaN.
 
@@ -105,7 +105,7 @@ def _build(file: CandidateFile, config: Config | None) -> Candidate:
 def _snapshot(
     section: SnapshotSection, file: CandidateFile, config: Config | None
 ) -> tuple[DescribedCandidate, float | None]:
-    """A snapshot or learning candidate, and the time of the last event its learner was trained on."""
+    """Load a snapshot or learning candidate, and the time of the last event its learner was trained on."""
     if config is None:
         raise ConfigError("snapshot: it needs the gateway's configuration; name it with 'over: fitrouter.yaml'")
     settings = Settings.of(file, config)

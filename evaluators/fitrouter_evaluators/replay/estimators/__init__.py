@@ -56,7 +56,7 @@ ESTIMATORS: dict[str, Estimator] = {kind.name: kind() for kind in _KINDS}
 
 
 def estimate(estimator: Estimator, rounds: Rounds) -> float:
-    """The estimate over all units; NaN if the weights sum to zero."""
+    """Compute the estimate over all units; NaN if the weights sum to zero."""
     columns = estimator.moments(rounds)
     if not columns.shape[1]:
         raise InvalidLog(f"{estimator.name}: there are no units: widen the window, or shorten the horizon")

@@ -13,7 +13,7 @@ from fitrouter_evaluators.replay.estimators.rounds import Rounds
 
 
 class Estimator(Protocol):
-    """A smooth function of the means of c per-unit columns.
+    """Protocol of estimators: smooth functions of the means of c per-unit columns.
 
     Intervals need nothing else: sums add up over clusters and slices, the gradient gives the delta method, and a
     bootstrap replicate is the value at resampled means.
@@ -21,28 +21,28 @@ class Estimator(Protocol):
 
     @property
     def name(self) -> str:
-        """Key in `ESTIMATORS`."""
+        """Key of the estimator in `ESTIMATORS`."""
         ...
 
     def moments(self, rounds: Rounds) -> Floats:
-        """float64[c, n]: each unit's contribution to each mean."""
+        """Each unit's contribution to each of the c means, float64[c, n]."""
         ...
 
     def value(self, means: Floats) -> Floats:
-        """float64[...] from float64[..., c]: the estimate; NaN where the weights sum to zero."""
+        """Compute the estimate from the means, float64[...] from float64[..., c]; NaN where the weights sum to zero."""
         ...
 
     def gradient(self, means: Floats) -> Floats:
-        """float64[..., c] from float64[..., c]: gradient of `value`."""
+        """Compute the gradient of `value` in the means, float64[..., c] from float64[..., c]."""
         ...
 
 
 class MeanEstimator(ABC):
-    """The mean of one column."""
+    """Base of estimators that are the mean of one column."""
 
     @abstractmethod
     def score(self, rounds: Rounds) -> Floats:
-        """The column, float64[n]."""
+        """The column whose mean is the estimate, float64[n]."""
 
     def moments(self, rounds: Rounds) -> Floats:
         return self.score(rounds)[None]
@@ -58,11 +58,11 @@ class WeightedEstimator(MeanEstimator):
     """Importance weighting: mean of ŵ · reward, where a subclass shrinks w to ŵ."""
 
     def shrink(self, weight: Floats) -> Floats:
-        """float64[n]: ŵ, between 0 and w."""
+        """Shrink the importance weights, float64[n]; the result lies between 0 and w."""
         return weight
 
     def residual(self, rounds: Rounds) -> Floats:
-        """The weighted quantity, float64[n]."""
+        """The quantity that the shrunk weights multiply, float64[n]."""
         return rounds.reward
 
     def score(self, rounds: Rounds) -> Floats:
@@ -100,7 +100,7 @@ class Shrinkage:
 
 
 class Clipping(Shrinkage):
-    """Clipped weights: min(w, λ)."""
+    """Mixin that clips importance weights: min(w, λ)."""
 
     default = 20.0
 
@@ -109,7 +109,7 @@ class Clipping(Shrinkage):
 
 
 class SubgaussianShrinkage(Shrinkage):
-    """Weights w / (1 − λ + λw), which stay below 1/λ."""
+    """Mixin that shrinks weights to w / (1 − λ + λw), which stays below 1/λ."""
 
     default = 0.05
     allowed = "give a number from 0 (no shrinkage) to below 1"
@@ -122,7 +122,7 @@ class SubgaussianShrinkage(Shrinkage):
 
 
 class RatioEstimator:
-    """The mean of one column divided by the mean of another."""
+    """Base of estimators that are the mean of one column divided by the mean of another."""
 
     def value(self, means: Floats) -> Floats:
         return ratio(means[..., 0], means[..., 1])
@@ -133,7 +133,7 @@ class RatioEstimator:
 
 
 def ratio(over: Floats, under: Floats) -> Floats:
-    """The quotient; NaN, without a warning, where the denominator is 0."""
+    """Divide; NaN, without a warning, where the denominator is 0."""
     quotient = np.full(np.shape(under), np.nan)
     np.divide(over, under, out=quotient, where=np.not_equal(under, 0.0))
     return quotient

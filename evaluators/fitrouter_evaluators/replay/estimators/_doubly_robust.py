@@ -17,7 +17,7 @@ from fitrouter_evaluators.replay.estimators.rounds import Rounds
 
 
 class DirectMethod(MeanEstimator):
-    """Mean of V_1 = Σ_a π(a) q(a): the outcome model's prediction, with no correction.
+    """Direct method: mean of V_1 = Σ_a π(a) q(a), the outcome model's prediction without correction.
 
     As biased as the model, and its interval does not show it: for comparison only.
     Reference: Beygelzimer and Langford (2009), "The offset tree for learning with partial labels".
@@ -30,7 +30,7 @@ class DirectMethod(MeanEstimator):
 
 
 class DR(DoublyRobustEstimator):
-    """Mean of base + w · (reward − q). Unbiased under full support whatever the model; precise if the model is good.
+    """Doubly robust: mean of base + w · (reward − q); unbiased under full support, precise if the model is good.
 
     Reference: Dudík, Langford and Li (2011), "Doubly robust policy evaluation and learning"; over several draws
     Jiang and Li (2016), "Doubly robust off-policy value evaluation for reinforcement learning", eq. 10.
@@ -40,7 +40,7 @@ class DR(DoublyRobustEstimator):
 
 
 class ClippedDR(Clipping, DoublyRobustEstimator):
-    """Mean of base + min(w, λ) · (reward − q). Biased towards the outcome model.
+    """Doubly robust with clipped weights: mean of base + min(w, λ) · (reward − q); biased towards the outcome model.
 
     Reference: Su, Dimakopoulou, Krishnamurthy and Dudík (2020), "Doubly robust off-policy evaluation with shrinkage"
     (its pessimistic shrinkage).
@@ -50,7 +50,7 @@ class ClippedDR(Clipping, DoublyRobustEstimator):
 
 
 class SNDR:
-    """Mean of base + Σ w · (reward − q) / Σ w.
+    """Self-normalised doubly robust: mean of base + Σ w · (reward − q) / Σ w.
 
     Reference: Thomas and Brunskill (2016), "Data-efficient off-policy policy evaluation for reinforcement learning"
     (weighted doubly robust), at one step.
@@ -71,7 +71,7 @@ class SNDR:
 
 
 class SwitchDR(Shrinkage, DoublyRobustEstimator):
-    """Mean of base + 1[w ≤ λ] · w · (reward − q).
+    """Switch: mean of base + 1[w ≤ λ] · w · (reward − q), which drops the correction of units with large weights.
 
     Reference: Wang, Agarwal and Dudík (2017), "Optimal and adaptive off-policy evaluation in contextual bandits".
     """
@@ -84,7 +84,7 @@ class SwitchDR(Shrinkage, DoublyRobustEstimator):
 
 
 class DRos(Shrinkage, DoublyRobustEstimator):
-    """Mean of base + λw / (w² + λ) · (reward − q). Shrunk weights peak at w = √λ with the value √λ / 2.
+    """Doubly robust with optimistic shrinkage: λw / (w² + λ), at most √λ / 2, replaces w in base + w · (reward − q).
 
     Reference: Su, Dimakopoulou, Krishnamurthy and Dudík (2020), "Doubly robust off-policy evaluation with shrinkage".
     """
@@ -98,6 +98,6 @@ class DRos(Shrinkage, DoublyRobustEstimator):
 
 
 class SubgaussianDR(SubgaussianShrinkage, DoublyRobustEstimator):
-    """Mean of base + w / (1 − λ + λw) · (reward − q): the weights of `SubgaussianIPS`."""
+    """Doubly robust with the weights of `SubgaussianIPS`: mean of base + w / (1 − λ + λw) · (reward − q)."""
 
     name = "subgaussian_dr"

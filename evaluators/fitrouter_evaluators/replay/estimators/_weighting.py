@@ -16,7 +16,7 @@ from fitrouter_evaluators.replay.estimators.rounds import Rounds
 
 
 class IPS(WeightedEstimator):
-    """Mean of w · reward. Unbiased under full support.
+    """Inverse propensity scoring: mean of w · reward; unbiased under full support.
 
     Reference: Horvitz and Thompson (1952), "A generalization of sampling without replacement from a finite universe".
     """
@@ -25,7 +25,7 @@ class IPS(WeightedEstimator):
 
 
 class ClippedIPS(Clipping, WeightedEstimator):
-    """Mean of min(w, λ) · reward. Biased downwards for positive rewards.
+    """IPS with clipped weights: mean of min(w, λ) · reward; biased downwards for positive rewards.
 
     Reference: Ionides (2008), "Truncated importance sampling"; Bottou et al. (2013), "Counterfactual reasoning and
     learning systems", §4.
@@ -35,7 +35,7 @@ class ClippedIPS(Clipping, WeightedEstimator):
 
 
 class SubgaussianIPS(SubgaussianShrinkage, WeightedEstimator):
-    """Mean of w / (1 − λ + λw) · reward.
+    """IPS with subgaussian weights: mean of w / (1 − λ + λw) · reward.
 
     Reference: Metelli, Russo and Restelli (2021), "Subgaussian and differentiable importance sampling for off-policy
     evaluation and learning" (power mean at s = −1).
@@ -45,7 +45,7 @@ class SubgaussianIPS(SubgaussianShrinkage, WeightedEstimator):
 
 
 class SNIPS(RatioEstimator):
-    """Σ w · reward / Σ w: stays inside the range of rewards; consistent, with bias O(1/n).
+    """Self-normalised IPS, Σ w · reward / Σ w: within the range of rewards; consistent, with bias O(1/n).
 
     Reference: Swaminathan and Joachims (2015), "The self-normalized estimator for counterfactual learning".
     """
@@ -57,7 +57,7 @@ class SNIPS(RatioEstimator):
 
 
 class Rejection(RatioEstimator):
-    """Mean reward over the units in which the candidate's own draw equals the logged one.
+    """Rejection sampling: mean reward of the units in which the candidate's own draw equals the logged one.
 
     Unbiased on uniformly logged data (the uniform slice); elsewhere biased towards the logging policy. It uses about
     one unit in K.

@@ -11,7 +11,7 @@ from fitrouter.types import Floats
 
 
 class Rounds(NamedTuple):
-    """n units (closed sessions; a decision without a session is a unit) under one target policy.
+    """Estimator inputs of n units (closed sessions, or decisions without a session) under one target policy.
 
     For draws 1 … m of a unit, let ρ_j be the product of the first j importance weights π(a)/p(a), Q_j the outcome
     model at draw j and V_j = Σ_a π_j(a) Q_j(a). The doubly robust value of a unit whose reward comes at its end

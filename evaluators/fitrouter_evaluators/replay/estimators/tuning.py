@@ -49,7 +49,7 @@ def tuned(
 
 
 def _slope(candidates: list[Tunable], rounds: Rounds, delta: float) -> int:
-    """SLOPE++: the narrowest estimate that is consistent with all wider ones.
+    """Choose by SLOPE++ the index of the narrowest estimate that is consistent with all wider ones.
 
     From the widest on: the last one before the first i with |θ_i − θ_j| > c_i + (√6 − 1) c_j for some wider j. Wide
     estimates have little bias, so bias shows as disagreement. Su, Srinath and Krishnamurthy (2020), "Adaptive

@@ -56,7 +56,7 @@ def columns_of(columns: ColumnMap, source: SourceFile) -> list[str]:
 
 
 def find_arms(columns: ColumnMap, staged: StagedFile, second: StagedFile | None) -> tuple[str, ...]:
-    """The arms in sorted order: those of the map, of the arms file, or all that occur."""
+    """Find the arms in sorted order: those of the map or of the arms file, else all that occur."""
     if isinstance(columns.arms, ArmList):
         return tuple(sorted(columns.arms.names))
     if second is not None and isinstance(columns.arms, ArmsFile):
@@ -84,7 +84,7 @@ def find_arms(columns: ColumnMap, staged: StagedFile, second: StagedFile | None)
 
 
 def rows_sql(columns: ColumnMap, staged: StagedFile, arms: Sequence[str], features: Features) -> str:
-    """SELECT of one decision per staged row: `row`, its cells, and `reason` if it is invalid.
+    """SQL that selects one decision per staged row: `row`, its cells, and `reason` if it is invalid.
 
     Cells are id, ts, tenant, "user", role, task, session, chosen, eligible (sorted), probs (in its order; empty if only
     the propensity is known), propensity, reward (on its scale), cost_usd, latency_s, features.
@@ -267,7 +267,7 @@ class Features(NamedTuple):
 
 
 def features_of(staged: StagedFile, features: Iterable[Feature], arms: Sequence[str]) -> Features:
-    """The features of a table's rows."""
+    """Build the SQL, names and checks of a table's features."""
     names: list[str] = []
     cells: list[str] = []
     checks: list[Check] = []
@@ -305,7 +305,7 @@ def cell_reason(staged: StagedFile, what: str, text: str, remedy: str) -> str:
 
 
 def _number(staged: StagedFile, feature: Number) -> tuple[str, Check]:
-    """SQL of a numeric feature, and its check."""
+    """SQL of a numeric feature, and the check that finds invalid cells."""
     text, single = staged.text(feature.column), f"TRY_CAST({staged.number(feature.column)} AS FLOAT)"
     finite, remedy = f"coalesce(isfinite({single}), false)", "allowed are finite numbers: correct it"
     if feature.fill is None:
@@ -329,7 +329,7 @@ def _levels(staged: StagedFile, feature: Category) -> list[str]:
 
 
 def _vector(staged: StagedFile, feature: Vector) -> tuple[str, int, Check]:
-    """SQL of a vector feature, its length (the most frequent one), and its check."""
+    """SQL of a vector feature, its most frequent length, and the check that finds invalid cells."""
     vector = staged.list_of(feature.column, feature.separator, "FLOAT")
     length = int(staged.query(f"SELECT coalesce(mode(len({vector})), 0) FROM {staged.table}")[0][0])
     finite = f"list_bool_and(list_transform({vector}, lambda v: coalesce(isfinite(v), false)))"

@@ -53,7 +53,7 @@ class SourceFile(NamedTuple):
     """Empty for JSON and Parquet."""
 
     def position(self, name: str) -> int:
-        """Position of a column that the header has exactly once."""
+        """Position of a named column; raises ConfigError unless the header has it exactly once."""
         if self.names.count(name) == 1:
             return self.names.index(name)
         shown = ", ".join(repr(known) for known in self.names[:40]) + (" …" if len(self.names) > 40 else "")
@@ -90,7 +90,7 @@ class StagedFile(NamedTuple):
     values: SqlParameters
 
     def query(self, sql: str, limit: int = 1_000_000) -> list[tuple[Any, ...]]:
-        """At most `limit` rows of a query."""
+        """Run a query and return at most `limit` of its rows."""
         return self.values.connection.execute(sql).fetchmany(limit)
 
     def column(self, name: str) -> str:
@@ -116,7 +116,7 @@ class StagedFile(NamedTuple):
 
 
 def open_source(path: Path, delimiter: str | None = None) -> SourceFile:
-    """A CSV, JSONL or Parquet file with the names of its columns."""
+    """Open a CSV, JSONL or Parquet file, and read the names of its columns."""
     if not path.is_file():
         raise ConfigError(f"there is no file {str(path)!r}; give a CSV, JSONL or Parquet file")
     name = path.name.lower()
@@ -165,7 +165,7 @@ def stage(values: SqlParameters, source: SourceFile, names: Iterable[str], table
 
 
 def numbered(staged: StagedFile, rows: Mapping[int, str]) -> list[Problem]:
-    """All problems of a file by line (text) or row (Parquet), from 1; `rows`: `rowid` of an invalid row → why."""
+    """List all problems by line (text) or row (Parquet), from 1; `rows` maps the `rowid` of invalid rows to reasons."""
     if not staged.source.delimiter:
         return [Problem(row + 1, reason) for row, reason in sorted(rows.items())]
     # A row that the other reader did not see, after an unclosed quote, is counted in records.
@@ -183,7 +183,7 @@ def numbered(staged: StagedFile, rows: Mapping[int, str]) -> list[Problem]:
 
 
 def _records(source: SourceFile) -> Iterator[tuple[int, bool]]:
-    """First line of each record of a text file, and whether the record is non-empty."""
+    """Iterate over the records of a text file as (number of its first line, whether it is non-empty)."""
     with _text(source.path) as lines:
         reader = csv.reader(_lines(lines), delimiter=source.delimiter)
         line = 1
@@ -196,7 +196,7 @@ def _records(source: SourceFile) -> Iterator[tuple[int, bool]]:
 
 
 def _lines(file: IO[str]) -> Iterator[str]:
-    """The lines of a file, the longest in pieces, so that a row takes bounded memory."""
+    """Iterate over the lines of a file, very long ones in pieces, so that memory stays bounded."""
     return iter(lambda: file.readline(_LONGEST), "")
 
 
@@ -216,7 +216,7 @@ def _json_names(path: Path) -> tuple[str, ...]:
 
 
 def _bad_json(path: Path) -> str:
-    """The first line that is not a JSON object; empty if all are."""
+    """Describe the first line that is not a JSON object; empty if all are."""
     with _text(path) as lines:
         for number, line in enumerate(_lines(lines), start=1):
             try:

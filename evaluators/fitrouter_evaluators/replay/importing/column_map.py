@@ -18,13 +18,13 @@ _MAPS = Path(__file__).parent / "maps"
 
 
 class _Part(pydantic.BaseModel):
-    """A section of a map: frozen, unknown settings refused."""
+    """Base of the sections of a map: frozen, and refuses unknown settings."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, coerce_numbers_to_str=True)
 
 
 class _Column(_Part):
-    """A part that may be given as the column's name alone."""
+    """Section that may be given as the column's name alone."""
 
     column: str
 
@@ -103,7 +103,7 @@ class Vector(_Part):
 
 
 def _kind(value: Any) -> str:
-    """Kind of a given feature."""
+    """Discriminator of a feature's kind, from its settings or its object."""
     if isinstance(value, Mapping):
         return "per arm" if "columns" in value else str(value.get("kind", "number"))
     return "per arm" if isinstance(value, PerArm) else str(getattr(value, "kind", "number"))
@@ -220,12 +220,12 @@ class ColumnMap(_Part):
 
 
 def shipped_maps() -> tuple[str, ...]:
-    """Names of the built-in maps."""
+    """List the names of the built-in maps."""
     return tuple(sorted(path.stem for path in _MAPS.glob("*.yaml")))
 
 
 def load_map(source: ColumnMap | Mapping[str, Any] | str | os.PathLike[str]) -> ColumnMap:
-    """A map by name (built-in), from a YAML file, or from its content.
+    """Load a map by name (built-in), from a YAML file, or from its content.
 
     Raises:
         ConfigError: there is no such map, or it is invalid.

@@ -50,7 +50,7 @@ _MOST_ARMS = 1000
 
 
 class Guess(NamedTuple):
-    """A guessed map, and what `--map` would take for it."""
+    """A guessed map, and the line that gives the same map to `--map`."""
 
     columns: ColumnMap
     line: str
@@ -80,7 +80,7 @@ def imported(path: Path, given: str | None, *, skip_bad: bool = False) -> Iterat
 
 
 def guess_map(path: Path, given: Mapping[str, str]) -> Guess:
-    """The map of a table: the parts that are given, and guesses for the others."""
+    """Complete the map of a table: the parts that are given, and guesses for the others."""
     source = open_source(path, given.get("delimiter") or _delimiter(path))
     found = dict(given)
     for part, names in NAMES.items():
@@ -107,7 +107,7 @@ def guess_map(path: Path, given: Mapping[str, str]) -> Guess:
 
 
 def _parsed(line: str) -> dict[str, str]:
-    """The parts of a map on one line."""
+    """Parse the parts of a map that is given on one line, `name=value,…`."""
     found = {}
     for part in filter(None, (part.strip() for part in line.split(","))):
         name, _, value = part.partition("=")
@@ -143,7 +143,7 @@ def _plain(name: str) -> str:
 
 
 def _column(source: SourceFile, names: Sequence[str], taken: set[str]) -> str | None:
-    """The column of the likeliest name."""
+    """Find the first of these names that is a free column; None if there is none."""
     plain = [_plain(name) for name in source.names]
     for name in names:
         found = [source.names[i] for i, each in enumerate(plain) if each == name and source.names[i] not in taken]
@@ -180,7 +180,7 @@ def _no_probabilities(source: SourceFile, found: Mapping[str, str]) -> str:
 
 
 def _delimiter(path: Path) -> str | None:
-    """The delimiter that is most frequent in the header of a .csv file."""
+    """Find the delimiter that is most frequent in the header of a .csv file."""
     if not path.name.lower().endswith((".csv", ".csv.gz")):
         return None
     head = open_source(path, "\x00").names
@@ -188,14 +188,14 @@ def _delimiter(path: Path) -> str | None:
 
 
 class _Table:
-    """Questions to a table."""
+    """Runs aggregate queries on a table."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, source: SourceFile) -> None:
         self.connection, self.source = connection, source
         self.reader, self.given = reader_of(source, "guess")
 
     def one(self, columns: str) -> tuple[Any, ...]:
-        """A row of aggregates."""
+        """Run a query of aggregates and return its only row."""
         reader = self.reader
         try:
             return self.connection.execute(f"SELECT {columns} FROM {reader}", self.given).fetchone() or ()
@@ -210,7 +210,7 @@ class _Table:
         return sorted(arm for arm in found if arm)[:_MOST_ARMS]
 
     def facts(self, reward: str, time: str | None) -> _Facts:
-        """Facts of the rewards and times, in one pass."""
+        """Aggregate the rewards and times in one pass."""
         text = self._text(reward)
         number = f"coalesce({WORDS.format(text)}, TRY_CAST({text} AS DOUBLE))"
         numbers = f"min({number}) FILTER (isfinite({number})), max({number}) FILTER (isfinite({number}))"
@@ -232,7 +232,7 @@ class _Facts(NamedTuple):
 
 
 def _pmf(source: SourceFile, table: _Table, arm: str) -> str | None:
-    """The pattern of columns with every arm's probability."""
+    """Find the pattern of the columns with every arm's probability."""
     for pattern in _PMF:
         before = pattern.partition(ARM)[0]
         if sum(name.startswith(before) for name in source.names) > 1:

@@ -139,7 +139,7 @@ def _write(values: SqlParameters, data: Path, columns: ColumnMap, folder: Path, 
 
 
 def _problems(staged: StagedFile, columns: ColumnMap, skip_bad: bool) -> list[Problem]:
-    """Invalid lines; the rows among them are also in the table `unusable`."""
+    """Collect the invalid lines, and list the rows among them in the table `unusable`; raises unless `skip_bad`."""
     connection = staged.values.connection
     connection.execute('CREATE TABLE unusable AS SELECT "row", reason FROM checked WHERE reason IS NOT NULL')
     if columns.id is not None:

@@ -35,7 +35,7 @@ BLOCK = 1 << 16
 
 
 class Bets(NamedTuple):
-    """B bets over g streams."""
+    """A mixture of B bets over g streams, as parallel arrays."""
 
     stream: Ints
     """int64[B]: row of x."""
@@ -46,7 +46,7 @@ class Bets(NamedTuple):
 
 
 def bets(bounds: Floats) -> Bets:
-    """The mixture for these bounds, float64[g]; every stream has the same weight."""
+    """Build the mixture of bets for streams with these bounds, float64[g]; every stream has the same weight."""
     loosest = int(np.argmax(bounds))
     rows = []
     for g, bound in enumerate(bounds):
@@ -58,7 +58,7 @@ def bets(bounds: Floats) -> Bets:
 
 
 def lower(x: Floats, bounds: Floats, alpha: float, looks: Ints) -> Floats:
-    """Lower limits of the running mean at each look, an ascending count of observations, float64[L].
+    """Lower limits of the running mean at each look (ascending counts of observations), float64[L].
 
     Row j of x, float64[g, n], is at least −bounds[j]; all rows have the same conditional means. α is of this side.
     """
@@ -76,7 +76,7 @@ def lower(x: Floats, bounds: Floats, alpha: float, looks: Ints) -> Floats:
 
 
 def _gains(block: Floats, on: Bets, ends: Ints) -> Floats:
-    """Σ log(1 + λx) of each bet, float64[B, parts], between consecutive `ends` and after the last."""
+    """Log gain Σ log(1 + λx) of each bet, float64[B, parts], between consecutive `ends` and after the last."""
     starts = np.append(0, ends[ends < block.shape[1]])
     sums, work = np.empty((len(on.size), len(starts))), np.empty(block.shape[1])
     for b, (row, size) in enumerate(zip(on.stream, on.size, strict=True)):
@@ -86,7 +86,7 @@ def _gains(block: Floats, on: Bets, ends: Ints) -> Floats:
 
 
 def root(grown: Floats, t: Floats, on: Bets, alpha: float) -> Floats:
-    """The running mean m at which the mixture equals 1/α after t observations, float64[L]; never above it.
+    """Solve for the running mean m at which the mixture equals 1/α after t observations, float64[L], from below.
 
     `grown`, float64[B, L], is Σ log(1 + λx) of each bet. The log of the mixture is convex and decreasing in m, so
     Newton steps from the left of the root stay there and every iterate is a valid limit. The best single bet gives the

@@ -15,7 +15,7 @@ _LARGEST = (1 << 31) - 1
 
 
 class Cells(NamedTuple):
-    """G cells, sorted by slice: the units of one cluster in one slice."""
+    """G cells sorted by slice; a cell holds the units of one cluster in one slice."""
 
     cell: Ints | None
     """The cell of each unit, G if in no slice, int64[n]; None if each unit is its own cell, in order."""
@@ -28,18 +28,18 @@ class Cells(NamedTuple):
 
     @property
     def clusters(self) -> Ints:
-        """Cells of each slice, int64[S]."""
+        """Number of cells in each slice, int64[S]."""
         return np.diff(self.edges)
 
     def sums(self, columns: Floats) -> Floats:
-        """float64[c, G] from columns of units, float64[c, n]."""
+        """Sum columns of units, float64[c, n], over each cell, float64[c, G]."""
         if self.cell is None:
             return columns
         cells = len(self.size)
         return np.array([np.bincount(self.cell, column, cells + 1)[:cells] for column in columns], dtype=np.float64)
 
     def means(self, sums: Floats) -> Floats:
-        """Means over the units of each slice, from float64[c, G], float64[S, c]; NaN where there are no units."""
+        """Means over the units of each slice, float64[S, c], from cell sums, float64[c, G]; NaN for an empty slice."""
         means = np.full((len(self.n), len(sums)), np.nan)
         some = np.flatnonzero(self.n)
         if len(some):
@@ -48,7 +48,7 @@ class Cells(NamedTuple):
 
 
 def cells_of(n: int, cluster: Ints | None, slices: Ints | None, n_slices: int) -> Cells:
-    """The cells of n units; codes as in `intervals.deltas`."""
+    """Group n units into cells; cluster and slice codes are those of `intervals.deltas`."""
     where = np.zeros(n, dtype=np.int64) if slices is None else _codes("slices", slices, n, -1)
     if n_slices < 1 or (slices is None and n_slices > 1) or where.max(initial=0) >= n_slices:
         given = "no slice codes" if slices is None else f"slice codes up to {where.max(initial=0)}"

@@ -124,7 +124,7 @@ def bootstraps(
 
 
 def _bags(clusters: Ints, seed: int) -> tuple[Ints, Ints]:
-    """The bag of each cell, int64[G], and where the bags of each slice begin, int64[S + 1]."""
+    """Assign each slice's cells to at most `BAGS` bags: each cell's bag, int64[G], slices' first bags, int64[S + 1]."""
     start = np.concatenate(([0], np.cumsum(np.minimum(clusters, BAGS))))
     bag = [
         first + np.random.default_rng((seed, 0)).permutation(count) % max(min(count, BAGS), 1)
@@ -134,7 +134,7 @@ def _bags(clusters: Ints, seed: int) -> tuple[Ints, Ints]:
 
 
 def _resampled(bagged: Floats, start: Ints, replicates: int, seed: int) -> Floats:
-    """Totals over bags that are drawn with replacement, each slice's from its own, float64[S, replicates, c]."""
+    """Bootstrap totals over bags, drawn with replacement within each slice, float64[S, replicates, c]."""
     counts = np.diff(start)
     totals = np.zeros((len(counts), replicates, bagged.shape[1]))
     for count in np.unique(counts[counts > 0]):
@@ -151,7 +151,7 @@ def _resampled(bagged: Floats, start: Ints, replicates: int, seed: int) -> Float
 
 
 def _spread(values: Floats, alpha: float) -> tuple[float, float, float]:
-    """Standard error and percentile limits of replicates."""
+    """Standard error and percentile limits of bootstrap replicates."""
     values = values[np.isfinite(values)]
     if len(values) < 2:
         return np.nan, np.nan, np.nan

@@ -46,14 +46,14 @@ class Sequence(NamedTuple):
 
 
 def spaced(n: int, points: int = 40, first: int = 50) -> Ints:
-    """Up to `points` looks from `first` to n, evenly spaced on a logarithmic scale."""
+    """Choose up to `points` looks from `first` to n, evenly spaced on a logarithmic scale."""
     if n <= 0:
         return np.zeros(0, dtype=np.int64)
     return np.unique(np.geomspace(min(first, n), n, points).round().astype(np.int64))
 
 
 def asymptotic(x: Floats, *, alpha: float = 0.05, at: float = 2000.0, looks: Ints | None = None) -> Sequence:
-    """A two-sided asymptotic confidence sequence, tightest near `at` observations; looks as in `exact_lower`.
+    """Compute a two-sided asymptotic confidence sequence, tightest near `at` observations; looks as in `exact_lower`.
 
     Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas (2024), theorem 2.2, and 2.5 for drifting means. It covers as n
     grows, under the moments of a martingale central limit theorem. Rare large weights make it too narrow at first:
@@ -77,7 +77,7 @@ def asymptotic(x: Floats, *, alpha: float = 0.05, at: float = 2000.0, looks: Int
 
 
 def exact_lower(x: Floats, bound: Bound, *, alpha: float = 0.025, looks: Ints | None = None) -> Floats:
-    """Exact lower limits of the running mean of the conditional means, which may drift, float64[L]; see `_betting`.
+    """Compute exact lower limits of the running mean of conditional means, which may drift, float64[L]; see `_betting`.
 
     Args:
         x: float64[n], or float64[g, n]: g outcomes of every unit with the same conditional mean.
@@ -103,7 +103,7 @@ def exact(
     within: tuple[float, float] = (-math.inf, math.inf),
     looks: Ints | None = None,
 ) -> Sequence:
-    """An exact confidence sequence.
+    """Compute an exact confidence sequence.
 
     Args:
         x_low: float64[n] or float64[g, n] ≥ −bound_low.
@@ -132,7 +132,7 @@ def exact(
 
 
 def checked_stream(x: Floats, bound: Bound, alpha: float, looks: Ints | None) -> tuple[Floats, Floats, Ints]:
-    """Validated (float64[g, n] outcomes, float64[g] bounds, int64[L] looks)."""
+    """Validate a stream; return outcomes float64[g, n], bounds float64[g] and looks int64[L]."""
     _level(alpha)
     rows, bounds = _rows(x, bound)
     return rows, bounds, _looks(looks, rows.shape[1])
@@ -153,7 +153,7 @@ def _looks(looks: Ints | None, n: int) -> Ints:
 
 
 def _rows(x: Floats, bound: Bound, *, upper: bool = False) -> tuple[Floats, Floats]:
-    """(float64[g, n], float64[g]): what keeps x ≥ −bound, or x ≤ bound where that is the side in question."""
+    """Check that x ≥ −bound (x ≤ bound if `upper`); return x as float64[g, n] and the bounds as float64[g]."""
     rows = np.atleast_2d(np.asarray(x, dtype=np.float64))
     bounds = np.atleast_1d(np.asarray(bound, dtype=np.float64))
     if bounds.shape != rows.shape[:1]:
@@ -196,7 +196,7 @@ def exact_band(
     centre: Floats | None = None,
     looks: Ints | None = None,
 ) -> Band:
-    """An exact confidence sequence; streams, bounds, alpha and looks as in `sequences.exact`.
+    """Compute an exact confidence sequence as a `Band`; streams, bounds, alpha and looks as in `sequences.exact`.
 
     `centre` (float64[n]: untruncated outcomes) supplies the displayed running mean, which truncation would distort.
     """
@@ -212,7 +212,7 @@ def exact_band(
 def asymptotic_band(
     x: Floats, *, alpha: float, policy: str = "difference", where: str = "", looks: Ints | None = None
 ) -> Band:
-    """An asymptotic confidence sequence for display; see `sequences.asymptotic`."""
+    """Compute an asymptotic confidence sequence as a `Band`, for display; see `sequences.asymptotic`."""
     at = spaced(len(x), POINTS) if looks is None else looks
     found = asymptotic(x, alpha=alpha, looks=at)
     return _band("asymptotic", policy, where, alpha, at, found.mean, found.low, found.high)

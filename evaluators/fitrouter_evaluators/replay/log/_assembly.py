@@ -70,15 +70,15 @@ class _Order(NamedTuple):
         return _Order(rows, rank, bool((rows == rank).all() and (rows == np.arange(len(rows))).all()))
 
     def column(self, values: NDArray[Any]) -> NDArray[Any]:
-        """The column in order of time."""
+        """Reorder a column by time."""
         return values if self.sorted else values[self.rows]
 
     def place(self, rows: Ints) -> Ints:
-        """New positions of table rows; −1 stays."""
+        """Map row numbers of the table to positions in order of time; −1 stays −1."""
         return rows if self.sorted else np.where(rows < 0, -1, self.rank[rows])
 
     def arrays(self, given: Arrays) -> Arrays:
-        """A list column in order of time."""
+        """Reorder a list column by time."""
         if self.sorted:
             return given
         lengths = given.lengths[self.rows]
@@ -199,7 +199,7 @@ def _refuse_infinite(broken: Ints, columns: Columns, order: _Order, source: str,
 
 
 def _kind(names: Coded, lengths: Ints) -> tuple[NDArray[np.bool_], int]:
-    """The rows with features of the most frequent kind (name and length), and that kind's name code."""
+    """Find the most frequent kind of features (name and length): a mask of its rows, and the code of its name."""
     full = lengths > 0
     kinds, counts = np.unique(np.stack([names.codes[full], lengths[full]]), axis=1, return_counts=True)
     name, length = kinds[:, int(np.argmax(counts))]
@@ -207,7 +207,7 @@ def _kind(names: Coded, lengths: Ints) -> tuple[NDArray[np.bool_], int]:
 
 
 def _dense(n: int, places: Ints, given: Arrays, keep: NDArray[np.bool_]) -> tuple[NDArray[np.float32], Ints]:
-    """(float32[n, d] with the kept arrays at their places and NaN elsewhere, rows with non-finite features)."""
+    """Stack the kept arrays as float32[n, d], NaN in other rows; also return the rows with non-finite features."""
     d = int(given.lengths[keep][0]) if keep.any() else 0
     dense = np.full((n, d), np.nan, dtype=np.float32)
     at = places[keep]
@@ -218,7 +218,7 @@ def _dense(n: int, places: Ints, given: Arrays, keep: NDArray[np.bool_]) -> tupl
 
 
 def _spread(given: Arrays, sizes: Ints, fill: float) -> Floats | None:
-    """A list column with `fill` for empty rows, float64[m]; None if all are empty."""
+    """Flatten a list column, with `fill` for the entries of empty rows, float64[m]; None if all rows are empty."""
     if not len(given.values):
         return None
     if len(given.values) == int(sizes.sum()):
@@ -235,7 +235,7 @@ def _filled(n: int, places: Ints, values: Floats) -> Floats:
 
 
 def _shared(values: Any, codes: Ints) -> NDArray[np.object_]:
-    """One shared Python object per distinct value, object[n]; None for code −1."""
+    """Decode values by code, sharing one Python object per distinct value, object[n]; None for code −1."""
     table = np.empty(len(values) + 1, dtype=object)
     table[:-1] = [value.item() if isinstance(value, np.generic) else value for value in values]
     return table[codes]

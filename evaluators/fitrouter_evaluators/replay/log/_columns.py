@@ -69,7 +69,7 @@ class Scores(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Fetched columns; rows are numbered as in the table."""
+    """Columns fetched from a log; rows are numbered as in the table."""
 
     ids: NDArray[np.object_]
     numbers: dict[str, NDArray[Any]]
@@ -144,7 +144,7 @@ def fetch_columns(
 
 
 class _Names:
-    """Distinct names of a column, and their codes by hash."""
+    """Distinct names of a column, which are looked up by hash."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, sql: str) -> None:
         found = _fetch(
@@ -158,7 +158,7 @@ class _Names:
         assert len(np.unique(self._keys)) == len(self._keys), "two names have one 64-bit hash"
 
     def codes(self, hashes: NDArray[Any]) -> Ints:
-        """Codes by hash, int64[n]; −1 for NULL."""
+        """Look up the codes of hashed names, int64[n]; −1 for NULL."""
         codes = np.full(len(hashes), -1, dtype=np.int64)
         if len(self._keys):
             at = np.minimum(np.searchsorted(self._keys, hashes), len(self._keys) - 1)
@@ -182,7 +182,7 @@ def _arrays(
     *,
     within: _Names | None = None,
 ) -> Arrays:
-    """A list column; codes for names."""
+    """Fetch a list column; names are replaced by their codes in `within`."""
     if lengths is None:
         lengths = _fetch(connection, f"SELECT coalesce(len({column}), 0) AS n FROM {relation}")["n"]
     lengths = lengths.astype(np.int64)
@@ -209,14 +209,14 @@ def _scores(connection: duckdb.DuckDBPyConnection, features: bool) -> Scores:
 
 
 def _at(n: int, places: Ints, values: Ints) -> Ints:
-    """int64[n] with the values at their places, −1 elsewhere."""
+    """Scatter values to their places in int64[n], with −1 elsewhere."""
     found = np.full(n, -1, dtype=np.int64)
     found[places] = values
     return found
 
 
 def _fetch(connection: duckdb.DuckDBPyConnection, sql: str) -> dict[str, NDArray[Any]]:
-    """Column → values; NULL becomes 0, or None in text columns."""
+    """Run a query and return its columns by name; NULL becomes 0, or None in text columns."""
     found: dict[str, Any] = connection.execute(sql).fetchnumpy()
     return {
         name: np.ma.filled(values, None if values.dtype == object else 0) if np.ma.isMaskedArray(values) else values

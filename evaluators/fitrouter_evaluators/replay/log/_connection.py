@@ -50,7 +50,7 @@ _FITS = {
 
 @functools.cache
 def schema_after(steps: tuple[str, ...]) -> Schema:
-    """The tables of a warehouse after these migrations."""
+    """Schema of a warehouse after these migrations."""
     import duckdb
 
     with duckdb.connect() as connection:
@@ -127,13 +127,13 @@ class OpenLog(NamedTuple):
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A temporary folder: nothing is written beside the gateway's files."""
+    """Create a temporary folder, so that nothing is written beside the gateway's files."""
     with tempfile.TemporaryDirectory(prefix="fitrouter-replay-") as folder:
         yield Path(folder)
 
 
 def open_duckdb(path: Path | str, folder: Path, *, read_only: bool = False) -> duckdb.DuckDBPyConnection:
-    """A connection with bounded memory that spills into `folder` and preserves row order."""
+    """Open a connection with bounded memory that spills into `folder` and preserves row order."""
     import duckdb
 
     config: dict[str, Any] = {
@@ -162,6 +162,6 @@ def view_tables(
 
 
 def literal(text: str) -> str:
-    """A text as an SQL literal."""
+    """Quote a text as an SQL literal."""
     quoted = text.replace("'", "''")
     return f"'{quoted}'"

@@ -48,13 +48,13 @@ class _Rule(NamedTuple):
 
 
 def _where(table: str, condition: str, found: str, allowed: str) -> _Rule:
-    """A constraint on single rows."""
+    """Build a constraint on single rows, which `condition` violates."""
     broken = f"SELECT seq, decision_id, {found} AS found FROM log_{table} WHERE {condition}"
     return _Rule(table, broken, allowed, f"bool_or({condition})")
 
 
 def _again(table: str, key: str, thing: str, allowed: str, among: str = "true") -> _Rule:
-    """A uniqueness constraint; the second row is reported."""
+    """Build a uniqueness constraint, which reports the second row with a key."""
     broken = (
         f"SELECT seq, decision_id, '{thing} is there already, in row ' || first AS found FROM ("
         f"SELECT *, min(seq) OVER twins AS first, row_number() OVER (PARTITION BY {key} ORDER BY seq) AS nth "
@@ -67,7 +67,7 @@ def _again(table: str, key: str, thing: str, allowed: str, among: str = "true") 
 
 
 def _orphans(table: str) -> str:
-    """SQL of outcomes without a decision. `gone`: their user has no earlier decision, as after an erasure.
+    """SQL of outcomes without a decision; `gone` tells that their user has no earlier decision, as after an erasure.
 
     An erasure deletes a person's data up to then; requests in progress end after it.
     """

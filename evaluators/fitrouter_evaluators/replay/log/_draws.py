@@ -52,7 +52,7 @@ class Draws(NamedTuple):
         return np.asarray(np.add.reduceat(values, self.start[:-1]))
 
     def of(self, arm: Ints) -> Floats:
-        """float64[r]: each draw's probability of an arm (a code); 0 if not eligible."""
+        """Probability of one given arm (a code) at each draw, float64[r]; 0 if it is not eligible."""
         owner = self.owner
         same = self.arm == arm[owner]
         return np.bincount(owner[same], weights=self.prob[same], minlength=self.n).astype(np.float64)
@@ -75,7 +75,7 @@ class Draws(NamedTuple):
 
 
 def draws_of_log(log: Log) -> Draws:
-    """The draws of a valid log."""
+    """Collect the draws of a valid log."""
     decisions, options = log.decisions, log.options
     decided = Draws(
         rows=np.arange(decisions.n),
@@ -96,7 +96,7 @@ def draws_of_log(log: Log) -> Draws:
 
 
 def blocks(draws: Draws) -> Iterator[tuple[slice, Floats, NDArray[np.bool_]]]:
-    """Dense blocks of draws: (which, float64[b, K] pmfs padded with 0, bool[b, K] where arms are)."""
+    """Iterate over dense blocks of draws: slice of draws, pmfs float64[b, K] padded with 0, mask of arms bool[b, K]."""
     sizes = np.diff(draws.start)
     K = int(sizes.max())
     step = max(1, _CELLS // K)
@@ -156,7 +156,7 @@ def uniforms_of(seeds: _Words, ids: _Words, words: int = 1) -> Floats:
 
 
 def _product(constant: np.uint64, values: _Words) -> tuple[_Words, _Words]:
-    """Upper and lower 64 bits of the products."""
+    """Upper and lower 64 bits of 128-bit products."""
     c_high, c_low = constant >> _HALF, constant & _LOW
     v_high, v_low = values >> _HALF, values & _LOW
     cross = c_low * v_high + (c_low * v_low >> _HALF)

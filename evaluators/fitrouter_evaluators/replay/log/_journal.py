@@ -56,7 +56,7 @@ def head(path: Path) -> int:
 
 
 def connect(path: Path, place: str) -> sqlite3.Connection:
-    """A read-only connection to a journal of a known version."""
+    """Open a read-only connection to a journal of a known version."""
     uri = path.absolute().as_uri()
     try:
         return _checked(f"{uri}?mode=ro", place)
@@ -96,7 +96,7 @@ def _head(journal: sqlite3.Connection, place: str) -> int:
 
 
 def _batches(journal: sqlite3.Connection, place: str, archive: Archive) -> Iterator[list[Row]]:
-    """All rows up to the current last one."""
+    """Iterate over batches of all rows, up to the one that is last when the iteration starts."""
     after, last = 0, _head(journal, place)
     while after < last:
         try:
@@ -113,7 +113,7 @@ def _batches(journal: sqlite3.Connection, place: str, archive: Archive) -> Itera
 
 
 def decode_row(place: str, seq: int, payload: bytes, crc: int, archive: Archive) -> Row:
-    """The event of a row whose checksum matches; its payload may be in a Parquet file of the journal."""
+    """Decode the event of a row, checking its checksum; its payload may be in a Parquet file of the journal."""
     where = f"{place}, row {seq}"
     payload = payload or archive.payload(seq) or b""
     if zlib.crc32(payload) != crc:
@@ -155,7 +155,7 @@ def _insert(
 
 
 def _lean(row: Row, features: bool) -> Row:
-    """The row without unread arrays, which are most of its bytes."""
+    """Drop the arrays of a row that will not be read, which are most of its bytes."""
     event = row.event
     if isinstance(event, Execution) or (isinstance(event, Decision) and not features):
         return Row(row.seq, msgspec.structs.replace(event, features=b""))

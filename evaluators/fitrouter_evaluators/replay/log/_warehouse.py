@@ -112,7 +112,7 @@ def _unlocked(path: Path, folder: Path, patience_s: float) -> duckdb.DuckDBPyCon
 
 
 def _copied(path: Path, folder: Path) -> Path:
-    """A copy of the file and its write-ahead log, made between two checkpoints."""
+    """Copy the file and its write-ahead log, between two checkpoints."""
     copy = folder / "copy.duckdb"
     log, log_copy = path.with_name(path.name + ".wal"), copy.with_name(copy.name + ".wal")
     for _ in range(_COPIES):

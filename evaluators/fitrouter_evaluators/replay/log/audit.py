@@ -102,14 +102,14 @@ def _replayed(log: Log, draws: Draws) -> _Result:
 
 
 def _bets(log: Log, draws: Draws) -> _Result:
-    """The three families of `fitrouter.monitors.propensities`, averaged into one e-process."""
+    """Test the draws by an e-process: the mean of the three families of bets in `fitrouter.monitors.propensities`."""
     draws = draws.take(draws.possible > 1)
     paths = [_uniform(draws), _sharp(draws), _tilted(draws)] if draws.known else [_uniform(draws)]
     return _alarm(log, draws, np.mean(paths, axis=0))
 
 
 def _uniform(draws: Draws) -> Floats:
-    """Bets that the mean of 1/(K p) is not 1."""
+    """E-process of bets that the mean of 1/(K p) is not 1."""
     excess = 1.0 / (draws.possible * draws.p) - 1.0
     epsilon = EPSILON[:, None]
     if draws.known:
@@ -123,7 +123,7 @@ def _uniform(draws: Draws) -> Floats:
 
 
 def _sharp(draws: Draws) -> Floats:
-    """Bets on a sharper or flatter pmf."""
+    """E-process of bets that the true pmf is sharper or flatter than the logged one."""
     logs = np.log(np.where(draws.prob > 0.0, draws.prob, 1.0))
     chosen, possible = np.log(draws.p), draws.prob > 0.0
     found = ((beta - 1.0) * chosen - np.log(draws.sums(np.where(possible, np.exp(beta * logs), 0.0))) for beta in BETA)
@@ -131,7 +131,7 @@ def _sharp(draws: Draws) -> Floats:
 
 
 def _tilted(draws: Draws) -> Floats:
-    """Bets on every arm's odds, in order of first appearance."""
+    """E-process of bets on the odds of every arm, in order of first appearance."""
     arms, first = np.unique(draws.arm, return_index=True)
     arms = arms[np.argsort(first)][:ARMS]
     share = np.where(np.arange(len(arms)) < FIRST, 0.5 / FIRST, 0.5 / (ARMS - FIRST))
@@ -149,12 +149,12 @@ def _tilted(draws: Draws) -> Floats:
 
 
 def _odds(tilt: float, q: Floats, hit: NDArray[np.bool_]) -> Floats:
-    """Log factor of a bet that an arm's odds are `tilt` times the logged ones."""
+    """Log factor of the bet that an arm's odds are `tilt` times the logged ones."""
     return np.where(hit, math.log(tilt), 0.0) - np.log1p(q * (tilt - 1.0))
 
 
 def _repeats(log: Log, draws: Draws, thing: str, column: Ints) -> _Result:
-    """Bets on the arm last drawn for the same session or user."""
+    """Test whether the arm last drawn for the same session or user is repeated as often as its probability implies."""
     codes = column[draws.rows]
     order = np.argsort(codes, kind="stable")
     follows = np.zeros(draws.n, dtype=np.bool_)
@@ -172,7 +172,7 @@ def _repeats(log: Log, draws: Draws, thing: str, column: Ints) -> _Result:
 
 
 def _alarm(log: Log, draws: Draws, path: Floats, prefix: str = "") -> _Result:
-    """The check of an e-process: it fails where the path reaches 1/α."""
+    """Build the check of an e-process, which fails where the path reaches 1/α."""
     if not len(path):
         return None, "every draw had one possible arm"
     most = int(np.argmax(path))
@@ -201,7 +201,7 @@ def _overall(log: Log, draws: Draws) -> _Result:
 
 
 def _apart(log: Log, draws: Draws) -> tuple[Floats, Floats]:
-    """float64[A] twice: choices minus probabilities, and its variance."""
+    """Choices minus expected choices of each arm, and the variance of this difference, float64[A] each."""
     A = len(log.names.arms)
     expected = np.bincount(draws.arm, weights=draws.prob, minlength=A).astype(np.float64)
     variance = np.bincount(draws.arm, weights=draws.prob * (1.0 - draws.prob), minlength=A).astype(np.float64)
@@ -209,7 +209,7 @@ def _apart(log: Log, draws: Draws) -> tuple[Floats, Floats]:
 
 
 def _covariance(draws: Draws, arms: Ints, A: int) -> Floats:
-    """Σ diag(q) − q qᵀ over the draws, for some arms, float64[a, a]."""
+    """Covariance of the choices of some arms, Σ diag(q) − q qᵀ over the draws, float64[a, a]."""
     place = np.full(A, -1)
     place[arms] = np.arange(len(arms))
     columns, a = place[draws.arm], len(arms)
@@ -226,7 +226,7 @@ def _covariance(draws: Draws, arms: Ints, A: int) -> Floats:
 
 
 def _worst(log: Log, apart: Floats, variance: Floats) -> _Result:
-    """The count of each arm, by Freedman's inequality with a Bonferroni correction."""
+    """Test the number of choices of each arm by Freedman's inequality, with a Bonferroni correction."""
     arms = log.names.arms
     bounds = np.array([_freedman(t, v, 1.0) for t, v in zip(apart, variance, strict=True)]) * len(arms)
     k = int(np.argmin(bounds))
@@ -238,14 +238,14 @@ def _worst(log: Log, apart: Floats, variance: Floats) -> _Result:
 
 
 def _freedman(total: float, variance: float, step: float) -> float:
-    """Bound on P(|S| ≥ |total|) for a sum with this variance whose steps are at most `step`."""
+    """Freedman's bound on P(|S| ≥ |total|) for a sum S with this variance and steps of at most `step`."""
     if total == 0.0:
         return 1.0
     return 2.0 * math.exp(-total * total / (2.0 * (variance + step * abs(total) / 3.0)))
 
 
 def _mean_weight(draws: Draws) -> _Result:
-    """The mean of 1/(K p), the importance weight of the uniform policy, which should be 1."""
+    """Check that the mean of 1/(K p), the importance weight of the uniform policy, is near 1."""
     weight = 1.0 / (draws.possible * draws.p)
     mean = f"{weight.mean():.4f}"
     if not draws.known:
@@ -259,7 +259,7 @@ def _mean_weight(draws: Draws) -> _Result:
 
 
 def _floor(log: Log, draws: Draws) -> _Result:
-    """Whether every arm's probability is at least floor / K."""
+    """Check that every arm's probability is at least floor / K."""
     floor = log.decisions.floor
     if floor is None:
         return None, "not possible: the log has no floor"
@@ -273,7 +273,7 @@ def _floor(log: Log, draws: Draws) -> _Result:
 
 
 def _slice(log: Log, draws: Draws) -> _Result:
-    """Whether draws of the uniform slice are uniform; rejection sampling depends on it."""
+    """Test whether draws of the uniform slice are uniform; rejection sampling depends on it."""
     mine = log.decisions.mode[draws.rows] == MODES.index(Mode.UNIFORM)
     if not mine.any():
         return None, "the log has none"
@@ -283,7 +283,7 @@ def _slice(log: Log, draws: Draws) -> _Result:
 
 
 def _asked(log: Log) -> _Result:
-    """Whether label requests are as frequent as their logged probabilities imply."""
+    """Check that label requests are as frequent as their logged probabilities imply."""
     rate = log.decisions.asked_probability
     open_ = (rate > 0.0) & (rate < 1.0)
     if not open_.any():
@@ -299,7 +299,7 @@ _MOST = 690.0
 
 
 def e_process_path(logs: Iterable[Floats], weights: Floats, n: int) -> Floats:
-    """The path of `fitrouter.monitors.e_process.MixtureEProcess`, mixed over bets and starting times, float64[n].
+    """Compute the path of `fitrouter.monitors.e_process.MixtureEProcess`, mixed over bets and starts, float64[n].
 
     `logs` are the logarithms of each bet's factors; the bets' weights sum to at most 1, and the remainder is not bet.
     """

@@ -31,7 +31,7 @@ def is_drawn(modes: Ints) -> NDArray[np.bool_]:
 
 
 def ragged_positions(begin: Ints, counts: Ints) -> Ints:
-    """Begin[i], …, begin[i] + counts[i] − 1 for each i, concatenated, int64[Σ counts]."""
+    """Concatenate the ranges begin[i], …, begin[i] + counts[i] − 1, int64[Σ counts]."""
     return np.asarray(np.repeat(begin - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum())))
 
 

@@ -121,7 +121,7 @@ def open_log(path: Path, *, features: bool = True, whole: bool = False) -> Itera
 
 
 def _behind(journal: Path, warehouse: Path) -> int:
-    """Rows of the journal that the warehouse lacks; waits once for a running feed to catch up."""
+    """Number of rows of the journal that the warehouse lacks; waits once for a running feed to catch up."""
     head = _journal.head(journal)
     behind = head - _warehouse.reaches(warehouse)
     if behind > 0:

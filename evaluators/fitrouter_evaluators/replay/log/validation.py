@@ -65,7 +65,7 @@ def _check_probabilities(log: Log) -> None:
 
 
 def _check_sessions(log: Log) -> None:
-    """Sticky turns keep the arm of their session's draw: any other change of arm would lack a probability."""
+    """Check that sticky turns keep the arm of their session's draw; another arm would have no known probability."""
     decisions, arm = log.decisions, log.options.arm
     turns = np.flatnonzero((decisions.mode == _STICKY) & (decisions.draw >= 0))
     on = decisions.draw[turns]

@@ -39,7 +39,7 @@ _METRICS = {
 
 
 def metric_of(name: str) -> Metric:
-    """Description of a metric; an unknown one stands for itself."""
+    """Description of a metric; for an unknown one, its name."""
     return _METRICS.get(name) or Metric(printable(name), "more is better")
 
 
@@ -50,7 +50,7 @@ class NumberFormat(NamedTuple):
 
     @classmethod
     def of(cls, report: Report) -> NumberFormat:
-        """Two significant digits of the difference's standard error; at least three decimals on a scale of 0 to 1."""
+        """Choose decimals that show two digits of the difference's standard error, at least three on a 0 to 1 scale."""
         once = best_estimate(report)
         errors = [once.se] if once is not None else [(b.high - b.low) / 4 for b in report.bands]
         errors = [each for each in errors if math.isfinite(each) and each > 0]
@@ -58,7 +58,7 @@ class NumberFormat(NamedTuple):
         return cls(min(_MOST, max(least, 1 + math.ceil(-math.log10(min(errors, default=1e-3))))))
 
     def value(self, x: float, *, signed: bool = False) -> str:
-        """An outcome; a difference is signed."""
+        """Format an outcome; a difference is signed."""
         if not math.isfinite(x):
             return NOTHING
         form = f",.{self.digits}f" if abs(x) < _LARGE else ".3g"
@@ -69,7 +69,7 @@ class NumberFormat(NamedTuple):
 
 
 def number(x: float) -> str:
-    """A number without a unit, to three significant digits or more."""
+    """Format a number without a unit, to three significant digits or more."""
     if not math.isfinite(x):
         return NOTHING
     size = abs(x)
@@ -82,7 +82,7 @@ def number(x: float) -> str:
 
 
 def weight(log10: float) -> str:
-    """An importance weight, from its logarithm to base 10."""
+    """Format an importance weight, from its logarithm to base 10."""
     return number(10.0**log10) if -300 < log10 < 300 else NOTHING
 
 
@@ -91,7 +91,7 @@ def count(n: int) -> str:
 
 
 def percent(share: float) -> str:
-    """A share of 1 as a percentage."""
+    """Format a share of 1 as a percentage."""
     if not math.isfinite(share):
         return NOTHING
     if 0 < share < 5e-5:
@@ -106,7 +106,7 @@ def level(alphas: Iterable[float]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the largest unit that fits: `7 d`, `1.5 h`."""
+    """Format seconds in the largest unit that fits: `7 d`, `1.5 h`."""
     if not math.isfinite(seconds):
         return NOTHING
     size, unit = next(((s, u) for s, u in _PERIODS if abs(seconds) >= s), _PERIODS[-1])
@@ -114,7 +114,7 @@ def duration(seconds: float) -> str:
 
 
 def utc_time(ts: float) -> str:
-    """Seconds since the epoch as date and time in UTC; 0 is missing."""
+    """Format seconds since the epoch as date and time in UTC; 0 is missing."""
     if not ts:
         return NOTHING
     try:
@@ -124,7 +124,7 @@ def utc_time(ts: float) -> str:
 
 
 def printable(text: str) -> str:
-    """A name without control characters and bidirectional marks, which a terminal or browser would act on."""
+    """Remove control characters and bidirectional marks from a name, which a terminal or browser would act on."""
     return "".join(c if c.isprintable() else " " if c.isspace() else "�" for c in text)
 
 
@@ -139,7 +139,7 @@ def headline_interval(report: Report, slice_: str = "") -> Band | PolicyEstimate
 
 
 def slices(report: Report) -> list[str]:
-    """All slices of the report, in order."""
+    """Names of all slices in the report, in order."""
     named = [*(e.slice for e in report.estimates), *(b.slice for b in report.bands)]
     return [slice_ for slice_ in dict.fromkeys([*named, *(d.slice for d in report.diagnostics)]) if slice_]
 
@@ -158,7 +158,7 @@ def usual_interval(estimates: Sequence[PolicyEstimate]) -> str:
 
 
 def finding(report: Report) -> str:
-    """Half a sentence that compares the candidate: at any time if there is a sequence, and at one look."""
+    """Half a sentence that says how the candidate compares: at any time if there is a sequence, and at one look."""
     top, metric, numbers = headline_interval(report), metric_of(report.metric), NumberFormat.of(report)
     if top is None or not math.isfinite(top.low + top.high):
         return f"the difference in {metric.name} could not be estimated"

@@ -42,7 +42,7 @@ class _Row(NamedTuple):
 
 
 def figures(report: Report) -> dict[str, list[Figure]]:
-    """Section → its plots."""
+    """Draw the plots of each section of a report, by section."""
     numbers, metric = fmt.NumberFormat.of(report), fmt.metric_of(report.metric)
     differs = f"difference in {metric.axis if metric.unit != '0 to 1' else metric.name}"
     found = {
@@ -63,12 +63,12 @@ def figures(report: Report) -> dict[str, list[Figure]]:
 
 
 def _figures(title: str, drawn: Sequence[object], draw: Callable[[float], str]) -> list[Figure]:
-    """The plot in both layouts; none if there is nothing to draw."""
+    """Draw a plot in both layouts; empty if there is nothing to draw."""
     return [Figure(title, draw(_WIDE), draw(_NARROW))] if drawn else []
 
 
 def _sequences(bands: Sequence[Band], axis: str, title: str, policy: str | None = "difference") -> list[Figure]:
-    """Exact sequence as an area and asymptotic one as dashed lines, over the number of units seen."""
+    """Plot confidence sequences over the number of units: the exact one as an area, the asymptotic one dashed."""
     drawn = [b for b in bands if b.at and (policy is None or b.policy == policy) and len(finite(b.means)) > 1]
     drawn.sort(key=lambda b: b.kind != "exact")
     return _figures(title, drawn, lambda width: _sequence(drawn, axis, title, width))
@@ -108,7 +108,7 @@ def _sequence(bands: Sequence[Band], axis: str, title: str, width: float) -> str
 
 
 def _settled(bands: Sequence[Band]) -> tuple[float, float]:
-    """Limits of the vertical axis: zero, and the sequences without their wide first tenth."""
+    """Limits of the vertical axis, from zero and the sequences without their wide first tenth."""
     values = [0.0]
     for band in bands:
         late = [i for i, n in enumerate(band.at) if n >= 0.1 * band.at[-1]]
@@ -147,7 +147,7 @@ def _legend(canvas: Canvas, names: Sequence[tuple[str, str]], left: float, width
 
 
 def _estimates(report: Report, differs: str, axis: str, numbers: fmt.NumberFormat) -> list[Figure]:
-    """The difference by estimator; and each policy, on a common axis."""
+    """Plot the estimates: the difference by estimator, and both policies on a common axis."""
     everybody = [e for e in report.estimates if not e.slice]
     usual = fmt.usual_interval(everybody)
     rows = {
@@ -174,7 +174,7 @@ def _row(e: PolicyEstimate, numbers: fmt.NumberFormat, usual: str) -> _Row:
 
 
 def _slices(report: Report, axis: str, numbers: fmt.NumberFormat) -> list[Figure]:
-    """The difference in each slice: at one look, and at any time."""
+    """Plot the difference in each slice: at one look, and at any time."""
     rows = []
     for slice_ in fmt.slices(report):
         estimate = fmt.best_estimate(report, slice_)
@@ -191,7 +191,7 @@ def _slices(report: Report, axis: str, numbers: fmt.NumberFormat) -> list[Figure
 
 
 def _satisfied(rows: Sequence[UserSatisfaction], metric: fmt.Metric, numbers: fmt.NumberFormat) -> list[Figure]:
-    """Mean, worst-off tenth, and share of users worse off."""
+    """Plot user satisfaction: mean, worst-off tenth, and share of users worse off."""
     spread, losers = [], []
     for s in rows:
         role = fmt.printable(s.role) or "all users"
@@ -243,7 +243,7 @@ def _drawn_forest(
 
 
 def _bottom_axis(canvas: Canvas, x: Axis, ends: tuple[float, float], name: str, most: int) -> None:
-    """Vertical grid lines between `ends`, tick labels and the axis label below."""
+    """Draw grid lines between `ends`, and the tick labels and label of the bottom axis."""
     top, bottom = ends
     for value, written in ticks(x.low, x.high, most):
         canvas.line(x(value), top, x(value), bottom, "grid")
@@ -253,7 +253,7 @@ def _bottom_axis(canvas: Canvas, x: Axis, ends: tuple[float, float], name: str, 
 
 
 def _interval(canvas: Canvas, x: Axis, y: float, row: _Row) -> None:
-    """A line with end caps, or arrows where it exceeds the axis, and a mark at the value."""
+    """Draw an interval as a line with end caps, or arrows where it exceeds the axis, and a mark at the value."""
     low = row.low if math.isfinite(row.low) else -math.inf
     high = row.high if math.isfinite(row.high) else math.inf
     from_, to = x(max(low, x.low)), x(min(high, x.high))
@@ -271,7 +271,7 @@ def _interval(canvas: Canvas, x: Axis, y: float, row: _Row) -> None:
 
 
 def _span(rows: Sequence[_Row], *, zero: bool) -> tuple[float, float]:
-    """Limits of the axis: all values, and intervals up to three times the median width."""
+    """Limits of the axis, from all values and intervals, of which wide ones are cut at three times the median width."""
     widths = sorted(finite(row.high - row.low for row in rows))
     most = 3 * widths[len(widths) // 2] if widths else math.inf
     values = finite(v for row in rows for v in (row.value, row.ghost))
@@ -282,7 +282,7 @@ def _span(rows: Sequence[_Row], *, zero: bool) -> tuple[float, float]:
 
 
 def _shares(arms: Sequence[ArmShare]) -> list[Figure]:
-    """Share of the draws of each model, logged and under each policy."""
+    """Plot the share of draws that each model gets, logged and under each policy."""
     drawn = [a for a in arms if finite((a.logged, a.against, a.candidate))]
     title = "Share of the draws, by model"
     return _figures(title, drawn, lambda width: _drawn_shares(drawn, title, width))
@@ -320,7 +320,7 @@ def _drawn_shares(arms: Sequence[ArmShare], title: str, width: float) -> str:
 
 
 def _weights(histograms: Sequence[WeightHistogram]) -> list[Figure]:
-    """Histograms of importance weights on a logarithmic scale, one panel per policy."""
+    """Plot histograms of importance weights on a logarithmic scale, one panel per policy."""
     drawn = [h for h in histograms if sum(h.counts) and all(abs(edge) < _FAR for edge in h.edges)]
     return _figures("Importance weights", drawn, lambda width: _drawn_weights(drawn, "Importance weights", width))
 

@@ -21,7 +21,7 @@ class Axis(NamedTuple):
     end: float
 
     def __call__(self, x: float) -> float:
-        """The pixel of a value; values far outside are clamped."""
+        """Convert a value to its pixel; values far outside the axis are clamped."""
         part = (x - self.low) / (self.high - self.low)
         return self.start + min(max(part, -9.0), 10.0) * (self.end - self.start)
 
@@ -52,12 +52,12 @@ class Canvas:
         self._parts.append(f'<{shape} class="{kind}" points="{steps}"/>')
 
     def rect(self, x: float, y: float, width: float, height: float, kind: str, title: str = "") -> None:
-        """A rectangle with an optional tooltip."""
+        """Draw a rectangle with an optional tooltip."""
         size = f'x="{_px(x)}" y="{_px(y)}" width="{_px(max(width, 0))}" height="{_px(max(height, 0))}"'
         self._parts.append(f'<rect class="{kind}" {size}>{_titled(title)}</rect>')
 
     def mark(self, x: float, y: float, kind: str, shape: str = "circle", title: str = "") -> None:
-        """A small circle, square, diamond or bar: shapes distinguish marks without colours."""
+        """Draw a small circle, square, diamond or bar: shapes distinguish marks without colours."""
         if shape == "circle":
             self._parts.append(f'<circle class="{kind}" cx="{_px(x)}" cy="{_px(y)}" r="4">{_titled(title)}</circle>')
             return
@@ -74,7 +74,7 @@ class Canvas:
     def text(
         self, x: float, y: float, words: str, kind: str = "label", *, anchor: str = "start", room: float = 0
     ) -> None:
-        """A text; if it exceeds `room` pixels it is shortened, with the full text as tooltip."""
+        """Draw a text; if it exceeds `room` pixels it is shortened, with the full text as tooltip."""
         short = fitted(words, room) if room else words
         title = _titled(words) if short != words else ""
         at = f'x="{_px(x)}" y="{_px(y)}" text-anchor="{anchor}"'
@@ -104,7 +104,7 @@ def finite(values: Iterable[float]) -> list[float]:
 
 
 def fitted(words: str, room: float) -> str:
-    """The text shortened in the middle, where names differ least."""
+    """Shorten a text in the middle, where names differ least."""
     most = max(int(room / _LETTER), 3)
     if len(words) <= most:
         return words
@@ -113,7 +113,7 @@ def fitted(words: str, room: float) -> str:
 
 
 def ticks(low: float, high: float, most: int = 6) -> Sequence[tuple[float, str]]:
-    """At most `most` round values from low to high, with labels."""
+    """Choose at most `most` round values from low to high, with labels."""
     if not (math.isfinite(low) and math.isfinite(high) and high > low):
         return ()
     raw = (high - low) / most

@@ -55,7 +55,7 @@ class Section(NamedTuple):
 
 
 def header(report: Report) -> list[tuple[str, str]]:
-    """Compared policies and the population."""
+    """Rows that describe the compared policies and the population, as (name, text)."""
     window, metric = report.window, fmt.metric_of(report.metric)
     horizon = (
         f"decisions younger than {fmt.duration(window.horizon_s)} are excluded" if window.horizon_s else "no horizon"
@@ -81,7 +81,7 @@ def header(report: Report) -> list[tuple[str, str]]:
 
 
 def brief(report: Report) -> list[tuple[str, str]]:
-    """Summary: the comparison, its values, and the support of the log."""
+    """Rows of the short summary: the comparison, its values, and the support of the log."""
     numbers, facts = fmt.NumberFormat.of(report), dict(header(report))
     found = [(name, facts[name]) for name in ("candidate", "against", "metric", "log", "population")]
     for policy in ("candidate", "against"):
@@ -159,7 +159,7 @@ def policies(names: Iterable[str]) -> list[str]:
 
 
 def mark_of(check: Check) -> str:
-    """A tick, a cross, or a dash for what could not be checked."""
+    """Mark of a check: ✓ passed, ✗ failed, – not possible on this log."""
     return ("✓" if check.ok else "✗") if check.checked else "–"
 
 

@@ -56,7 +56,7 @@ def _template() -> Template:
 
 
 def _tiles(report: Report) -> list[tuple[str, str, str]]:
-    """The four headline numbers: (name, value, note)."""
+    """Headline numbers of the report as (name, value, note), up to four."""
     numbers, top, once = fmt.NumberFormat.of(report), fmt.headline_interval(report), fmt.best_estimate(report)
     found = [("units", fmt.count(report.window.units), f"{fmt.count(report.window.users)} users")]
     if top is not None:
@@ -72,7 +72,7 @@ def _tiles(report: Report) -> list[tuple[str, str, str]]:
 
 
 def _drawn(report: Report) -> list[tuple[str, TableData]]:
-    """The plotted numbers as tables, by section."""
+    """Numbers behind the plots as tables, by section."""
     numbers = fmt.NumberFormat.of(report)
     everybody = [b for b in report.bands if not b.slice]
     return [
@@ -98,7 +98,7 @@ def _paths(bands: Sequence[Band], numbers: fmt.NumberFormat, *, signed: bool) ->
 
 
 def _thinned(points: list[_Point]) -> list[_Point]:
-    """At most `_POINTS` + 1 points, with the first and last; JSON has all."""
+    """Thin points to at most `_POINTS` + 1, keeping the first and last; the JSON report has all."""
     last = len(points) - 1
     return points if last < _POINTS else [points[i * last // _POINTS] for i in range(_POINTS + 1)]
 

@@ -55,7 +55,7 @@ def renderables(report: Report, *, full: bool = True) -> Iterator[RenderableType
 
 
 def _brief(report: Report) -> Iterator[RenderableType]:
-    """The lines that matter."""
+    """Summary, failed checks, and a hint at what `--full` adds."""
     facts = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     facts.add_column(style="dim")
     facts.add_column(overflow="fold")

@@ -55,7 +55,7 @@ def slices_of(units: Units, by: Sequence[str], groups: Mapping[int, str]) -> lis
 
 
 def difference_rows(study: Study, slices: Sequence[Slices], alpha: float) -> list[PolicyEstimate]:
-    """Candidate − against: doubly robust estimates on every label stream and in every slice."""
+    """Estimate the difference candidate − against on every label stream and in every slice, doubly robust."""
     cluster, labels = study.units.cluster, study.labels
     one, other = study.paired
     paired = Paired(DR(), other)
@@ -81,7 +81,7 @@ def difference_rows(study: Study, slices: Sequence[Slices], alpha: float) -> lis
 
 
 def robust_rows(study: Study, alpha: float) -> tuple[PolicyEstimate, PolicyEstimate]:
-    """The doubly robust difference and value of `against` alone, at one look."""
+    """Doubly robust estimates of the difference and of the value of `against` only, for a single look."""
     one, other = study.paired
     found = []
     for policy, estimator, rounds in (("difference", Paired(DR(), other), one), ("against", DR(), other)):
@@ -91,7 +91,7 @@ def robust_rows(study: Study, alpha: float) -> tuple[PolicyEstimate, PolicyEstim
 
 
 def policy_rows(study: Study, alpha: float) -> list[PolicyEstimate]:
-    """Both policies: every estimator on the prediction-powered outcomes, DR and SNIPS on the other label streams."""
+    """Estimate both policies: all estimators on prediction-powered outcomes, DR and SNIPS on other label streams."""
     cluster, labels = study.units.cluster, study.labels
     biased = SCORE if study.metric == "score" else ""
     found: list[PolicyEstimate] = []
@@ -111,7 +111,7 @@ def policy_rows(study: Study, alpha: float) -> list[PolicyEstimate]:
 
 
 def _streams(study: Study) -> dict[str, tuple[tuple[Rounds, Rounds], NDArray[np.bool_]]]:
-    """Asked labels alone; and all labels, if any were volunteered."""
+    """Rounds by label stream: requested labels only, and all labels if any were volunteered."""
     found = {"asked": study.asked}
     if (~np.isnan(study.units.log.outcomes.free_label[study.units.member])).any():
         found["naive"] = study.naive

@@ -30,7 +30,7 @@ MOST_DIMS = 64
 
 
 class Examples(NamedTuple):
-    """N examples of p features, in units and groups."""
+    """N training examples of p features, each with its unit and group."""
 
     unit: Ints
     group: Ints
@@ -44,7 +44,7 @@ class Examples(NamedTuple):
 
 
 def projected(x: NDArray[np.float32]) -> NDArray[np.float32]:
-    """float32[n, min(d, 64)] from float32[n, d]; NaN becomes 0."""
+    """Project features float32[n, d] to at most 64 random dimensions, float32[n, min(d, 64)]; NaN becomes 0."""
     d = x.shape[1]
     if d <= MOST_DIMS:
         return np.asarray(np.nan_to_num(x, nan=0.0))
@@ -53,13 +53,13 @@ def projected(x: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def ridges(examples: Examples, split: Split) -> Iterator[Floats]:
-    """For each part float64[groups + 1, p]: coefficients of each group, the shared ones last."""
+    """Fit a ridge for each part; yield the coefficients of each group, shared ones last, float64[groups + 1, p]."""
     pieces = _pieces(examples, split)
     yield from (_in_time if split.progressive else _in_folds)(examples, pieces, split.parts)
 
 
 class _Sums:
-    """Σ w φ φᵀ and Σ w φ y of each group."""
+    """Weighted sums Σ w φ φᵀ and Σ w φ y of each group."""
 
     def __init__(self, examples: Examples) -> None:
         p = examples.phi.shape[1]
@@ -79,7 +79,7 @@ class _Sums:
             self.weight += sign * float(w.sum())
 
     def fit(self, examples: Examples, strength: float) -> Floats:
-        """Coefficients of each group, the shared ones last, float64[groups + 1, p]."""
+        """Solve for the coefficients of each group, the shared ones last, float64[groups + 1, p]."""
         p = examples.phi.shape[1]
         theta = np.zeros((examples.groups + 1, p))
         if self.weight <= 1e-9:
@@ -97,7 +97,7 @@ class _Sums:
         return theta
 
     def _penalty(self, examples: Examples, squares: Floats) -> Floats:
-        """Scaled so that a block's prior explained variance depends on its ratio only, float64[p]."""
+        """Penalties, float64[p], scaled so that a block's prior explained variance depends on its ratio only."""
         found, at = np.empty(len(squares)), 0
         for columns, ratio in examples.blocks:
             mean = float(squares[at : at + columns].sum()) / self.weight
@@ -133,7 +133,7 @@ def _in_folds(examples: Examples, pieces: list[Ints], parts: int) -> Iterator[Fl
 
 
 def _best(errors: Floats, weight: float) -> int:
-    """Index of the strength with the least error; 1 unless others are better by more than `DOUBT`."""
+    """Index of the strength with the least error; strength 1 unless others are better by more than `DOUBT`."""
     middle = STRENGTHS.index(1.0)
     doubt = DOUBT * np.abs(np.arange(len(STRENGTHS)) - middle)
     return int((errors + doubt * errors[middle] / max(weight, 1.0)).argmin()) if weight > 0.0 else middle
@@ -156,7 +156,7 @@ FIRST, GROWTH = 4, 1.25
 
 
 class Split(NamedTuple):
-    """Units to train and predict on: part p is predicted from pieces ≤ p (progressive) or ≠ p (folds)."""
+    """Split of units into parts to predict, each from pieces ≤ p (progressive) or ≠ p (folds)."""
 
     part: Ints
     """Part in which each unit is predicted, int64[n]."""
@@ -198,7 +198,7 @@ def fold_split(units: Units, folds: int = 5, seed: int = 0) -> Split:
 
 
 def _ended(units: Units) -> tuple[Ints, Ints]:
-    """(units by time of end, number that had ended before each began)."""
+    """Units in order of their end, and the number of units that had ended before each began."""
     begin = units.member[units.start[:-1]]
     if len(units.member) == units.n:
         return np.arange(units.n), np.arange(units.n)

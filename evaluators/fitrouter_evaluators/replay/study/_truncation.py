@@ -37,7 +37,7 @@ EARLY = 0.5
 
 
 class UnitBatch(NamedTuple):
-    """n units with d draws, m arms in total, and t decisions; outcomes on [0, 1]."""
+    """Arrays of n units with d draws, m arms in total and t decisions; outcomes lie in [0, 1]."""
 
     p: Floats
     """float64[m]"""
@@ -66,7 +66,7 @@ class UnitBatch(NamedTuple):
 
 
 def truncated_outcomes(part: UnitBatch, plus: Floats | None, minus: Floats | None, bounds: tuple[float, ...]) -> Floats:
-    """float64[bounds, n] with mean V(plus) − V(minus), row by row at least −k for each bound k.
+    """Compute outcomes with mean V(plus) − V(minus), float64[bounds, n], which are at least −k for each bound k.
 
     `plus` and `minus` are policies' probabilities, float64[m], or None; with `minus` each bound must be at least 1.
     """
@@ -88,7 +88,7 @@ def truncated_outcomes(part: UnitBatch, plus: Floats | None, minus: Floats | Non
 
 
 class _Stage:
-    """The j-th draws of all units that have one."""
+    """The j-th draws of all units that have one, with the policies' weights after them."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class _Stage:
         return np.asarray(np.add.reduceat(values, self.start[:-1]))
 
     def cut(self, bound: Floats) -> Floats:
-        """E[g] − g(a) less unsupported losses, float64[draws]; less possible later losses it is at least −bound."""
+        """Control variate E[g] − g(a) less unsupported losses, float64[draws]; truncated to stay at or above −bound."""
         slack = bound - self.lost
         mean = self._sum(self.p * self.goal)
         taken = self.goal[self.chosen]
@@ -152,7 +152,7 @@ class _Stage:
 
 
 def _outcome(part: UnitBatch, u: Floats, room: Floats) -> Floats:
-    """Outcomes with truncated predictions, so that u · outcome ≥ −room, float64[n]."""
+    """Outcomes with predictions truncated so that u · outcome ≥ −room, float64[n]."""
     turns = np.diff(part.turn)
     counts = part.chance > 0.0
     total = np.add.reduceat(counts.astype(np.float64), part.turn[:-1]) if len(turns) else np.zeros(0)

@@ -40,7 +40,7 @@ def diagnose(policy: str, units: Units, pmf: Floats, rounds: Rounds, low: float,
 
 
 def unsupported(units: Units, pmf: Floats) -> Floats:
-    """Each unit's probability under the policy of an arm whose logged one is 0 (unknown pmfs: 0), float64[n]."""
+    """Probability in each unit that the policy draws an arm logged with probability 0, float64[n]; unknown pmfs: 0."""
     p = units.log.options.prob[units.entries()]
     there = np.where(p == 0.0, pmf, 0.0)
     each = np.add.reduceat(there, units.entry_start()[:-1]) if len(there) else np.zeros(0)

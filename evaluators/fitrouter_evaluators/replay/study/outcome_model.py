@@ -36,7 +36,7 @@ def predict(
     folds: int = 5,
     seed: int = 0,
 ) -> Floats:
-    """float64[m], in the order of `Units.entries`: Q_j(a) for every arm of every draw, in [low, high].
+    """Predict Q_j(a) in [low, high] for every arm of every draw, float64[m] in the order of `Units.entries`.
 
     Trained on the units' outcomes y (float64[n], NaN if unobserved) with `weight`, such as numbers of labels: of units
     that had ended before each began if `adaptive`, else of other folds of whole clusters. `expected` is the logged
@@ -63,7 +63,7 @@ def predict(
 
 
 class _World:
-    """Features and outcomes of draws and arms, scaled to [0, 1]."""
+    """Builds features and targets of draws and arms, scaled to [0, 1]."""
 
     def __init__(self, units: Units, expected: Floats | None, low: float, high: float) -> None:
         decisions = units.log.decisions
@@ -76,18 +76,18 @@ class _World:
             self.blocks = (*BLOCKS, (projected(decisions.x[:1]).shape[1], CONTEXT))
 
     def context(self, draws: Ints) -> NDArray[np.float32]:
-        """float32[draws, d]; d is 0 for a log without contexts."""
+        """Projected contexts of the draws, float32[draws, d]; d is 0 for a log without contexts."""
         x = self.units.log.decisions.x
         return np.zeros((len(draws), 0), np.float32) if x is None else projected(x[self.units.draw[draws]])
 
     def base(self, positions: Ints) -> Floats:
-        """float64: the logged expectation on [0, 1] at positions in the options; ½ where there is none."""
+        """Logged expectation at these positions in the options, scaled to [0, 1]; ½ where there is none."""
         if self.expected is None:
             return np.full(len(positions), 0.5)
         return np.nan_to_num(np.clip((self.expected[positions] - self.low) / self.span, 0.0, 1.0), nan=0.5)
 
     def examples(self, y: Floats, weight: Floats, split: Split) -> Examples:
-        """Training draws; the target is the outcome minus the logged expectation."""
+        """Training examples from the draws; the target is the outcome minus the logged expectation."""
         units, decisions = self.units, self.units.log.decisions
         unit = units.of_draw()
         rows = np.flatnonzero((weight > 0.0)[unit] & (split.piece < split.parts)[unit])

@@ -96,7 +96,7 @@ def with_outcomes(units: Units, observed: MetricOutcomes) -> Units:
 
 
 def logged_expectation(log: Log, metric: str = "fit") -> Floats | None:
-    """Logged expectation of a metric for each entry of `Options`, NaN where missing, float64[m]; None if not logged.
+    """Logged expectation of a metric at each entry of `Options`, float64[m], NaN where missing; None if not logged.
 
     The expected fit is the posterior mean times the arm's availability.
     """
@@ -154,7 +154,7 @@ def _utility(log: Log, stream: str, ceiling: float | None) -> MetricOutcomes:
 
 
 def _amount(name: str, values: Floats, ceiling: float | None) -> MetricOutcomes:
-    """A metric that is known where it is not NaN."""
+    """Build the outcomes of a metric that needs no labels, such as cost; NaN is unobserved."""
     most = float(np.nanmax(values, initial=0.0)) if ceiling is None else ceiling
     there = ~np.isnan(values)
     return MetricOutcomes(

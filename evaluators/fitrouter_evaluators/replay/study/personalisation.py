@@ -76,7 +76,7 @@ def declared_groups(log: Log) -> dict[int, str]:
 
 
 def report_slices(units: Units, groups: Mapping[int, str] | None = None) -> list[tuple[str, NDArray[np.bool_]]]:
-    """(name, bool[n]) of all units, and of roles and groups with at least `LEAST`; `groups` replaces declared ones."""
+    """Slices as (name, bool[n]): all units, roles and groups of at least `LEAST`; `groups` replaces declared groups."""
     named = declared_groups(units.log) if groups is None else groups
     found = [(f"role={name}", units.role == code) for code, name in enumerate(units.log.names.roles)]
     for name in sorted(set(named.values())):

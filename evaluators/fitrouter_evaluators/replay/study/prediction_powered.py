@@ -68,7 +68,7 @@ def label_probabilities(units: Units, observed: MetricOutcomes, *, adaptive: boo
 
 
 def predict_labels(units: Units, observed: MetricOutcomes, *, adaptive: bool = True) -> Floats:
-    """F, each decision's label in [0, 1] predicted from other decisions, float64[members].
+    """Predict each decision's label in [0, 1] from other decisions, float64[members].
 
     A ridge per arm, shrunk to a shared one, on the logged expectation, the reward model's score, and the features of
     context and answer. Trained on requested and volunteered labels, these with an offset: of units that had ended
@@ -119,7 +119,7 @@ def tune_predictions(
     weight: Floats | None = None,
     adaptive: bool = True,
 ) -> Floats:
-    """C + λ (f − f̄) in [0, 1], with λ and c of least variance for the estimate to be made, float64[members].
+    """Tune predictions to c + λ (f − f̄) in [0, 1], with the λ and c of least variance, float64[members].
 
     `chance` is that of `label_probabilities`, `weight` (float64[n]) the units' importance weights or differences of
     them, None for 1. Tuned on units that had ended before each began if `adaptive`, else on all.
@@ -173,7 +173,7 @@ def labelled_sample(units: Units, observed: MetricOutcomes, chance: Floats) -> S
 
 
 def observed_means(units: Units, observed: MetricOutcomes) -> tuple[Floats, Floats]:
-    """(float64[n], float64[n]): mean observed outcome of each unit and number of observations; NaN and 0 if none."""
+    """Mean observed outcome and number of observations of each unit, float64[n] each; NaN and 0 if it has none."""
     seen = observed.seen[units.member] & (observed.e[units.member] > 0.0)
     count = units.total(seen)
     outcome = np.where(seen, (observed.known + observed.scale * observed.label)[units.member], 0.0)
@@ -182,7 +182,7 @@ def observed_means(units: Units, observed: MetricOutcomes) -> tuple[Floats, Floa
 
 
 class _Reads:
-    """Features of decisions for predicting labels."""
+    """Builds features of decisions from which labels are predicted."""
 
     def __init__(self, log: Log) -> None:
         self.log, self.arms = log, len(log.names.arms)
@@ -192,12 +192,12 @@ class _Reads:
         self.blocks = (*BLOCKS, *((size, FEATURES) for size in sizes))
 
     def arm(self, rows: Ints) -> Ints:
-        """Codes of the chosen arms; 0 where not eligible."""
+        """Codes of the arms chosen at these rows; 0 where the chosen arm was not eligible."""
         chosen = self.log.decisions.chosen[rows]
         return np.where(chosen >= 0, self.log.options.arm[chosen], 0)
 
     def features(self, rows: Ints, volunteered: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-        """(float64[rows, p], float64[rows]): features, and the logged expectation."""
+        """Features float64[rows, p] of these rows, and their logged expectation float64[rows]."""
         chosen, score = self.log.decisions.chosen[rows], self.log.outcomes.score[rows]
         base = np.full(len(rows), 0.5)
         if self.log.options.mean is not None:

@@ -65,7 +65,7 @@ def rounds_of(units: Units, pmf: Floats, q: Floats | None, reward: Floats, *, se
 
 
 def _known(units: Units, pmf: Floats) -> Floats:
-    """The pmf for predictions: where only the drawn arm's probability is known, the arm itself.
+    """Complete the pmf for predictions: where only the drawn arm's probability is known, that arm gets all of it.
 
     There the policy is the logged one (weight 1), and its doubly robust outcome is the outcome, whatever is predicted.
     """
@@ -92,7 +92,7 @@ def subset(rounds: Rounds, keep: NDArray[np.bool_], factor: Floats | None = None
 
 
 def bounds_for(observed: MetricOutcomes, *, paired: bool = False) -> tuple[float, ...]:
-    """Bounds for some hundred units or more, given the probability e of a label request (a setting).
+    """Choose bounds for pseudo-outcomes of some hundred units or more, given the probability e of a label request.
 
     A label prediction may lose (1 − e)/e of itself, so rare labels need larger bounds: 1/e and 4/e. With e = .1 and
     20,000 units these detected 68 % of improvements by .03, the bounds for fully observed outcomes 38 %, an
@@ -156,7 +156,7 @@ def pseudo_outcomes(
 
 
 class _Batches:
-    """Batches of units with outcomes on [0, 1]."""
+    """Cuts the units into batches with outcomes scaled to [0, 1]."""
 
     def __init__(
         self,
@@ -184,7 +184,7 @@ class _Batches:
         self.known = units.total(known) / turns
 
     def of(self, some: slice) -> tuple[UnitBatch, slice]:
-        """A batch, and the positions of its entries."""
+        """Build the batch of these units, and return it with the positions of its entries."""
         units, observed = self.units, self.observed
         a, b = units.draw_start[some.start], units.draw_start[some.stop]
         s, t = units.start[some.start], units.start[some.stop]
@@ -227,6 +227,6 @@ def running(units: Units, weight: Floats) -> Floats:
 
 
 def _matched(units: Units, pmf: Floats, seed: int) -> NDArray[np.bool_]:
-    """The policy's own draws equal all the logged ones, bool[n]."""
+    """Whether draws simulated from the policy equal all the logged ones of a unit, bool[n]."""
     own = np.random.default_rng(seed).random(len(units.draw)) < pmf[units.chosen()]
     return np.logical_and.reduceat(own, units.draw_start[:-1]) if len(own) else own

@@ -106,14 +106,14 @@ def satisfaction(
 
 
 def _resampled(U: int, replicates: int, seed: int) -> Floats:
-    """Multiplicity of each user, float64[1 + replicates, U]; the first row is the original sample."""
+    """Bootstrap multiplicities of users, float64[1 + replicates, U]; the first row is the original sample."""
     rng = np.random.default_rng([seed, U])
     drawn = rng.multinomial(U, np.full(U, 1.0 / U), size=int(np.clip(WORK // U, min(100, replicates), replicates)))
     return np.concatenate([np.ones((1, U)), drawn.astype(np.float64)])
 
 
 def _percentiles(values: Floats, alpha: float) -> tuple[float, float]:
-    """Percentiles of the replicates, extended to contain the estimate."""
+    """Percentile interval of the replicates, extended to contain the estimate."""
     low, high = np.quantile(values[1:], (alpha / 2.0, 1.0 - alpha / 2.0)) if len(values) > 1 else (values[0], values[0])
     return float(min(low, values[0])), float(max(high, values[0]))
 
@@ -168,7 +168,7 @@ class _Distribution(NamedTuple):
 
     @classmethod
     def of(cls, people: _People, multiplicity: Floats, low: float, high: float) -> _Distribution:
-        """Computes the first row separately, so that its grid does not depend on the replicates."""
+        """Summarise the distribution for each row of multiplicities; the first row does not depend on the others."""
         parts = [cls._of(people, rows, low, high) for rows in (multiplicity[:1], multiplicity[1:]) if len(rows)]
         return cls(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
@@ -193,7 +193,7 @@ class _Distribution(NamedTuple):
         return min(full[0], light[0]), max(full[1], light[1])
 
     def below(self, part: Floats, alpha: float) -> tuple[float, float, float]:
-        """Share below 0 with its interval, if these users are the share `part` of all."""
+        """Share of values below 0, with its interval; these users are the share `part` of all."""
         share = self.below_zero * part
         low, high = _percentiles(share, alpha)
         if np.quantile(self.sd, alpha / 2.0) == 0.0:  # all of them may have the mean
@@ -221,7 +221,7 @@ def _moments(raw: Floats, luck: Floats, multiplicity: Floats) -> tuple[Floats, F
 
 
 def _roughened(start: Floats, grid: Floats, raw: Floats, luck: Floats, multiplicity: Floats) -> tuple[Floats, Floats]:
-    """float64[R, GRID] each: mass of the true means after `LIGHT` and after `FULL` EM steps from `start`."""
+    """Mass of the true means on `grid` after `LIGHT` and after `FULL` EM steps from `start`, float64[R, GRID] each."""
     distance = (raw[:, None] - grid) ** 2 / luck[:, None]
     likelihood = np.exp(-0.5 * (distance - distance.min(axis=1, keepdims=True)))
     light = mass = start / start.sum(axis=1, keepdims=True)

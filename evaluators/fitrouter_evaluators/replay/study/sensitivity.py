@@ -36,7 +36,7 @@ def tilted_means(y: Floats, weight: Floats, gamma: float) -> tuple[float, float]
 def silence_margins(
     units: Units, observed: MetricOutcomes, weight: Floats, *, gamma: float = GAMMA, rows: Ints | None = None
 ) -> tuple[float, float]:
-    """Margins by which to widen the lower and the upper limit of an estimate over `rows` (None: all units).
+    """Margins that widen the lower and upper limit of an estimate over `rows` (None: all units) for non-response.
 
     Widened limits hold for every response mechanism within the bound Γ ≥ 1 (inf: no assumption). `weight`, float64[n],
     are importance weights, or differences of them for a paired difference; positive and negative ones are treated

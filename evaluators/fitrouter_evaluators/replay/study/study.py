@@ -42,7 +42,7 @@ class Pmfs(NamedTuple):
     against: Floats
 
     def of(self, units: Units) -> Pmfs:
-        """The probabilities in the order of `Units.entries`."""
+        """Select the probabilities of the units, in the order of `Units.entries`."""
         entries = units.entries()
         return Pmfs(self.candidate[entries], self.against[entries])
 
@@ -79,12 +79,12 @@ class Study:
 
     @cached_property
     def progressive(self) -> _NuisanceModels:
-        """Trained on units that had ended before each began."""
+        """Nuisance models for each unit, trained on the units that had ended before it began."""
         return self._learnt(adaptive=True)
 
     @cached_property
     def cross_fitted(self) -> _NuisanceModels:
-        """For one look: cross-fitted if the logging policy does not learn."""
+        """Nuisance models for a single look: cross-fitted, or progressive if the logging policy learns."""
         return self.progressive if self.learns else self._learnt(adaptive=False)
 
     def _learnt(self, *, adaptive: bool) -> _NuisanceModels:
@@ -111,7 +111,7 @@ class Study:
         return self.observed.scale > 0.0
 
     def between(self, pmfs: Pmfs) -> Study:
-        """The same study of two other policies, with these nuisance models."""
+        """Study two other policies with the same nuisance models."""
         found = Study(self.units, pmfs, self.metric, ceiling=self.ceiling)
         found.__dict__["cross_fitted"] = self.cross_fitted
         return found
@@ -124,18 +124,18 @@ class Study:
 
     @property
     def labels(self) -> str:
-        """Source of the outcomes of estimates: `PolicyEstimate.labels`."""
+        """Kind of outcomes that estimates use, "powered" or "observed"; see `PolicyEstimate.labels`."""
         return "powered" if self.has_labels and not self.complete else "observed"
 
     @cached_property
     def heard(self) -> int:
-        """Units with a label that was asked for."""
+        """Number of units with an answer to a label request."""
         given = (self.observed.asked & self.observed.seen)[self.units.member]
         return int((self.units.total(given) > 0.0).sum())
 
     @cached_property
     def powered(self) -> tuple[Rounds, Rounds]:
-        """Rounds of candidate and against, with prediction-powered or fully known outcomes."""
+        """Rounds of the candidate and of `against`, with prediction-powered or fully known outcomes."""
         learnt = self.cross_fitted
         found = []
         for pmf, weight in zip(self.pmfs, self.weight, strict=True):
@@ -146,7 +146,7 @@ class Study:
 
     @cached_property
     def paired(self) -> tuple[Rounds, Rounds]:
-        """Rounds of candidate and baseline with one outcome prediction, tuned for their difference."""
+        """Rounds of the candidate and of `against` with the same outcomes, tuned for their difference."""
         learnt = self.cross_fitted
         f = self._tuned(learnt, self.weight[0] - self.weight[1], adaptive=self.learns)
         reward = powered_rewards(self.units, self.observed, f, learnt.chance)
@@ -154,12 +154,12 @@ class Study:
 
     @cached_property
     def asked(self) -> tuple[tuple[Rounds, Rounds], NDArray[np.bool_]]:
-        """Restricted to units with a label request; also their indices."""
+        """Rounds of both policies from requested labels only, and a mask of the units that have one."""
         return self._sampled(labelled_sample(self.units, self.observed, self.cross_fitted.chance))
 
     @cached_property
     def naive(self) -> tuple[tuple[Rounds, Rounds], NDArray[np.bool_]]:
-        """By all labels as if they were a random sample, which is biased."""
+        """Rounds of both policies from all labels as if these were a random sample (biased), and the units' mask."""
         every = observe_metric(self.units.log, self.metric, stream="naive", ceiling=self.ceiling)
         return self._sampled(labelled_sample(self.units, every, (every.e[self.units.member] > 0.0).astype(np.float64)))
 
@@ -177,7 +177,7 @@ class Study:
         return tune_predictions(self.units, self.observed, learnt.f, learnt.chance, weight=weight, adaptive=adaptive)
 
     def stream(self, policy: str) -> PseudoOutcomes:
-        """Pseudo-outcomes of the `candidate`, `against`, or their `difference`, within bounds known beforehand."""
+        """Pseudo-outcomes of `candidate`, `against` or their `difference`, within bounds that are known beforehand."""
         if policy not in self._streams:
             one, other = self.pmfs
             u, v = self.weight
@@ -186,7 +186,7 @@ class Study:
         return self._streams[policy]
 
     def widening(self, policy: str) -> Floats:
-        """Importance weights of a policy, or their differences, float64[n]."""
+        """Importance weights of a policy, or the two policies' differences, for margins of non-response, float64[n]."""
         u, v = self.weight
         return {"candidate": u, "against": v, "difference": u - v}[policy]
 

@@ -65,7 +65,7 @@ class Units(NamedTuple):
         return np.repeat(np.arange(self.n), self.draws)
 
     def entry_start(self) -> Ints:
-        """int64[draws + 1]: where each draw begins in `entries`."""
+        """Position in `entries` at which each draw begins, int64[draws + 1]."""
         start = self.log.decisions.start
         return np.concatenate([[0], np.cumsum(start[self.draw + 1] - start[self.draw])])
 
@@ -86,7 +86,7 @@ class Units(NamedTuple):
         return np.where(np.isnan(p), decisions.propensity[self.draw], p)
 
     def weights(self, pmf: Floats) -> tuple[Floats, Floats]:
-        """(float64[draws], float64[n]): importance weights π(a)/p(a), and their products over each unit."""
+        """Importance weights π(a)/p(a) of draws, float64[draws], and their product over each unit, float64[n]."""
         if len(pmf) != self.entry_start()[-1]:
             raise ValueError(f"a pmf of {len(pmf)} entries, but the units' draws have {self.entry_start()[-1]}")
         weight = pmf[self.chosen()] / self.propensity()
@@ -101,7 +101,7 @@ class Units(NamedTuple):
         return np.asarray(np.add.reduceat(values.astype(np.float64), self.start[:-1]))
 
     def select(self, keep: NDArray[np.bool_], reason: str = "") -> Units:
-        """The units in `keep` (bool[n]); with a reason, the others' decisions count as excluded for it."""
+        """Select the units in `keep` (bool[n]); with a reason, the decisions of the others count as excluded for it."""
         if keep.all():
             return self
         excluded = dict(self.excluded)
@@ -191,7 +191,7 @@ class _Limits(NamedTuple):
 
 
 def _refused(log: Log, found: _Sorted, member: Ints, begin: Ints, limits: _Limits) -> dict[str, NDArray[np.bool_]]:
-    """Reason → units it excludes; units are the runs of `member` that start at `begin`."""
+    """Mask of the units that each reason excludes; units are the runs of `member` that start at `begin`."""
     decisions, head = log.decisions, found.first[member[begin]]
     ts = decisions.ts[member]
     # A session is silent from the end of its last answer on.

@@ -22,7 +22,10 @@ class TokenBatches:
         self.budget, self.width, self._report = budget, width, report
 
     def run(self, lengths: Sequence[int], forward: Callable[[list[int]], Floats]) -> Floats:
-        """float64[n, width]; `forward` gets indices of sequences and returns a row for each."""
+        """Run `forward` over batches of sequences and return one row each, float64[n, width]; NaN where it fails.
+
+        `forward` gets the indices of a batch's sequences and returns a row for each.
+        """
         out = np.full((len(lengths), self.width), np.nan)
         waiting: list[list[int]] = []
         for i in sorted(range(len(lengths)), key=lengths.__getitem__):  # the longest batch, taken first, shows the need
@@ -52,7 +55,7 @@ class TokenBatches:
 
 
 def _tried(forward: Callable[[list[int]], Floats], batch: list[int], out: Floats) -> Exception | None:
-    """Fill the batch's rows; returns the error without its frames, which would keep tensors alive."""
+    """Run `forward` on a batch and store its rows; an error is returned without frames, which keep tensors alive."""
     try:
         out[batch] = forward(batch)
     except Exception as error:  # noqa: BLE001 - split and reported by the caller

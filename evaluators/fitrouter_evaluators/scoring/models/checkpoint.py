@@ -15,7 +15,7 @@ _EDGE = 1 << 16
 
 
 def checkpoint(model: str, *, weights: bool = True) -> Path:
-    """Folder of a model; one of the hub is downloaded first, unless the library is offline (`HF_HUB_OFFLINE=1`).
+    """Find a model's folder; one of the hub is downloaded first, unless the library is offline (`HF_HUB_OFFLINE=1`).
 
     Args:
         model: a folder, or a hub id.
@@ -54,7 +54,7 @@ def _fetched(model: str, weights: bool) -> Path:
 
 
 def identify(folder: Path) -> str:
-    """Commit of a hub's snapshot; else a hash of the configuration and of both ends of each file of weights."""
+    """Identify a model by its commit on the hub, else by a hash of its configuration and of parts of its weights."""
     if folder.parent.name == "snapshots":
         return folder.name
     digest = hashlib.sha256()

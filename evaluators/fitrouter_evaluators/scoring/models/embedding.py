@@ -76,7 +76,7 @@ def read_basis(path: Path) -> Basis:
 
 
 class _SentenceTransformer:
-    """A sentence-transformers model over the prompt and the answer, two line ends between them."""
+    """A sentence-transformers model, which reads the prompt and the answer joined by an empty line."""
 
     def __init__(self, folder: Path, batch_tokens: int, device: str, report: Callable[[Exception], None]) -> None:
         import sentence_transformers
@@ -92,7 +92,7 @@ class _SentenceTransformer:
         self.tokens, self.batches = 0, TokenBatches(batch_tokens, width, report)
 
     def score(self, items: Sequence[Item]) -> Floats:
-        """float64[n, d]; NaN for an answer without a text, and for one that fails."""
+        """Embed prompt and answer of each item, float64[n, d]; NaN for an answer without a text or that fails."""
         out = np.full((len(items), self.batches.width), np.nan)
         spoken = [i for i, item in enumerate(items) if item.answer.has_text]
         answers = [items[i].answer for i in spoken]
@@ -111,7 +111,7 @@ class _SentenceTransformer:
 def load_embedder(
     folder: Path, *, max_tokens: int, batch_tokens: int, device: str, report: Callable[[Exception], None]
 ) -> Transformer | _SentenceTransformer:
-    """Embedder of a model folder: a sentence-transformers model's own pooling, else the last token's last hidden state.
+    """Load a folder's embedder: a sentence-transformers model, else the last hidden state of the last token.
 
     Raises:
         ModelError: it cannot be loaded.
@@ -122,7 +122,7 @@ def load_embedder(
 
 
 def describe(entry: RewardModelConfig) -> Description:
-    """Dimensions and weights, from the basis.
+    """Describe the model by its dimensions and a digest of its basis and weights.
 
     Raises:
         ModelError: there is no basis.
@@ -134,19 +134,19 @@ def describe(entry: RewardModelConfig) -> Description:
 
 
 class _Projected:
-    """B (φ − m) of an embedding φ."""
+    """A reward model whose outputs are B (φ − m) of an embedding φ."""
 
     def __init__(self, transformer: Transformer | _SentenceTransformer, basis: Basis) -> None:
         self.transformer, self._basis = transformer, basis
 
     def score(self, items: Sequence[Item]) -> Floats:
-        """float64[n, k]."""
+        """Score items by their projected embeddings, float64[n, k]."""
         out: Floats = np.einsum("nd,kd->nk", self.transformer.score(items) - self._basis.mean, self._basis.matrix)
         return out
 
 
 def load(entry: RewardModelConfig, device: str, report: Callable[[Exception], None]) -> RewardModel:
-    """The model, which maps embeddings of prompt and answer by the basis.
+    """Load the model that maps embeddings of prompt and answer by the basis.
 
     Raises:
         ModelError: model or basis cannot be loaded, or the basis was learnt with another model.

@@ -56,7 +56,7 @@ class _Verdicts(msgspec.Struct):
 
 
 def _object(**properties: Any) -> dict[str, Any]:
-    """JSON Schema of an object with exactly these properties."""
+    """Build the JSON Schema of an object with exactly these properties."""
     return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
 
 
@@ -66,12 +66,12 @@ _FORM = {"type": "json_schema", "json_schema": {"name": "verdicts", "strict": Tr
 
 
 def describe(entry: RewardModelConfig) -> Description:
-    """One dimension, `principles`; the name of the LLM and the version of the question stand for the weights."""
+    """Describe the judge: its one dimension is `principles`; LLM name and question version stand for the weights."""
     return Description(("principles",), hashlib.sha256(f"{_VERSION} {entry.model}".encode()).hexdigest())
 
 
 def question(item: Item, principles: Sequence[str], swapped: bool, edge: int) -> tuple[dict[str, str], ...]:
-    """The messages that ask for verdicts; `swapped` reverses options and principles."""
+    """Build the messages that ask for verdicts; `swapped` reverses options and principles."""
     order = list(enumerate(principles, 1))
     first, second = (_AGAINST, _FOLLOWS) if swapped else (_FOLLOWS, _AGAINST)
     listed = "\n".join(f"{i}. {text}" for i, text in (reversed(order) if swapped else order))
@@ -85,7 +85,7 @@ def question(item: Item, principles: Sequence[str], swapped: bool, edge: int) ->
 
 
 def verdicts(text: str, principles: int, swapped: bool) -> Floats:
-    """1 follows, −1 against, 0 not concerned, float64[principles].
+    """Parse the verdict on each principle, float64[principles]: 1 followed, −1 violated, 0 not concerned.
 
     Raises:
         ModelError: the text is not the JSON that was asked for, with one verdict a principle.
@@ -137,17 +137,17 @@ class Judge:
         self._calls = asyncio.Semaphore(_AT_ONCE)
 
     def principles_of(self, identity: Identity) -> tuple[str, ...]:
-        """Principles of the person's role, and those of everybody."""
+        """Principles for the answers to a person: those of their role, and those of everybody."""
         own = self._principles.get(canonical_role(identity.role) or "", ())
         return (*own, *self._principles.get(EVERYBODY, ()))
 
     def score(self, items: Sequence[Item]) -> Floats:
-        """float64[n, 1]; NaN for an answer that was not drawn, or whose principles are not concerned."""
+        """Judge answers and wait for the verdicts, float64[n, 1]; NaN if not drawn, or if no principle is concerned."""
         started = [self.start(item) for item in items]
         return np.array([[np.nan] if future is None else future.result() for future in started])
 
     def start(self, item: Item) -> Future[Floats] | None:
-        """Draw an answer, and have it judged in the background: float64[1]. None if it was not drawn."""
+        """Draw whether to judge an answer; if so, judge it in the background, giving float64[1], else return None."""
         reserved = self._draw(item)
         if reserved is None:
             return None
@@ -180,7 +180,7 @@ class Judge:
             self._report(error)
 
     async def _judge_one(self, item: Item, reserved: float) -> Floats:
-        """The mean verdict on relevant principles in both orders; NaN if one reply is missing or unusable."""
+        """Judge an answer in both orders and return the mean verdict on relevant principles; NaN if a reply fails."""
         principles, orders = self.principles_of(item.identity), (False, True)
         asked = [self._ask(item, principles, swapped, reserved / 2) for swapped in orders]
         replies = await asyncio.gather(*asked, return_exceptions=True)
@@ -202,7 +202,7 @@ class Judge:
         return np.array([both.mean(axis=0)[relevant].mean() if relevant.any() else np.nan])
 
     async def _ask(self, item: Item, principles: Sequence[str], swapped: bool, most: float) -> tuple[str, float]:
-        """The reply's text and its cost in USD, `most` where the provider reports no tokens, or impossibly many."""
+        """Ask the judge; return the reply's text and cost in USD (`most` if no plausible token count is reported)."""
         call = Call(
             target=self._entry.model,
             messages=question(item, principles, swapped, self._edge),

@@ -19,12 +19,12 @@ class ModelError(ConfigError):
 
 
 def reason_of(error: BaseException) -> str:
-    """An error in one line."""
+    """Describe an error in one line."""
     return f"{type(error).__name__}: {error}".strip().splitlines()[0][:300]
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer to be scored, and whose answer it is."""
+    """An answer to be scored, with the identity of the person it was given to."""
 
     answer: Answer
     identity: Identity = Identity()
@@ -37,7 +37,7 @@ class RewardModel(Protocol):
     """Scores answers. Its outputs are features of an answer, never labels."""
 
     def score(self, items: Sequence[Item]) -> Floats:
-        """float64[n, dimensions], on any scale; NaN where the model has no score. Rows do not depend on each other."""
+        """Score items, float64[n, dimensions], on any scale; NaN where the model has no score. Rows are independent."""
         ...
 
 
@@ -46,7 +46,7 @@ class SlowModel(RewardModel, Protocol):
     """A reward model that takes seconds. Answers wait for it in the spool, and no other answer waits for them."""
 
     def start(self, item: Item) -> Future[Floats] | None:
-        """Score an answer in the background: float64[dimensions]. None if it need not be: its outputs are NaN."""
+        """Score an item in the background, giving float64[dimensions]; None if its outputs are NaN without scoring."""
         ...
 
 
@@ -64,5 +64,5 @@ class ScriptedModel:
         self.outputs = outputs
 
     def score(self, items: Sequence[Item]) -> Floats:
-        """The function's value of each item."""
+        """Call the function for each item and stack its values, float64[n, dimensions]."""
         return np.array([np.atleast_1d(self.outputs(item)) for item in items], dtype=np.float64)

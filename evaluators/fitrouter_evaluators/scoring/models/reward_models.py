@@ -37,7 +37,7 @@ _DESCRIBE: Mapping[str, Callable[[RewardModelConfig], Description]] = {
 
 
 class _Started(NamedTuple):
-    """An answer that a slow model scores."""
+    """An answer that a slow model is scoring or has scored, with the future of its outputs."""
 
     item: Item
     future: Future[Floats]
@@ -65,13 +65,13 @@ class _Entry:
                 self.state.begin("", config.dimensions or ("score",))
 
     def failed(self, error: Exception) -> None:
-        """Keep and report a failure."""
+        """Record a failure of the model and report it."""
         self._reported = True
         self.error = str(error) or type(error).__name__
         self.report(f"reward model {self.config.name}", error)
 
     def ready(self) -> RewardModel | None:
-        """The model, loaded if it is time to try; None if it cannot be used now."""
+        """Return the model, loading it if it is time to try; None if it cannot be used now."""
         if self.model is None and time.monotonic() >= self._retry_at:
             try:
                 self._unchanged()
@@ -82,7 +82,7 @@ class _Entry:
         return self.model
 
     def features(self, items: Sequence[Item]) -> Floats:
-        """Standardised, float64[n, dimensions]; NaN where the model has failed."""
+        """Compute the model's standardised outputs, float64[n, dimensions]; NaN where it has failed."""
         self._reported = False
         shape = len(items), len(self.state.dimensions)
         out, model, began = np.full(shape, np.nan), self.ready(), time.perf_counter()
@@ -173,23 +173,23 @@ class RewardModels:
         """Name and version of the features: changes with the list, the dimensions and the weights."""
 
     def attach(self, report: Callable[[str, Exception], None]) -> None:
-        """Report failures, those at the start first."""
+        """Set the function that gets failures, and report those that happened at the start."""
         for entry in self._entries:
             entry.report = report
             if entry.error:
                 report(f"reward model {entry.config.name}", ModelError(entry.error))
 
     def resume(self) -> None:
-        """Read the state anew: another process was the scorer before."""
+        """Read the models' states from disk again, since another process was the scorer before."""
         for entry in self._entries:
             entry.resume()
 
     def features(self, items: Sequence[Item]) -> Floats:
-        """Standardised outputs, float64[n, len(names)]; NaN where a model has none."""
+        """Compute the standardised outputs of all models, float64[n, len(names)]; NaN where a model has none."""
         return np.hstack([np.zeros((len(items), 0)), *(entry.features(items) for entry in self._entries)])
 
     def outputs(self, name: str, items: Sequence[Item]) -> Floats:
-        """float64[n, dimensions] of one model, on its own scale.
+        """Compute the outputs of one model on its own scale, float64[n, dimensions].
 
         Raises:
             ModelError: it cannot be loaded.

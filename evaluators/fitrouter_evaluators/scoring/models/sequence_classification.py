@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def describe(entry: RewardModelConfig) -> Description:
-    """Dimensions and weights of the configured model, from its folder.
+    """Describe the configured model by its dimensions and the identity of its weights, read from its folder.
 
     Raises:
         ModelError: it cannot be found or read.
@@ -40,7 +40,7 @@ def _labels(config: dict[str, Any]) -> tuple[str, ...]:
 
 
 def load(entry: RewardModelConfig, device: str, report: Callable[[Exception], None]) -> Transformer:
-    """The model, which gives the outputs of its reward head for prompt and answer.
+    """Load the model, which gives the outputs of its reward head for prompt and answer.
 
     Raises:
         ModelError: it cannot be loaded.

@@ -40,13 +40,13 @@ class ModelState(msgspec.Struct, kw_only=True):
     """Days since the epoch (UTC), and what a judge has spent on that day."""
 
     def begin(self, fingerprint: str, dimensions: tuple[str, ...]) -> None:
-        """Start anew for other weights or dimensions; otherwise keep the statistics."""
+        """Reset the statistics if the weights or dimensions are others than before; otherwise keep them."""
         if (fingerprint, dimensions) != (self.fingerprint, self.dimensions):
             self.fingerprint, self.dimensions = fingerprint, dimensions
             self.n, self.mean, self.m2 = ([0.0] * len(dimensions) for _ in range(3))
 
     def standardise(self, outputs: Floats) -> Floats:
-        """Add float64[n, dimensions] to the statistics, and return them with mean 0 and variance 1, within ±3.
+        """Add outputs float64[n, dimensions] to the statistics; return them with mean 0 and variance 1, within ±3.
 
         NaN stays NaN; a dimension in its warm-up, or without variance, is NaN.
         """

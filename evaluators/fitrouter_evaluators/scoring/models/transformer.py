@@ -26,7 +26,7 @@ _PROBE = [Answer(text=text, prompt="Which colour has the sky?") for text in ("It
 
 
 def tokenised(tokenizer: Any, answer: Answer, limit: int) -> Tokens:
-    """Tokens of prompt and answer, by the tokenizer's chat template, or as a pair of texts if it has none.
+    """Tokenise prompt and answer by the tokenizer's chat template, or as a pair of texts if it has none.
 
     At most `limit`; the middle of a longer sequence is left out, so that the template's ends remain.
     """
@@ -101,7 +101,7 @@ class Transformer:
         self.batches = TokenBatches(batch_tokens, self.width, report)
 
     def score(self, items: Sequence[Item]) -> Floats:
-        """float64[n, width]; NaN for an answer without a text, and for one that fails."""
+        """Run the model over prompts and answers, float64[n, width]; NaN for an answer without a text or that fails."""
         out = np.full((len(items), self.width), np.nan)
         rows = {
             i: tokenised(self._tokenizer, item.answer, self._limit)
@@ -120,7 +120,7 @@ class Transformer:
         return out
 
     def _whole(self, rows: Sequence[Tokens]) -> Floats:
-        """Vectors of sequences, each from its first token on."""
+        """Compute the vectors of sequences, reading each in full."""
         if self._pads:  # the model finds the last token by its padding, which must be another one
             ends = {row["input_ids"][-1] for row in rows}
             self._config.pad_token_id = next(i for i in range(len(ends) + 1) if i not in ends)
@@ -132,7 +132,7 @@ class Transformer:
             return self._numbers(found.logits if self._classify else self._last(found, lengths))
 
     def _after_prefix(self, group: Sequence[Tokens], prefix: int, batch: Sequence[int]) -> Floats:
-        """Vectors of sequences that share their first `prefix` tokens, which are read once."""
+        """Compute the vectors of sequences that share their first `prefix` tokens, reading these once."""
         rows = [group[i]["input_ids"] for i in batch]
         lengths = [len(row) - prefix for row in rows]
         base = self._model.base_model
@@ -149,7 +149,7 @@ class Transformer:
             return self._numbers(self._model.score(last) if self._classify else last)
 
     def _groups(self, rows: dict[int, Tokens]) -> list[tuple[int, list[int]]]:
-        """(length of the common prefix, keys) of sequences that begin alike, if sharing it pays."""
+        """Group sequences that begin alike, if sharing it pays, as (length of the common prefix, keys)."""
         alike: dict[tuple[int, ...], list[int]] = defaultdict(list)
         for i, row in rows.items():
             alike[tuple(row["input_ids"][:32])].append(i)
@@ -173,7 +173,7 @@ class Transformer:
         return out
 
     def _loaded(self, folder: Path, outputs: int | None, head: str) -> tuple[Any, Any]:
-        """Tokenizer and model."""
+        """Load the tokenizer and the model of a folder."""
         import transformers
 
         kind: Any = transformers.AutoModelForSequenceClassification if self._classify else transformers.AutoModel
@@ -212,7 +212,7 @@ class Transformer:
         return tokenizer, model
 
     def _tried(self, compiled: bool, report: Callable[[Exception], None]) -> int:
-        """Run two short answers: finds the width, whether prefixes can be shared, and whether compiling works."""
+        """Run two short answers, to find the width and whether prefixes can be shared and compiling works."""
         rows = [tokenised(self._tokenizer, answer, self._limit) for answer in _PROBE]
         try:
             plain = self._whole(rows)

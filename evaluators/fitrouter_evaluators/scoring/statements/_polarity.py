@@ -66,7 +66,7 @@ def _marked(statement: str) -> list[str]:
 
 
 def _clauses(tokens: list[str]) -> list[list[str]]:
-    """Runs of tokens that share a scope."""
+    """Split tokens into clauses, within which an expression of attitude applies."""
     out: list[list[str]] = [[]]
     skipping = False
     for i, token in enumerate(tokens):
@@ -99,7 +99,7 @@ def _starts_clause(tokens: list[str], i: int) -> bool:
 
 
 def _opens_with_no(tokens: list[str], i: int) -> bool:
-    """Whether the clause before i is no more than a flip and its object ("no lists")."""
+    """Whether the clause before i is only a negation and its object ("no lists")."""
     start = next((k + 1 for k in range(i - 1, -1, -1) if tokens[k] in _CUTS or tokens[k] in {",", _CUT}), 0)
     return i > start and tokens[start] == _FLIP and not any(t in words.SUBJECTS for t in tokens[start:i])
 

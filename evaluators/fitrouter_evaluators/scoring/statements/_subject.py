@@ -29,7 +29,7 @@ WEIGHTS = (0.13, 2.946, 3.336, 0.679, -2.862, -2.890, -1.686, -1.015)
 
 
 class StemOdds:
-    """Log odds of word stems, style against other subjects, smoothed by half a count.
+    """Log odds of word stems in statements about style versus other subjects, smoothed by half a count.
 
     Args:
         style: content words of each statement about style.
@@ -65,7 +65,7 @@ def stems(words: Iterable[str]) -> list[str]:
 
 
 def features(statement: str, pieces: Sequence[str], odds: StemOdds, style: float, relevance: float) -> Floats:
-    """float64[8] of a statement.
+    """Features from which it is told whether a statement is about style, float64[8].
 
     Args:
         statement: as it was written.

@@ -59,7 +59,7 @@ class DeclaredTaste(msgspec.Struct, frozen=True):
 
 
 class Preferences(msgspec.Struct, frozen=True):
-    """Statements of one meaning, with values −1…1 by dimension; no values for other subjects."""
+    """Statements that mean the same, with their values −1…1 by dimension; no values if they are not about style."""
 
     values: dict[str, float]
     statements: tuple[str, ...]
@@ -67,23 +67,23 @@ class Preferences(msgspec.Struct, frozen=True):
 
 @functools.cache
 def preferences() -> tuple[Preferences, ...]:
-    """The corpus, in the order of its file."""
+    """Load the corpus of preferences, in the order of its file."""
     payload = (resources.files("fitrouter_evaluators.scoring") / "data" / "preferences.json").read_bytes()
     return msgspec.json.decode(payload, type=tuple[Preferences, ...])
 
 
 def _nothing(reason: str) -> DeclaredTaste:
-    """No effect."""
+    """Result for a statement that was not understood."""
     return DeclaredTaste({}, understood=False, reason=reason)
 
 
 def _words(text: str) -> list[str]:
-    """Words and their prefixes, so that 'illustrate' and 'illustrations' are similar."""
+    """Words of a text and their prefixes, by which 'illustrate' and 'illustrations' are similar."""
     return sorted({part for word in text.split() for part in (word, f"{word[:4]}_", f"{word[:6]}_")})
 
 
 class Pieces:
-    """Kernel against the corpus' pieces, whose words are kept as an inverted index.
+    """The corpus' pieces, to which a kernel compares texts; their words are kept as an inverted index.
 
     Args:
         vectors: float64[n, dim], unit vectors of the pieces or 0.
@@ -103,7 +103,7 @@ class Pieces:
         self._square = np.einsum("nd,nd->n", vectors, vectors) + np.array([float(bool(found)) for found in parts])
 
     def kernel(self, vectors: Floats, texts: Sequence[str]) -> Floats:
-        """float64[n, pieces] of texts with their encoder vectors."""
+        """Kernel of texts, with their encoder vectors, and the corpus' pieces, float64[n, pieces]."""
         dot = vectors @ self._vectors.T
         square = np.einsum("nd,nd->n", vectors, vectors)
         for row, text in enumerate(texts):
@@ -131,7 +131,7 @@ class Mapping(NamedTuple):
     """float64[dimensions]"""
 
     def __call__(self, vectors: Floats, texts: Sequence[str]) -> tuple[Floats, Floats, Floats]:
-        """Side and relevance, float64[n, dimensions], and style, float64[n], of pieces with their encoder vectors."""
+        """Predict side and relevance by dimension, float64[n, dimensions], and style, float64[n], of pieces."""
         kernel = self.pieces.kernel(vectors, texts)
         return kernel @ self.side, kernel @ self.relevance, kernel @ self.style
 
@@ -178,7 +178,9 @@ def fit(encoder: Encoder, corpus: Sequence[tuple[str, dict[str, float]]]) -> Map
 def _normal_equations(
     kernel: Floats, places: Sequence[Sequence[int]], weights: Sequence[Sequence[float]], target: Floats
 ) -> tuple[Floats, Floats]:
-    """Kernel ridge regression of statements that are weighted sums of pieces, solved for the pieces, which are fewer.
+    """Build the equations of a kernel ridge regression on statements that are weighted sums of pieces.
+
+    They are solved for the pieces, which are fewer than the statements.
 
     With S the weights, float64[statements, pieces]: Sᵀ (S K Sᵀ + rI)⁻¹ Y = (SᵀS K + rI)⁻¹ SᵀY.
 
@@ -263,7 +265,7 @@ class DeclaredValues:
 
 
 def read_units(mapping: Mapping, statement: str, pieces: Sequence[Unit], encoder: Encoder) -> tuple[Floats, Floats]:
-    """Values, float64[dimensions], 0 where no piece concerns the dimension; and the features of `about_style`."""
+    """Read values, float64[dimensions] (0 where no piece concerns one), and the features for `about_style`."""
     texts = [piece.text for piece in pieces]
     side, relevance, style = mapping(encoder.encode(texts), texts)
     named = (relevance >= _RELEVANT) & (relevance >= 0.5 * relevance.max(axis=1, keepdims=True))

@@ -20,7 +20,7 @@ LONGEST = 400
 
 
 class Phrase(NamedTuple):
-    """A phrase about an answer."""
+    """Effect of a phrase about an answer: moved dimensions, or praise or rejection of the whole."""
 
     moved: dict[str, float]
     """Dimension → −1 (less of it was wanted) … 1 (more)."""
@@ -264,7 +264,7 @@ def read_remark(message: str) -> Phrase | None:
 
 
 def clauses(comment: str) -> Iterator[tuple[str, Phrase | None]]:
-    """The clauses of a comment on an answer, each with what the grammar reads in it."""
+    """Split a comment into clauses, each with what the grammar reads in it."""
     for sentence, asks in _sentences(comment):
         found = _read(sentence, asks=asks, comment=True)
         parts = [part.strip() for part in _SPLIT.split(sentence)]
@@ -286,7 +286,7 @@ def _sentences(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def _read(sentence: str, *, asks: bool, comment: bool = False) -> Phrase | None:
-    """A sentence of which every clause is a remark or filler, or which begins with a rejection."""
+    """Read a sentence if all its clauses are remarks or filler, or if it begins with a rejection; else None."""
     thanked = "thank" in sentence
     if (found := _clause(sentence, asks=asks, thanked=thanked, comment=comment)) is not None:
         return found
@@ -302,7 +302,7 @@ def _read(sentence: str, *, asks: bool, comment: bool = False) -> Phrase | None:
 
 
 def _clause(text: str, *, asks: bool, thanked: bool = False, comment: bool = False) -> Phrase | None:
-    """One clause; an empty remark for filler."""
+    """Read one clause; an empty phrase for filler, None for anything else than a remark."""
     text = text.strip(" ,")
     if _FILLER.fullmatch(text):
         return _NOTHING
@@ -325,7 +325,7 @@ def _clause(text: str, *, asks: bool, thanked: bool = False, comment: bool = Fal
 
 
 def _meant(found: Mapping[str, str | None], sign: float) -> dict[str, float]:
-    """Dimension and direction of a matched form."""
+    """Dimension and direction that a matched form asks for."""
     if (word := found.get("cmp")) is not None:
         dimension, side = _ADJECTIVES[_COMPARATIVES[word]]
         what = found.get("what")

@@ -67,7 +67,7 @@ class _Words:
         self.one = lru_cache(maxsize=1 << 14)(lambda word: encoder.encode([word])[0])
 
     def __call__(self, words: Sequence[str]) -> Floats:
-        """float64[n, dim]."""
+        """Vectors of words, float64[n, dim]."""
         return np.array([self.one(word) for word in words]).reshape(len(words), self._encoder.dim)
 
 

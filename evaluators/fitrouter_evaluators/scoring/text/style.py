@@ -211,7 +211,7 @@ _LEXICAL = frozenset(
 
 @functools.cache
 def unknown_in(language: str) -> frozenset[str]:
-    """Dimensions without meaning in a language, as `language_of` names it: they are missing (NaN) in its texts.
+    """Dimensions that have no meaning in a language (as `language_of` names it) and are NaN in its texts.
 
     >>> unknown_in("English"), "length" in unknown_in("German"), "hedging" in unknown_in("German")
     (frozenset(), False, True)
@@ -231,12 +231,12 @@ _SCALE = np.array([STYLE_CONSTANTS[d.name][1] for d in STYLE])
 
 
 def measure(text: str | Reading) -> Floats:
-    """The raw values of one text, or of its reading, float64[len(STYLE)]; one tokenising pass for all of them."""
+    """Measure all style dimensions of a text, raw, float64[len(STYLE)]; it is tokenised only once."""
     reading = Reading(text) if isinstance(text, str) else text
     return np.array([dimension.of(reading) for dimension in STYLE])
 
 
 def standardise(raw: Floats) -> Floats:
-    """float64[…, len(STYLE)] in standard deviations of the calibration answers, cut to ±3."""
+    """Convert raw values float64[…, len(STYLE)] to standard deviations of the calibration answers, cut to ±3."""
     out: Floats = np.clip((raw - _CENTRE) / _SCALE, -CLIP, CLIP)
     return out
