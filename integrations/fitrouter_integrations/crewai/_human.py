@@ -39,7 +39,7 @@ class ReportingProvider:
 
     @staticmethod
     def _get_output_string(answer: Any) -> str:
-        """Part of CrewAI's protocol."""
+        """Return an answer's output as text; part of CrewAI's protocol."""
         return answer.output if isinstance(answer.output, str) else str(answer.output.model_dump_json())
 
 

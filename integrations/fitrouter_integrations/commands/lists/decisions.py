@@ -89,7 +89,7 @@ def _facts(one: ListedAnswer) -> list[str]:
 
 
 def voted(kind: str, y: float) -> str:
-    """A vote in words.
+    """Describe a vote in words.
 
     >>> voted("thumb", 1.0), voted("rating", 0.75)
     ('thumb up', 'rating 0.75')

@@ -29,7 +29,7 @@ class ClientGone(Exception):
 
 
 async def while_client_waits(work: Coroutine[Any, Any, T], receive: Receive) -> T:
-    """The result of `work`, which is cancelled when the client disconnects.
+    """Return the result of `work`, which is cancelled when the client disconnects.
 
     Raises:
         ClientGone: it disconnected.
@@ -54,18 +54,18 @@ async def _disconnected(receive: Receive) -> None:
 
 
 class Events(Protocol):
-    """Formatter of one streamed answer: the bytes of its server-sent events."""
+    """Formats one streamed answer as the bytes of its server-sent events."""
 
     def chunk(self, about: About, chunk: Chunk) -> bytes:
-        """Events of a chunk; the first call opens the stream. May be empty."""
+        """Return the events of a chunk, maybe none; the first call opens the stream."""
         ...
 
     def end(self, about: About, usage: Usage) -> bytes:
-        """Events at the end of a complete answer."""
+        """Return the events at the end of a complete answer."""
         ...
 
     def error(self, problem: Problem) -> bytes:
-        """Event of an incomplete answer."""
+        """Return the event of an incomplete answer."""
         ...
 
 
