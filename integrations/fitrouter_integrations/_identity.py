@@ -111,7 +111,7 @@ def settled(data: Mapping[str, Any], further: str) -> dict[str, Any]:
 
 
 def short(text: object) -> str:
-    r"""A short name, on one line, from free text of a framework, such as an agent's role.
+    r"""Shorten free text of a framework, such as an agent's role, to a name on one line.
 
     >>> short("Senior\n  researcher\n")
     'Senior researcher'

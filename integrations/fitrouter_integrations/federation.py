@@ -35,7 +35,7 @@ PATIENCE_S = 600
 
 
 class _Rounds(Strategy):  # type: ignore[misc, unused-ignore]
-    """Flower's view of a federation: every client takes part in every round."""
+    """Flower strategy of a federation, in which every client takes part in every round."""
 
     def __init__(self, federation: Federation, clients: int, schema: str) -> None:
         super().__init__()

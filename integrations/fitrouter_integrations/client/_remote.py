@@ -69,7 +69,7 @@ _ERRORS: dict[str, type[FitrouterError]] = {
 
 
 class RemoteBackend:
-    """Calls a gateway.
+    """Backend that calls a gateway over HTTP.
 
     Args:
         url: such as `http://127.0.0.1:8484`, with or without `/v1`.

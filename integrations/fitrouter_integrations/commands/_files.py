@@ -1,4 +1,4 @@
-"""Writing files from the command line, with one message for what goes wrong."""
+"""Reading and writing of files for the command line, with a `ConfigError` for whatever goes wrong."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class ReportingProvider:
 
 
 class _Watched:
-    """Wraps an agent's executor to notice when it runs again."""
+    """Wrapper of an agent's executor that notices when the executor runs again."""
 
     def __init__(self, executor: Any, again: Report) -> None:
         self.__dict__.update(_executor=executor, _again=again)

@@ -20,7 +20,7 @@ from fitrouter_integrations._identity import FIELDS, first_said, made, short
 
 
 def identity_of(own: Identity, task: Any, agent: Any) -> Identity:
-    """The identity of one call.
+    """Return the identity of one call.
 
     Args:
         own: the LLM's own settings.

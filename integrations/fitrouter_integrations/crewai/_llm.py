@@ -95,7 +95,7 @@ class FitrouterLLM(RoutedLLM):
         _made[self.base_url] = self
 
     def __copy__(self) -> Self:
-        """A copy with the same router and its own token count."""
+        """Return a copy with the same router and its own token count."""
         made = super().__copy__()
         made._token_usage, made._owner = dict.fromkeys(self._token_usage, 0), None
         made._enter()

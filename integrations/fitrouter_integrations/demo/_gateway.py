@@ -59,7 +59,7 @@ class Gateway(NamedTuple):
 
 
 def demo_config(world: DemoWorld, data: Path, port: int = 0, policy: dict[str, Any] | None = None) -> Config:
-    """The configuration of the demo's gateway: defaults, except for what the world defines."""
+    """Return the configuration of the demo's gateway: defaults, except for what the world defines."""
     personas = {name: msgspec.to_builtins(model.persona) for name, model in world.models.items()}
     models = [
         {"name": name, "provider": "personas", "prices": msgspec.to_builtins(model.prices)}

@@ -1,4 +1,4 @@
-"""Every model's answer to every prompt, with the features that the router, the scorer and the users see."""
+"""All models' answers to all prompts, with the features that the router, the scorer and the users see."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Pending(Protocol):
 
 
 class RemoteScoring:
-    """Spreads answers over the scorers. It is a `Remote` of `fitrouter_evaluators.scoring.plugin`.
+    """Distributes answers over the scorers; it is a `Remote` of `fitrouter_evaluators.scoring.plugin`.
 
     What scorers compute depends on the answers only, so a request can be repeated.
 

@@ -1,4 +1,4 @@
-"""Logs without secrets, and without floods of one message that a client can cause."""
+"""Log filters: secrets are masked, and floods of one message that a client can cause are limited."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ class ChatFitrouter(BaseChatModel):
         return {"model": self.model_name, **self._sampling()}
 
     def _get_llm_string(self, stop: list[str] | None = None, **kwargs: Any) -> str:
-        """The cache key, which includes the identity: what suits one user does not suit another."""
+        """Return the cache key, which includes the identity: what suits one user does not suit another."""
         who = identity_of(self._own(), ensure_config().get("metadata"), kwargs)
         asked = {name: value for name, value in kwargs.items() if name != KEY and name not in NAMES}
         return f"{super()._get_llm_string(stop, **asked)}---{replace(who, session=None)!r}"
@@ -202,7 +202,7 @@ class ChatFitrouter(BaseChatModel):
 
     @classmethod
     def get_lc_namespace(cls) -> list[str]:
-        """Namespace under which LangChain finds the class when it loads a dump."""
+        """Return the namespace under which LangChain finds the class when it loads a dump."""
         return ["fitrouter_integrations", "langchain"]
 
     @property

@@ -99,7 +99,7 @@ class FitrouterObserver(CustomLogger):  # type: ignore[misc]
         return self._outbox.lost
 
     def decision_of(self, response_id: str) -> str | None:
-        """The decision id for litellm's response id, as feedback needs it; None if not (yet) recorded."""
+        """Return the decision id for litellm's response id, for feedback; None if not (yet) recorded."""
         return self._decisions.get(response_id)
 
     def flush(self, timeout_s: float = 10.0) -> bool:

@@ -19,7 +19,7 @@ from fitrouter_integrations.commands.lists._source import AsJson, Data, Last, Mo
 
 
 class DecisionView(ListedAnswer, frozen=True, kw_only=True):
-    """An answer with its content, if that was kept."""
+    """A listed answer with its texts, if content is kept."""
 
     content: Content | None = None
 

@@ -199,7 +199,7 @@ def _source(
 def _listing(
     url: str, environ: Mapping[str, str], key_env: str | None, models: Sequence[str]
 ) -> tuple[Listing, list[str]]:
-    """Models that a server lists; the named ones and a note if it lists none."""
+    """Get the models that a server lists; if it has no list, the named ones and a note."""
     key = Secret(environ[key_env].strip()) if key_env else None
     try:
         return ask(url, key, key_env), []

@@ -1,4 +1,4 @@
-"""A transport that sends what is written within one turn of the event loop with one system call."""
+"""A transport that sends all data written in one turn of the event loop by one system call."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def eof_received(self) -> None:
-        """Send what was written: the connection closes now."""
+        """Send what is buffered, as the connection closes now."""
         self._corked.flush()
         super().eof_received()
 

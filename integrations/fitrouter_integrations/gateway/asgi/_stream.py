@@ -70,7 +70,7 @@ class Events(Protocol):
 
 
 class EventStream(Response):
-    """A streamed answer.
+    """Response that sends a streamed answer as server-sent events.
 
     If a model fails after the first chunk, or the gateway shuts down, the stream ends with an error event instead of
     its last event. A client that disconnects, or does not read for 20 seconds, cancels the model call.
@@ -144,7 +144,7 @@ class EventStream(Response):
 
 
 class _Writer:
-    """Writes to a client, and cuts the connection if it does not read."""
+    """Writes a response to a client, and cuts the connection if the client does not read."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self._send = send

@@ -29,7 +29,7 @@ _PARAMETERS = {
 
 
 class Estimates:
-    """Replays changes on the log, one at a time.
+    """Estimates changes of the policy by replaying them on the log, one at a time.
 
     Args:
         router: whose policy would change.

@@ -99,7 +99,7 @@ class Sessions:
 
 
 def check_origin(headers: Mapping[str, bytes]) -> None:
-    """Refuse what the page of another origin sent.
+    """Refuse a request that the page of another origin sent.
 
     Raises:
         Problem: it was one.
