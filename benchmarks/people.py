@@ -151,7 +151,7 @@ def _errors(
 
 
 def summary(seen: Sequence[Seen], rows: Sequence[str], *, ratings: bool = False) -> dict[str, Any]:
-    """Summarise means by band, differences to user-blind with errors over people, and who is worse or better off."""
+    """Summarise means by band, differences to user-blind with their standard errors, and who is worse or better off."""
     out: dict[str, Any] = {"people": len({each.user for each in seen}), "labels": len(seen)}
     for low, high in (*BANDS, (0, 1 << 30)):
         band = [each for each in seen if low <= each.before < high]

@@ -123,7 +123,7 @@ class Home(Installation):
             self.router.vote(turn, FeedbackKind.THUMB, float(rng.random() < liked))
 
     def compare(self, user: str, p: int, first: int, second: int, y: float, ts: float) -> None:
-        """Fold a comparison as the router logs it."""
+        """Record a comparison as the router logs it."""
         a, b = self.turn(user, p, first, ts), self.turn(user, p, second, ts)
         vote = Feedback(
             id=f"{b.decision.id}:pair",
@@ -267,7 +267,7 @@ def summary(pairs: Sequence[tuple[Played, Played]]) -> dict[str, Any]:
     before = np.array([each.regret[0] for each in chosen])
 
     def removed(regret: Sequence[float]) -> list[float]:
-        """Return the removed share of the regret before the quiz, and its standard error over people."""
+        """Return the share of the regret before the quiz that is removed, and its standard error over people."""
         share = 1.0 - float(np.mean(regret)) / max(float(before.mean()), 1e-12)
         left = (np.array(regret) - (1.0 - share) * before) / max(float(before.mean()), 1e-12)
         return [round(share, 3), round(float(left.std(ddof=1) / np.sqrt(len(left))), 3)]

@@ -19,7 +19,7 @@ RESPONSES = ROOT.parent / "shared" / "data" / "alpaca_eval" / "responses.parquet
 
 
 def write_config(folder: Path, **changes: Any) -> Path:
-    """The example `recorded.yaml`, with its data in `folder`."""
+    """Write the example `recorded.yaml` with its data in `folder`; returns its path."""
     settings = yaml.safe_load((ROOT / "examples" / "recorded.yaml").read_text())
     settings["data"] = str(folder / "data")
     settings["providers"]["recorded"]["path"] = str(RESPONSES)
@@ -29,7 +29,7 @@ def write_config(folder: Path, **changes: Any) -> Path:
 
 
 class Gateway:
-    """`fitrouter serve` on a free port. As a context manager it ends all processes."""
+    """Runs `fitrouter serve` on a free port. As a context manager it ends all processes."""
 
     def __init__(self, config: Path, workers: int = 1, *options: str) -> None:
         self.config, self.workers, self.options = config, workers, options

@@ -117,7 +117,7 @@ ALTERED: tuple[Callable[[Decision, int], Decision], ...] = (
 
 
 def best_nats(honest: list[Decision], altered: list[Decision]) -> float:
-    """Sum the log growth of the optimal bet, which knows the alteration; the alarm is at 6.9 nats."""
+    """Return the expected log growth of the optimal bet, which knows the alteration; the alarm is at 6.9 nats."""
     p, q = (np.array([decision.probs for decision in log]) for log in (honest, altered))
     return float((p * np.log(p / (q / q.sum(axis=1, keepdims=True)))).sum())
 

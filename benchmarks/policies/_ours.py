@@ -60,5 +60,5 @@ class Ours:
         return self.arms[self.decision.chosen]
 
     def update(self, _x: Any, _arm: int, reward: float) -> None:
-        """Fold the decision, its answer and a thumb."""
+        """Record the decision's answer and a thumb on it."""
         self.router.vote(self.router.answer(self.decision), FeedbackKind.THUMB, reward)

@@ -110,7 +110,7 @@ def earned(matrix: Matrix, orders: Any, chosen: Chosen, shock: Any = None) -> tu
 
 
 def kept(costs: Any, ceiling: float, after: int = 200) -> dict[str, float]:
-    """Return the most expensive window of 500 requests (of any seed, of the mean over seeds), and the share above."""
+    """Return the dearest 500-request window (of any seed, of the seeds' mean), and the share above the ceiling."""
     found = np.array([windows(row, after) for row in costs]) / ceiling
     return {
         "dearest": float(found.max()),

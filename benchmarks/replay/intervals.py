@@ -204,7 +204,7 @@ def study(world: int, args: argparse.Namespace, pool: ProcessPoolExecutor) -> di
 
 
 def differences(repetitions: int, *, seed: int, share: float = 0.3) -> dict[str, Any]:
-    """Study the difference between the fixed logger mixed with a share of the target and the logger, by bounds."""
+    """Evaluate intervals of the gain of a mixture of fixed logger and target over the logger, by kind of bounds."""
     world = WORLDS[0]
     many = mixed(play(world, [seed, 98], 100, N), share)
     value = float(((many.target - many.logged) * many.success).sum(axis=-1).mean())

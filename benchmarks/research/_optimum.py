@@ -61,7 +61,7 @@ def kl_at(scores: Floats, t: float) -> float:
 
 
 def optimum(scores: Floats, utility: Floats, kls: Floats = KLS) -> Optimum:
-    """The optimum of the PPO objective along the KL: one β for all prompts, as the objective has.
+    """Return the optimum of the PPO objective at each KL, with one β for all prompts, as the objective has.
 
     Args:
         scores: r, float64[N, K].

@@ -147,7 +147,7 @@ def _lost(outcome: Outcome, model: int, before: Any, since: int, name: str) -> d
 
 
 def dearer(seed: int, setup: Setup, factor: float = 10.0, rounds: int = 4000) -> Result:
-    """Run a world in which half-way the best model's announced price rises tenfold; answers cost .02 of fit before.
+    """Run a world in which half-way the best model's announced price rises tenfold; at first answers cost .02 of fit.
 
     It is left with the first 50 decisions where it was best and is no longer at a mean probability below ¼.
     """

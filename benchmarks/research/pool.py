@@ -31,7 +31,7 @@ _TARGETS = ("best_of_4", "best_of_all", "at_1_nat", "at_2_nats", "kept_at_2_nats
 
 
 class Head(Protocol):
-    """A reward head: how it scores the pool's answers for a user; any scale, more is better."""
+    """A reward head, which scores the pool's answers for a user; any scale, more is better."""
 
     def __call__(self, user: int, /) -> Floats:
         """Return scores of K answers to each of N prompts, float64[N, K], finite."""

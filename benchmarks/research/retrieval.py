@@ -40,7 +40,7 @@ def top(retriever: Retriever, question: str, posts: Sequence[str], k: int = 10) 
 
 
 class BM25:
-    """BM25 with every profile as its own corpus.
+    """Retriever by BM25, with every profile as its own corpus.
 
     Raises:
         ConfigError: the library bm25s is missing.

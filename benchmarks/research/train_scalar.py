@@ -69,7 +69,7 @@ class Lost(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """All answers, honest ones first, with their features."""
+    """All answers, honest ones first, with their features, votes and attacks."""
 
     items: list[Answer]
     honest: int

@@ -99,7 +99,7 @@ def sqlite_alone(path: Path) -> int:
 
 
 def damage(folder: Path, requests: int, runs: int, kind: str) -> dict[str, object]:
-    """Damage a journal in many ways, one at a time, and open each."""
+    """Damage a journal in many ways, one at a time, and open it after each."""
     path = folder / f"{kind}.db"
     expected = write(path, requests, checkpoint=kind != "log bit")
     target = Path(f"{path}-wal" if kind == "log bit" else path)
