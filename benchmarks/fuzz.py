@@ -1,4 +1,4 @@
-"""Fuzz of the gateway's HTTP surface: requests made from its OpenAPI schema, and damaged HTTP on raw sockets.
+"""Fuzzer of the gateway's HTTP interface: requests made from its OpenAPI schema, and damaged HTTP on raw sockets.
 
     python -m benchmarks.fuzz --cases 20000 --raw 10000
     python -m benchmarks.fuzz --cases 0 --raw 0 --schemathesis 20000        # needs `pip install schemathesis`
@@ -101,7 +101,7 @@ class Report:
         self._pid = pid
 
     def measured(self, send: Callable[[], T], size: int, what: str) -> T:
-        """Send a case, and note its time: of the gateway's event loop if its process is known.
+        """Send a case and record its time, that of the gateway's event loop if its process is known.
 
         A case beyond the limit is sent twice more, and the least time counts: the loop may have done something else.
         """
@@ -133,7 +133,7 @@ def _anything(rng: random.Random) -> Any:
 
 
 def value_of(schema: Mapping[str, Any], rng: random.Random, damage: float) -> Any:
-    """A value for a schema; with probability `damage` at each place, one that may not fit."""
+    """Generate a value for a schema; with probability `damage` at each place, one that may not fit."""
     if rng.random() < damage:
         return _anything(rng)
     if "const" in schema:
@@ -172,7 +172,7 @@ WHOLE_LOG = frozenset(f"/v1/{name}" for name in ("certificate", "diagnose", "exp
 
 
 def cases(schema: Mapping[str, Any], seed: int, ids: list[str]) -> Iterator[Case]:
-    """Endless requests; some are valid, most are damaged somewhere. `ids` are decision ids to choose from."""
+    """Generate endless requests; some are valid, most are damaged somewhere. `ids` are decision ids to choose from."""
     rng = random.Random(seed)
     routes = [(path, method, found) for path, by in schema["paths"].items() for method, found in by.items()]
     weights = [0.05 if path in WHOLE_LOG else 1.0 for path, _, _ in routes]
@@ -214,7 +214,7 @@ def enlarge(value: Any, rng: random.Random) -> None:
 
 
 def damaged(data: bytes, rng: random.Random) -> bytes:
-    """Bytes with a few of them removed, repeated, exchanged or inserted."""
+    """Return bytes with a few of them removed, repeated, exchanged or inserted."""
     changed = bytearray(data)
     for _ in range(rng.randint(1, 4)):
         place = rng.randrange(len(changed) + 1)
@@ -235,7 +235,7 @@ def damaged(data: bytes, rng: random.Random) -> bytes:
 
 
 def fault_of(case: Case, answer: Answer) -> str | None:
-    """How an answer violates the schema; None if it does not."""
+    """Describe how an answer violates the schema; None if it does not."""
     if answer.status >= 500 and answer.status != 503:
         return f"status {answer.status}: {answer.body[:200]!r}"
     described = case.operation["responses"].get(str(answer.status))
@@ -261,7 +261,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 def mismatch(value: Any, schema: Mapping[str, Any], where: str = "answer") -> str | None:
-    """How a value violates a schema, of the keywords that the gateway's schema uses; None if it does not."""
+    """Describe how a value violates a schema, in the keywords that the gateway's schema uses; None if it does not."""
     if "anyOf" in schema:
         found = [mismatch(value, option, where) for option in schema["anyOf"]]
         return None if None in found else found[0]
@@ -302,7 +302,7 @@ def ask(connection: http.client.HTTPConnection, case: Case) -> Answer:
 
 
 def fuzz_schema(host: str, port: int, count: int, seed: int, report: Report) -> None:
-    """Send requests made from the schema, and hold the answers against it."""
+    """Send requests made from the schema, and check the answers against it."""
     connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
     connection.request("GET", "/openapi.json")
     schema = json.loads(connection.getresponse().read())
@@ -348,7 +348,7 @@ _CHUNKS = (
 
 
 def raw_requests(seed: int) -> Iterator[bytes]:
-    """Endless bytes for a socket: requests that are damaged, chunked oddly, or pipelined."""
+    """Generate endless bytes for a socket: requests that are damaged, chunked oddly, or pipelined."""
     rng = random.Random(seed)
     while True:
         head = rng.choice(_HEADS)
@@ -369,7 +369,7 @@ def raw_requests(seed: int) -> Iterator[bytes]:
 
 
 def exchange(host: str, port: int, payload: bytes) -> bytes:
-    """What a server answers to bytes, after which nothing more is sent."""
+    """Send bytes to a server and then nothing more; return all that it answers."""
     received = b""
     try:
         with socket.create_connection((host, port), timeout=_TIMEOUT_S) as connection:
@@ -385,13 +385,13 @@ def exchange(host: str, port: int, payload: bytes) -> bytes:
 
 
 def statuses_of(received: bytes) -> list[int]:
-    """The statuses of the responses in a stream of bytes."""
+    """Extract the statuses of the HTTP responses in a stream of bytes."""
     lines = (part.split(b" ", 2) for part in received.split(b"HTTP/1.")[1:])
     return [int(line[1][:3]) for line in lines if len(line) > 1 and line[1][:3].isdigit()]
 
 
 def fuzz_raw(host: str, port: int, count: int, seed: int, report: Report) -> None:
-    """Send damaged HTTP; no answer is a 5xx other than 503, and afterwards the server still answers."""
+    """Send damaged HTTP, and check that no answer is a 5xx other than 503, and that the server answers afterwards."""
     for number, payload in zip(range(count), raw_requests(seed), strict=False):
         send = functools.partial(exchange, host, port, payload)
         found = statuses_of(report.measured(send, len(payload), f"raw {number}"))
@@ -496,13 +496,13 @@ def forge_tokens(count: int, seed: int) -> int:
 
 
 def memory_mb(pid: int) -> float:
-    """Resident memory of a process."""
+    """Return the resident memory of a process in MB."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0]) / 1000.0
 
 
 def main() -> None:
-    """Run both fuzzers against a gateway of its own."""
+    """Run the fuzzers against a gateway that is started for them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--cases", type=int, default=20_000)
     parser.add_argument("--raw", type=int, default=10_000)

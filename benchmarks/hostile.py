@@ -1,4 +1,4 @@
-"""What single hostile clients do to a gateway: bodies that are slow to parse, bodies that never end, idle connections.
+"""Effect of single hostile clients on a gateway: bodies slow to parse, bodies that never end, idle connections.
 
     python -m benchmarks.hostile
     python -m benchmarks.hostile --root ANOTHER_CHECKOUT
@@ -58,7 +58,7 @@ class Running:
         self.process, self.port, self.log = process, port, log
 
     def ask(self, method: str, path: str, body: bytes | None = None, timeout_s: float = 120.0) -> str:
-        """The status of the answer to a request, or the name of the error."""
+        """Send a request; return the status of the answer, or the name of the error."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
         try:
             connection.request(method, path, body, {"content-type": "application/json"})
@@ -72,19 +72,19 @@ class Running:
             connection.close()
 
     def memory_mb(self) -> float:
-        """Resident memory."""
+        """Return the resident memory in MB."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(status.partition("VmRSS:")[2].split()[0]) / 1000.0
 
     def cpu_s(self) -> float:
-        """CPU time so far."""
+        """Return the CPU seconds so far."""
         user, system = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
 def gateway(folder: Path, root: Path, files: int | None = None) -> Iterator[Running]:
-    """`fitrouter serve` of a checkout, with at most `files` open files."""
+    """Start `fitrouter serve` of a checkout, with at most `files` open files."""
     models = [f"{{name: {name}, provider: demo, context_window: 9000000}}" for name in ("brief", "wordy")]
     config = folder / "fitrouter.yaml"
     config.write_text(
@@ -115,7 +115,7 @@ def gateway(folder: Path, root: Path, files: int | None = None) -> Iterator[Runn
 
 
 def bodies(running: Running) -> None:
-    """Time of each body, and how long the loop was blocked meanwhile."""
+    """Print the time of each slow body, and how long the event loop was blocked meanwhile."""
     worst, rounds, stopped = [0.0], [0], threading.Event()
 
     def watch() -> None:
@@ -140,7 +140,7 @@ def bodies(running: Running) -> None:
 
 
 def slow_bodies(running: Running) -> None:
-    """Memory that 100 unfinished bodies of 9.9 MB take, and a body over the limit."""
+    """Print the memory that 100 unfinished bodies of 9.9 MB take, and the answer to a body over the limit."""
     open_: list[socket.socket] = []
     before = running.memory_mb()
     for _ in range(100):
@@ -169,7 +169,7 @@ def slow_bodies(running: Running) -> None:
 
 
 def idle_connections(running: Running) -> None:
-    """CPU and log of nine seconds beyond the limit of open files, and whether another client is served."""
+    """Print CPU and log of nine seconds with more connections than open files, and whether another client is served."""
     cpu, size = running.cpu_s(), running.log.stat().st_size
     held = []
     with suppress(OSError):

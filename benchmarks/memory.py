@@ -45,13 +45,13 @@ SPIN = 40_000
 
 
 def config(folder: Path) -> Config:
-    """Three simulated models; every other setting is the default."""
+    """Return a configuration of three simulated models; every other setting is the default."""
     models = [{"name": name, "provider": "sim", "prices": {"input": 1.0, "output": 2.0}} for name in ("a", "b", "c")]
     return parse_config({"data": str(folder), "providers": {"sim": {"kind": "simulated"}}, "models": models})
 
 
 class Events:
-    """Scores and votes of random answers."""
+    """Generator of scores and votes on random answers."""
 
     def __init__(self, learner: Learner, seed: int = 0) -> None:
         self.learner, self.rng, self.count = learner, np.random.default_rng(seed), 0
@@ -60,7 +60,7 @@ class Events:
         return np.concatenate([[1.0], self.rng.normal(size=n - 1)])
 
     def vote(self, subject: str) -> tuple[Score, Feedback]:
-        """An answer's score, and the thumb of a user on it."""
+        """Generate an answer's score, and a user's thumb on it."""
         self.count += 1
         name, who, fit = f"{subject} {self.count}", Identity(user=subject), self.learner.fit
         x, h = pack(self._random(fit.d)), pack(self._random(fit.D))
@@ -82,7 +82,7 @@ class Events:
 
 
 def populate(folder: Path, users: int, requests: int, share: float) -> dict[str, Any]:
-    """A journal with a snapshot of the population, and identities of those who will ask."""
+    """Write a journal with a snapshot of the population, and the identities of those who will ask."""
     router = Router.from_config(config(folder))
     journal, learner, identities = router._journal, router._learner, router._identities
     events = Events(learner)
@@ -115,13 +115,13 @@ def populate(folder: Path, users: int, requests: int, share: float) -> dict[str,
 
 
 def resident() -> float:
-    """Resident memory of this process in GB."""
+    """Return the resident memory of this process in GB."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return round(pages * 4096 / 1e9, 3)
 
 
 async def work(folder: Path, requests: int) -> dict[str, Any]:
-    """What a worker does with the population."""
+    """Measure a worker that starts with the population and decides for its people."""
     found: dict[str, Any] = {"imports GB": resident()}
     router = Router.from_config(config(folder))
     began = time.monotonic()
@@ -189,7 +189,7 @@ def _quantiles(took: list[float]) -> dict[str, float]:
 
 
 def sizes() -> dict[str, int]:
-    """Bytes that a person costs in memory, by labels: 38 features, three models."""
+    """Measure the bytes that a person costs in memory, by number of labels: 38 features, three models."""
     found, rng = {}, np.random.default_rng(0)
     for labels in LABELS:
         fit, name = Fit(40, 38), f"a subject as long as those in the journal, {labels}"
@@ -210,7 +210,7 @@ def sizes() -> dict[str, int]:
 
 
 def main() -> None:
-    """Command line."""
+    """Parse the command line, measure, and print JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--users", type=int, default=1_000_000)
     parser.add_argument("--share", type=float, default=0.2, help="of the users have given labels")

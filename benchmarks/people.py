@@ -1,4 +1,4 @@
-"""Real people's streams: does a personal prediction help, and whom does it harm? Prints JSON.
+"""Real people's streams of judgements: does a personal prediction help, and whom does it harm? Prints JSON.
 
     python -m benchmarks.people                 # about three minutes on an idle core
     python -m benchmarks.people --draws 15 --share 0.067   # fifteen draws of a fifteenth of the people
@@ -57,7 +57,7 @@ class Comparison(NamedTuple):
 
 
 class People:
-    """The comparisons in the file's order, with contexts and features as the router reads them."""
+    """A set's comparisons in the file's order, with contexts and features as the router reads them."""
 
     def __init__(self, file: Path) -> None:
         import duckdb
@@ -76,12 +76,12 @@ class People:
             self.rows.append(Comparison(user, answers, ((one - 1) / 4, (other - 1) / 4)))
 
     def fit(self, *, personal: bool = True) -> Fit:
-        """The reward model of a fresh installation."""
+        """Return the reward model of a fresh installation."""
         names = self.features.names
         return Fit(len(context_names()), self.features.dim, FitParams(personal=personal), names=names, prior=self.prior)
 
     def split(self, draw: int, share: float) -> tuple[list[Comparison], list[Comparison]]:
-        """The crowd in the file's order, and a share of the experienced people, one after the other."""
+        """Return the crowd's comparisons in the file's order, and those of a share of the experienced people."""
         mine: defaultdict[str, list[Comparison]] = defaultdict(list)
         for row in self.rows:
             mine[row.user].append(row)
@@ -92,7 +92,7 @@ class People:
 
 
 class Seen(NamedTuple):
-    """One predicted label of a new person."""
+    """The prediction of one label of a new person."""
 
     user: str
     before: int
@@ -106,7 +106,7 @@ class Seen(NamedTuple):
 def stream(
     people: People, crowd: Sequence[Comparison], new: Sequence[Comparison], *, ratings: bool = False
 ) -> list[Seen]:
-    """Predict and learn every label; predictions of new people are returned."""
+    """Predict and learn every label; return the predictions of new people."""
     fit, blind = people.fit(), people.fit(personal=False)
     given: defaultdict[str, list[float]] = defaultdict(list)
     everybody: list[float] = []
@@ -140,7 +140,7 @@ def _nats(y: float, mean: float, variance: float) -> float:
 def _errors(
     fit: Fit, user: str, y: float, found: Sequence[tuple[float, float]], before: list[float], everybody: list[float]
 ) -> tuple[float, ...]:
-    """Squared errors; personal predictions are mapped to the person's scale, and the means are shrunk by one label."""
+    """Return squared errors; personal predictions are mapped to the person's scale, means are shrunk by one label."""
     person, level = fit.tastes.users.get(user), fit.tastes.params.level
     running = (sum(everybody) + level) / (len(everybody) + 1)
     means = [mean for mean, _ in found]
@@ -151,7 +151,7 @@ def _errors(
 
 
 def summary(seen: Sequence[Seen], rows: Sequence[str], *, ratings: bool = False) -> dict[str, Any]:
-    """Means by band, differences to user-blind with standard errors over people, and who is worse or better off."""
+    """Summarise means by band, differences to user-blind with their standard errors, and who is worse or better off."""
     out: dict[str, Any] = {"people": len({each.user for each in seen}), "labels": len(seen)}
     for low, high in (*BANDS, (0, 1 << 30)):
         band = [each for each in seen if low <= each.before < high]
@@ -181,7 +181,7 @@ def summary(seen: Sequence[Seen], rows: Sequence[str], *, ratings: bool = False)
 
 
 def _harm(seen: Sequence[Seen], j: int) -> dict[str, Any]:
-    """Shares of people who are worse and better off than user-blind by a standard error, with 95 % intervals."""
+    """Return the shares of people worse and better off than user-blind by a standard error, with 95 % intervals."""
     gaps: defaultdict[str, list[float]] = defaultdict(list)
     for each in seen:
         gaps[each.user].append(each.loss[j] - each.loss[1])
@@ -198,7 +198,7 @@ def _harm(seen: Sequence[Seen], j: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Command line."""
+    """Parse the command line, measure, and print JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--draws", type=int, default=3)

@@ -57,7 +57,7 @@ SURE, NEVER = 0.9, 1.0 - 1e-12
 
 
 class Taste(NamedTuple):
-    """What one person thinks of every answer of M models to P prompts."""
+    """One person's ratings of every answer of M models to P prompts."""
 
     ratings: Floats
     """float64[P, M]: P(thumb up)."""
@@ -74,7 +74,7 @@ class Answers(NamedTuple):
 
 
 def read_answers(file: Path) -> Answers:
-    """Read the file."""
+    """Read the recorded answers and their attributes."""
     import duckdb
 
     pool = read_pool(file)
@@ -87,7 +87,7 @@ def read_answers(file: Path) -> Answers:
 
 
 def draw_taste(answers: Answers, models: Sequence[int], world: str, crowd: bool, rng: np.random.Generator) -> Taste:
-    """A person of a world, or of its crowd."""
+    """Draw the taste of a person of a world, or of its crowd."""
     pool, about = answers.pool, answers.attributes[:, models]
     nothing = np.zeros(len(ATTRIBUTES))
     if world == "form":
@@ -103,10 +103,10 @@ def draw_taste(answers: Answers, models: Sequence[int], world: str, crowd: bool,
 
 
 class Home(Installation):
-    """An installation whose people judge by their ratings."""
+    """Installation of a simulated world, in which people judge by their ratings."""
 
     def turn(self, user: str, p: int, k: int, ts: float) -> Any:
-        """Fold the answer of the k-th model of this installation to a prompt."""
+        """Record an answer of the installation's k-th model to a prompt."""
         self.number += 1
         number, m = (self.seed << 96) | self.number << 64 | self.number, self.models[k]
         card = next(card for card in self.router.cards if self.arms[card.arm] == m)
@@ -114,7 +114,7 @@ class Home(Installation):
         return self.router.answer(decision, h=self.pool.h[p, m], completion_tokens=int(self.pool.n[p, m] / 4))
 
     def populate(self, answers: Answers, world: str, rng: np.random.Generator) -> None:
-        """Thumbs of a crowd on models drawn at random."""
+        """Record thumbs of a crowd on models drawn at random."""
         people = [draw_taste(answers, self.models, world, True, rng) for _ in range(CROWD_PEOPLE)]
         for t in range(CROWD_LABELS):
             user, p, k = (int(rng.integers(n)) for n in (CROWD_PEOPLE, len(self.pool.n), len(self.models)))
@@ -123,7 +123,7 @@ class Home(Installation):
             self.router.vote(turn, FeedbackKind.THUMB, float(rng.random() < liked))
 
     def compare(self, user: str, p: int, first: int, second: int, y: float, ts: float) -> None:
-        """Fold a comparison as the router logs it."""
+        """Record a comparison as the router logs it."""
         a, b = self.turn(user, p, first, ts), self.turn(user, p, second, ts)
         vote = Feedback(
             id=f"{b.decision.id}:pair",
@@ -137,18 +137,18 @@ class Home(Installation):
         self.router.fold(vote, [*b.events, *a.events])
 
     def draws(self, user: str, prompts: Sequence[int], n: int, seed: int) -> Draws:
-        """Posterior draws for a person before any vote."""
+        """Return posterior draws for a person before any vote."""
         names = [self.pool.models[m] for m in self.models]
         return draw_person(self.router.learner.fit, Identity(user=user), (), self.pool.x[prompts], names, n, [seed])
 
     def running(self, user: str, prompts: Sequence[int], n: int, seed: int) -> Draws:
-        """Draws of the posterior that decisions read."""
+        """Return draws of the posterior that decisions read."""
         names = [self.pool.models[m] for m in self.models]
         return draw_posterior(self.router.learner.fit, Identity(user=user), self.pool.x[prompts], names, n, [seed])
 
 
 class Played(NamedTuple):
-    """One person's quiz; lists have an entry for 0, 1, … questions."""
+    """Results of one person's quiz; lists have an entry for 0, 1, … questions."""
 
     regret: list[float]
     sure: list[float]
@@ -166,7 +166,7 @@ class Played(NamedTuple):
 
 
 def play(home: Home, taste: Taste, prompts: Sequence[int], chosen: bool, seed: int) -> Played:
-    """Ten questions to one person, also beyond the quiz's own end."""
+    """Ask one person ten questions, also beyond the quiz's own end."""
     pool, rng = home.pool, np.random.default_rng([seed, 11])
     names, h = [pool.models[m] for m in home.models], pool.h[prompts][:, home.models]
     worth = taste.ratings.mean(axis=0)
@@ -209,7 +209,7 @@ def play(home: Home, taste: Taste, prompts: Sequence[int], chosen: bool, seed: i
 
 
 class Cell(NamedTuple):
-    """What is run."""
+    """A setting to run."""
 
     world: str
     models: int
@@ -217,7 +217,7 @@ class Cell(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its key in the results."""
+        """Key of the cell in the results."""
         return f"{self.world}, {self.models} models, {'crowd' if self.crowd else 'fresh'}"
 
 
@@ -230,7 +230,7 @@ def _start(file: Path) -> None:
 
 
 def _people(cell: Cell, people: int, seed: int) -> list[tuple[Played, Played]]:
-    """The people of one installation, each of whom meets it as the first new one: chosen and random questions."""
+    """Run the people of one installation, each as its first new person: by chosen and by random questions."""
     pool, rng = _answers.pool, np.random.default_rng([seed, 3])
     names = {3: THREE, 5: FIVE, 11: pool.models}[cell.models]
     models = [pool.models.index(name) for name in names]
@@ -248,7 +248,7 @@ def _people(cell: Cell, people: int, seed: int) -> list[tuple[Played, Played]]:
 
 
 def calibration(stated: Sequence[float], true: Sequence[bool]) -> dict[str, Any]:
-    """Stated probability and share of truth, overall and where .7 to .9 was stated."""
+    """Return the mean stated probability and the share that is true, overall and where .7 to .9 was stated."""
     p, y = np.array(stated), np.array(true, dtype=float)
     band = (p >= 0.7) & (p < 0.9)
     found: dict[str, Any] = {"n": len(p), "stated": round(float(p.mean()), 3), "true": round(float(y.mean()), 3)}
@@ -262,12 +262,12 @@ def calibration(stated: Sequence[float], true: Sequence[bool]) -> dict[str, Any]
 
 
 def summary(pairs: Sequence[tuple[Played, Played]]) -> dict[str, Any]:
-    """Numbers of a cell."""
+    """Summarise a cell."""
     chosen, random = ([pair[i] for pair in pairs] for i in (0, 1))
     before = np.array([each.regret[0] for each in chosen])
 
     def removed(regret: Sequence[float]) -> list[float]:
-        """Share of the regret before the quiz, and its standard error over people."""
+        """Return the share of the regret before the quiz that is removed, and its standard error over people."""
         share = 1.0 - float(np.mean(regret)) / max(float(before.mean()), 1e-12)
         left = (np.array(regret) - (1.0 - share) * before) / max(float(before.mean()), 1e-12)
         return [round(share, 3), round(float(left.std(ddof=1) / np.sqrt(len(left))), 3)]
@@ -293,7 +293,7 @@ def summary(pairs: Sequence[tuple[Played, Played]]) -> dict[str, Any]:
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """Every cell's summary, and that of the cells in which the population's ranking is often wrong."""
+    """Summarise every cell, and together those in which the population's ranking is often wrong."""
     out: dict[str, Any] = {}
     pooled: list[tuple[Played, Played]] = []
     cells = [Cell(world, k, crowd) for world in args.worlds for k in args.models for crowd in (False, True)]
@@ -308,7 +308,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Command line."""
+    """Parse the command line, measure, and print JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--seeds", type=int, default=4, help="installations per cell")

@@ -100,7 +100,7 @@ def read_pool(file: Path = DATA, prompts: int = 10**9, models: Sequence[str] = (
 
 
 class Person(NamedTuple):
-    """What happened to one person; shares of the best model's satisfaction."""
+    """Results of one person; shares of the best model's satisfaction."""
 
     mean: float
     last: float
@@ -138,7 +138,7 @@ class Installation:
         rng: np.random.Generator,
         cards: Sequence[ModelCard] | None = None,
     ) -> tuple[Floats, int, bool]:
-        """Route prompt i and fold the person's thumb: probabilities in the order of `models`, the model, up or down."""
+        """Route prompt i and record the person's thumb; returns the probabilities, the model, and up or down."""
         pool = self.pool
         self.number += 1
         number = (self.seed << 96) | self.number << 64 | self.number
@@ -152,7 +152,7 @@ class Installation:
         return np.array([probs.get(arm, 0.0) for arm in self.arms]), k, up
 
     def crowd(self, rng: np.random.Generator) -> None:
-        """Labels of a crowd on models drawn at random, two a day and person."""
+        """Record labels of a crowd on models drawn at random, two a day and person."""
         names = list(CROWD)
         tastes = [TASTES[names[i]] for i in rng.choice(len(names), p=list(CROWD.values()), size=CROWD_PEOPLE)]
         for t in range(CROWD_LABELS):
@@ -177,7 +177,7 @@ def live(
     seed: int,
     then: Taste | None = None,
 ) -> Person:
-    """One person's sixty thumbs."""
+    """Simulate one person's sixty thumbs."""
     rng = np.random.default_rng([seed, 7])
     home = Installation(pool, models, policy, seed)
     if crowd:
@@ -206,7 +206,7 @@ def live(
 
 
 class Cell(NamedTuple):
-    """What is run."""
+    """A setting to run."""
 
     models: int
     crowd: bool
@@ -223,7 +223,7 @@ def _start(file: Path) -> None:
 
 
 def _play(task: tuple[Cell, int, Mapping[str, Any]]) -> list[Person]:
-    """All tastes under one seed."""
+    """Simulate people of all tastes under one seed."""
     cell, seed, policy = task
     models = [_pool.models.index(name) for name in THREE] if cell.models == 3 else range(len(_pool.models))
     names = list(TASTES)
@@ -242,7 +242,7 @@ def _play(task: tuple[Cell, int, Mapping[str, Any]]) -> list[Person]:
 
 
 def summary(people: Sequence[Person], change: bool) -> dict[str, float]:
-    """Numbers of a cell."""
+    """Summarise a cell."""
     column = {name: np.array([getattr(person, name) for person in people], dtype=float) for name in Person._fields}
     n = len(people)
     if change:
@@ -266,7 +266,7 @@ def summary(people: Sequence[Person], change: bool) -> dict[str, float]:
 def measure(
     policy: Mapping[str, Any], seeds: int, jobs: int, file: Path = DATA, cells: Sequence[Cell] = CELLS
 ) -> dict[str, Any]:
-    """Every cell's summary."""
+    """Summarise every cell."""
     out = {}
     with ProcessPoolExecutor(jobs, initializer=_start, initargs=(file,)) as workers:
         for cell in cells:
@@ -278,7 +278,7 @@ def measure(
 
 
 def main() -> None:
-    """Command line."""
+    """Parse the command line, measure, and print JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seeds", type=int, default=40)
     parser.add_argument("--jobs", type=int, default=2)

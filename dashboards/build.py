@@ -60,7 +60,7 @@ def _bounds(name: str, where: str = "", middle: str = "estimate") -> list[tuple[
 
 
 def _or_zero(expression: str, label: str = "") -> str:
-    """The expression, and 0 while it has no series; the label is then "none", or there is none, as in a ratio."""
+    """Return a PromQL expression that is 0 while it has no series; `label` is then "none", or absent for a ratio."""
     if label:
         return f'{expression} or on() label_replace(vector(0), "{label}", "none", "", "")'
     return f"max({expression}) or vector(0)"
@@ -509,7 +509,7 @@ VALUES = {
 
 
 def built(name: str) -> str:
-    """The JSON of a dashboard."""
+    """Return the JSON of a dashboard."""
     title, panels, variables = DASHBOARDS[name]
     made = (
         dashboard.Dashboard(title)
@@ -581,7 +581,7 @@ def _lines(panel: Panel) -> Any:
 
 
 def main(check: bool) -> int:
-    """Write the files, or list those that differ."""
+    """Write the dashboard files, or with `check` only list those that differ."""
     stale = []
     for name in DASHBOARDS:
         path, text = FOLDER / f"{name}.json", built(name)

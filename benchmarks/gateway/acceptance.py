@@ -1,4 +1,4 @@
-"""The main job, end to end: the openai client against eleven recorded models, then every invariant of the log.
+"""Acceptance test of a whole gateway: the openai client against eleven recorded models, then all invariants of the log.
 
     python -m benchmarks.gateway.acceptance --requests 2000 --users 50 --workers 1
 
@@ -39,7 +39,7 @@ TAKEOVER_S = 5.0
 
 
 def recorded() -> dict[tuple[str, str], str]:
-    """(prompt, model) → response."""
+    """Load the recorded responses, by (prompt, model)."""
     with duckdb.connect(":memory:") as connection:
         rows = connection.read_parquet(str(RESPONSES)).select("prompt", "model", "response").fetchall()
     return {(prompt, model): response for prompt, model, response in rows}
@@ -57,7 +57,7 @@ class Client:
         self._local = threading.local()
 
     def ask(self, number: int, users: int) -> None:
-        """One request: whole or streamed by its number."""
+        """Send one request and check its answer; its number decides whether it is streamed."""
         if not hasattr(self._local, "sdk"):
             self._local.sdk = openai.OpenAI(base_url=f"{self.url}/v1", api_key="unused", max_retries=0)
         prompt = random.Random(number).choice(self.prompts)
@@ -119,7 +119,7 @@ def run(folder: Path, requests: int = 2000, users: int = 50, workers: int = 1, t
 
 
 def explained(url: str, ids: Sequence[str]) -> int:
-    """Number of decisions with an explanation."""
+    """Count the decisions whose explanation is complete."""
     with httpx.Client(base_url=url, timeout=30.0) as http:
         stories = [http.get(f"/v1/decisions/{id_}").json() for id_ in ids]
     return sum(
@@ -129,7 +129,7 @@ def explained(url: str, ids: Sequence[str]) -> int:
 
 
 def takeover(gateway: Gateway, reports: dict[int, dict[str, Any]]) -> float:
-    """Kill -9 the services process; seconds until another one holds its leases."""
+    """Kill -9 the services process; return the seconds until another one holds its leases."""
     holder = next(report["services"] for report in reports.values())
     kill_9(holder)
     began = time.monotonic()
@@ -155,7 +155,7 @@ def decisions_of(data: Path) -> list[Decision]:
 
 
 def invariants(decisions: Sequence[Decision]) -> dict[str, Any]:
-    """Sums, floors, replayed draws, and the mean of 1 / (K p) with its distance from 1 in standard errors."""
+    """Count violated sums, floors and replayed draws; report the mean of 1 / (K p) and how far it is from 1."""
     drawn = [d for d in decisions if d.mode.drawn]
     inverse = np.array([1.0 / (len(d.probs) * d.propensity) for d in drawn])
     error = float(inverse.std(ddof=1)) / math.sqrt(len(drawn))

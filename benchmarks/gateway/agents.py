@@ -66,17 +66,17 @@ class Turn(NamedTuple):
     session: str
 
     def named(self) -> dict[str, str]:
-        """Who asks, as metadata."""
+        """Return who asks, as metadata of a request."""
         return {"user_id": self.user, "role": self.role, "session_id": self.session}
 
     def request(self) -> Request:
-        """As the router's own."""
+        """Return the call as a `Request` of the router."""
         who = Identity(user=self.user, role=self.role, session=self.session)
         return Request(messages=tuple(self.messages), identity=who)
 
 
 def turn() -> Turn:
-    """The next call."""
+    """Generate the next call."""
     n = next(_number)
     words = f"Explain to a new colleague what changed in case {n} and what to do first about it."
     return Turn([{"role": "user", "content": words}], f"u{n % USERS}", f"role {n % 5}", f"s{n}")
@@ -97,7 +97,7 @@ class Row(NamedTuple):
 
 
 def near_rows(router: Router, client: Client) -> Iterator[Row]:
-    """A router in this process: directly, and through every adapter."""
+    """Yield the ways to call a router in this process: directly, and through every adapter."""
     simulated = Simulated.from_options(dict.fromkeys(NAMES, PERSONA))
     target = client.backend.router  # type: ignore[attr-defined]
     yield Row(
@@ -113,7 +113,7 @@ def near_rows(router: Router, client: Client) -> Iterator[Row]:
 
 
 def adapter_rows(group: str, target: Any, pids: tuple[int, ...]) -> Iterator[Row]:
-    """The adapters over a router or a gateway."""
+    """Yield the calls through each adapter over a router or a gateway."""
     import litellm
 
     from fitrouter_integrations.crewai import FitrouterLLM
@@ -140,7 +140,7 @@ def adapter_rows(group: str, target: Any, pids: tuple[int, ...]) -> Iterator[Row
 
 
 def far_rows(url: str, pids: tuple[int, ...], session: aiohttp.ClientSession) -> Iterator[Row]:
-    """A gateway: plain HTTP, the adapters, and the frameworks' own clients."""
+    """Yield the ways to call a gateway: plain HTTP, the adapters, and the frameworks' own clients."""
     import litellm
     from crewai import LLM
     from langchain_openai import ChatOpenAI
@@ -165,7 +165,7 @@ def far_rows(url: str, pids: tuple[int, ...], session: aiohttp.ClientSession) ->
 
 
 def loopback_rows(url: str, pid: int, session: aiohttp.ClientSession) -> Iterator[Row]:
-    """A server without routing."""
+    """Yield the ways to call a server without routing, as baselines."""
     import litellm
 
     def own(t: Turn) -> dict[str, Any]:
@@ -177,7 +177,7 @@ def loopback_rows(url: str, pid: int, session: aiohttp.ClientSession) -> Iterato
 
 
 async def posted(session: aiohttp.ClientSession, base: str, t: Turn, model: str = AUTO) -> Any:
-    """The cheapest possible HTTP client."""
+    """Call a chat API by the cheapest possible HTTP client."""
     body = {"model": model, "messages": t.messages, "user": t.user, "metadata": t.named()}
     async with session.post(f"{base}/chat/completions", json=body) as response:
         assert response.status == 200, await response.text()
@@ -188,7 +188,7 @@ async def posted(session: aiohttp.ClientSession, base: str, t: Turn, model: str 
 
 
 def _serve(where: Any) -> None:
-    """A bare server of the OpenAI protocol, until it is terminated."""
+    """Run a bare server of the OpenAI protocol until the process is terminated."""
     from tests.kits.fake_openai import FakeOpenAI
 
     async def serve() -> None:
@@ -201,7 +201,7 @@ def _serve(where: Any) -> None:
 
 @contextlib.contextmanager
 def loopback() -> Iterator[tuple[str, int]]:
-    """Its URL and process id."""
+    """Start a bare server of the OpenAI protocol in a process; yields its URL and process id."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=_serve, args=(there,), daemon=True)
@@ -233,7 +233,7 @@ class Found:
         self.rates: list[float] = []
 
     def told(self) -> dict[str, float]:
-        """In milliseconds, and calls a second."""
+        """Summarise the measurements: milliseconds, and calls a second."""
         cuts = statistics.quantiles(self.wall, n=100)
         return {
             "cpu_ms": round(1e3 * statistics.median(self.cpu), 3),
@@ -254,7 +254,7 @@ async def quiet(pids: tuple[int, ...]) -> None:
 
 
 async def one_by_one(row: Row, calls: int, found: Found) -> None:
-    """Sequential calls."""
+    """Measure sequential calls."""
     cpu, served = time.process_time(), used_s(row.pids)
     for _ in range(calls):
         asked, started = turn(), time.perf_counter()
@@ -269,7 +269,7 @@ async def one_by_one(row: Row, calls: int, found: Found) -> None:
 
 
 async def at_once(row: Row, calls: int, pool: ThreadPoolExecutor, found: Found) -> None:
-    """32 concurrent calls: tasks for async rows, else threads."""
+    """Measure 32 concurrent calls: tasks for async rows, else threads."""
     left = iter(range(calls))
 
     async def task() -> None:
@@ -289,7 +289,7 @@ async def at_once(row: Row, calls: int, pool: ThreadPoolExecutor, found: Found) 
 
 
 async def measured(folder: Path, gateway: Gateway, other: tuple[str, int], given: Any) -> dict[str, Any]:
-    """All rows, in turn."""
+    """Measure all rows, in turn."""
     (folder / "own.yaml").write_text(CONFIG + f"data: {folder / 'own'}\n")
     (folder / "client.yaml").write_text(CONFIG + f"data: {folder / 'client'}\n")
     config = load_config(folder / "own.yaml")
@@ -324,7 +324,7 @@ BASES = {
 
 
 def table(rows: dict[str, dict[str, float]]) -> str:
-    """The rows of the page; `×` is relative to the cheapest row of the same place."""
+    """Format the table of the page; `×` is relative to the cheapest row of the same place."""
     head = "| | CPU ms | × | of the server | p50 ms | × | p99 ms | calls/s at 32 |\n|---|---|---|---|---|---|---|---|\n"
     lines = []
     for name, row in rows.items():

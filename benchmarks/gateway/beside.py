@@ -1,4 +1,4 @@
-"""CPU and latency of gateways side by side on one upstream: pass-through, LiteLLM's SDK and proxy, and fitrouter.
+"""CPU and latency of gateways in front of the same upstream: pass-through, LiteLLM's SDK and proxy, and fitrouter.
 
     python -m benchmarks.gateway.beside --seconds 4 --litellm-proxy VENV/bin/litellm
 
@@ -64,12 +64,12 @@ def _streamed() -> list[bytes]:
 
 
 class Upstream(asyncio.Protocol):
-    """A model that answers at once; each chunk of a stream is a write of its own."""
+    """HTTP server of a model that answers at once; each chunk of a stream is a write of its own."""
 
     whole, streamed = _whole(), _streamed()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin with nothing read."""
+        """Reset the state for a new connection."""
         assert isinstance(transport, asyncio.Transport)
         self._transport, self._read = transport, b""
 
@@ -110,7 +110,7 @@ async def _begin(send: Any, kind: str) -> None:
 
 
 def passing(upstream: str) -> Any:
-    """An ASGI application that passes bytes through."""
+    """Create an ASGI application that passes bytes through."""
     sessions: list[aiohttp.ClientSession] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -131,7 +131,7 @@ def passing(upstream: str) -> Any:
 
 
 def by_sdk(upstream: str) -> Any:
-    """An ASGI application over `litellm.acompletion`."""
+    """Create an ASGI application that calls `litellm.acompletion`."""
     import litellm
 
     litellm.suppress_debug_info = True
@@ -189,7 +189,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def running(command: list[str], port: int, env: dict[str, str] | None = None) -> Iterator[int]:
-    """A process, once it accepts connections; its id."""
+    """Start a process and wait until it accepts connections; yields its id."""
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env) as process:
 
         def accepts() -> bool:
@@ -210,7 +210,7 @@ def running(command: list[str], port: int, env: dict[str, str] | None = None) ->
 
 @contextlib.contextmanager
 def small(role: str, upstream: str = "") -> Iterator[Target]:
-    """The upstream itself, or a small target."""
+    """Start the upstream itself, or a small target."""
     port = free_port()
     here = [sys.executable, "-m", "benchmarks.gateway.beside", "--role", role, "--port", str(port)]
     with running([*here, "--upstream", upstream], port) as pid:
@@ -219,7 +219,7 @@ def small(role: str, upstream: str = "") -> Iterator[Target]:
 
 @contextlib.contextmanager
 def proxy(program: Path, upstream: str, folder: Path) -> Iterator[Target]:
-    """LiteLLM's proxy with one model, without a database and keys."""
+    """Start LiteLLM's proxy with one model, without a database and keys."""
     port, file = free_port(), folder / "litellm.yaml"
     model = {"model": "openai/fake", "api_base": upstream, "api_key": "none"}
     file.write_text(yaml.safe_dump({"model_list": [{"model_name": "fake", "litellm_params": model}]}))
@@ -235,7 +235,7 @@ def proxy(program: Path, upstream: str, folder: Path) -> Iterator[Target]:
 
 @contextlib.contextmanager
 def fitrouter(kind: str, upstream: str, folder: Path, *options: str) -> Iterator[Target]:
-    """`fitrouter serve` with two models of the upstream."""
+    """Start `fitrouter serve` with two models of the upstream."""
     provider = {"kind": kind, "base_url": upstream, "api_key_env": "BESIDE_KEY", "concurrency": 4000}
     os.environ["BESIDE_KEY"] = "none"
     prefix = "openai/" if kind == "litellm" else ""
@@ -259,7 +259,7 @@ def fitrouter(kind: str, upstream: str, folder: Path, *options: str) -> Iterator
 
 
 def used_s(pid: int) -> float:
-    """CPU seconds of a process and all its descendants that live."""
+    """Return the CPU seconds of a process and all its living descendants."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
@@ -281,7 +281,7 @@ class Load:
         self.served, self.failed = 0, 0
 
     async def ask(self) -> None:
-        """One request."""
+        """Send one request."""
         self._number += 1
         number = self._number
         text = f"Case {number}: what should we do next, and why? Answer in a few sentences."
@@ -313,7 +313,7 @@ class Load:
         return time.monotonic() - began
 
     async def open(self, rate: float, seconds: float) -> list[float]:
-        """Requests at a fixed rate, whatever has become of earlier ones; their times in ms."""
+        """Send requests at a fixed rate, without waiting for earlier ones; return their times in ms."""
         took: list[float] = []
         began = time.monotonic()
 
@@ -332,7 +332,7 @@ class Load:
 
 
 async def measured(target: Target, seconds: float, connections: tuple[int, ...]) -> dict[str, Any]:
-    """CPU per request and throughput, whole and streamed, and latency in an open loop."""
+    """Measure CPU per request and throughput, complete and streamed, and latency in an open loop."""
     found: dict[str, Any] = {}
     timeout = aiohttp.ClientTimeout(total=60.0)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
@@ -388,7 +388,7 @@ def run(chosen: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Command line."""
+    """Parse the command line, measure, and print JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=4.0, help="of each phase")
     parser.add_argument("--connections", type=int, nargs="+", default=list(CONNECTIONS))

@@ -1,4 +1,4 @@
-"""The console over a long log: its views, its first load, and chat requests beside it. Prints JSON.
+"""Load on the console over a long log: its views, its first load, and chat requests beside it. Prints JSON.
 
     python -m benchmarks.gateway.console                          # a million people: some minutes
     python -m benchmarks.gateway.console --people 20000 --seconds 5
@@ -63,7 +63,7 @@ OFTEN = {"now": 3.0, "decisions": 3.0, "people: a role": 10.0, "policy": 5.0, "m
 
 
 def begin(url: str, requests: int) -> None:
-    """Requests and votes of 60 people, as an application sends them."""
+    """Send requests and votes of 60 people, as an application would."""
     with httpx.Client(base_url=url, timeout=60.0) as http:
         for i in range(requests):
             who = {"user": f"person-{i % 60}", "metadata": {"role": ROLES[i % 4]}}
@@ -81,7 +81,7 @@ def begin(url: str, requests: int) -> None:
 
 
 def fill(path: Path, people: int) -> None:
-    """Copies of the rows in the warehouse, until as many people have asked."""
+    """Copy the rows of the warehouse until as many people as wanted have asked."""
     with duckdb.connect(path) as connection:
         (own,) = connection.execute("SELECT count(*) FROM decisions").fetchone() or (0,)
         copies = max(0, people // own)
@@ -99,7 +99,7 @@ def fill(path: Path, people: int) -> None:
 
 
 def views(url: str, rounds: int) -> dict[str, dict[str, float]]:
-    """Milliseconds of each view: at first, and later, each time when its answer is not fresh any more."""
+    """Measure each view in milliseconds: first cold, then each time after its cached answer has expired."""
     found: dict[str, list[float]] = {name: [] for name in VIEWS}
     with httpx.Client(base_url=f"{url}/console/api/", timeout=60.0) as http:
         for _ in range(rounds):
@@ -115,7 +115,7 @@ def views(url: str, rounds: int) -> dict[str, dict[str, float]]:
 
 
 async def chat(url: str, rate: float, seconds: float) -> list[float]:
-    """Milliseconds of chat requests at a fixed rate."""
+    """Send chat requests at a fixed rate; return their milliseconds."""
     times: list[float] = []
 
     async def ask(session: aiohttp.ClientSession, number: int) -> None:
@@ -137,7 +137,7 @@ async def chat(url: str, rate: float, seconds: float) -> list[float]:
 
 
 async def watch(url: str) -> None:
-    """Six open pages, until cancelled."""
+    """Poll the console like six open pages, until cancelled."""
 
     async def page(session: aiohttp.ClientSession, name: str, every: float) -> None:
         while True:
@@ -150,7 +150,7 @@ async def watch(url: str) -> None:
 
 
 async def beside(url: str, rate: float, seconds: float, turns: int) -> dict[str, dict[str, float]]:
-    """Quantiles of chat requests without a console and beside one."""
+    """Return quantiles of chat requests without a console and with pages open beside them."""
     times: dict[str, list[float]] = {"alone": [], "console": []}
     await chat(url, rate, 2.0)
     for _ in range(turns):
@@ -165,13 +165,13 @@ async def beside(url: str, rate: float, seconds: float, turns: int) -> dict[str,
 
 
 def quantiles(values: Sequence[float]) -> dict[str, float]:
-    """Count, median, p90 and p99."""
+    """Return count, median, p90 and p99."""
     cuts = statistics.quantiles(values, n=100, method="inclusive")
     return {"n": len(values), "p50_ms": round(cuts[49], 1), "p90_ms": round(cuts[89], 1), "p99_ms": round(cuts[98], 1)}
 
 
 def first_view(url: str, rounds: int) -> dict[str, float]:
-    """Bytes of the page with its files and data, and milliseconds until it is drawn, in a new browser each time."""
+    """Measure the first load in a new browser: bytes of page, files and data, and milliseconds until it is drawn."""
     program = shutil.which("chromium")
     if program is None:
         return {}
@@ -194,7 +194,7 @@ def first_view(url: str, rounds: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Run it all."""
+    """Run all measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--people", type=int, default=1_000_000)
     parser.add_argument("--rate", type=float, default=10.0, help="chat requests a second")

@@ -1,4 +1,4 @@
-"""Kill -9 of the gateway under load: what was acknowledged is there once, and what is known is the fold of the journal.
+"""Kill -9 of the gateway under load: each acknowledged event is there once, and the state is the fold of the journal.
 
     python -m benchmarks.gateway.crash --kills 50 --workers 1 2 --prefill 1000000
     python -m benchmarks.gateway.crash --kills 1000 --workers 2 --forked
@@ -63,12 +63,12 @@ class Load:
             thread.start()
 
     def resume(self, url: str) -> None:
-        """Go on, at this address."""
+        """Send requests again, to this address."""
         self.url = url
         self._running.set()
 
     def pause(self) -> None:
-        """Send nothing more."""
+        """Stop sending requests for now."""
         self._running.clear()
 
     def end(self) -> None:
@@ -120,7 +120,7 @@ class ForkedGateway(Gateway):
 
     @property
     def parent(self) -> int:
-        """Process id of the one that keeps the workers alive."""
+        """Process id of the parent that keeps the workers alive."""
         return self._main
 
     def start(self) -> float:
@@ -136,7 +136,7 @@ class ForkedGateway(Gateway):
         return time.monotonic() - began
 
     def stop(self) -> int:
-        """End it as an operator does; 0 if it ends."""
+        """End the gateway by SIGTERM as an operator does; returns 0 once it has ended."""
         os.kill(self._main, signal.SIGTERM)
         wait_for(lambda: not alive(self._main), 90.0)
         self.kill()
@@ -190,7 +190,7 @@ def run(
     forked: bool = False,
     minutes: float = math.inf,
 ) -> dict[str, Any]:
-    """Kill the gateway repeatedly; check the journal and the state at the end. `minutes` may end it before."""
+    """Kill the gateway repeatedly, and check journal and state at the end. After `minutes` it stops early."""
     file = write_config(folder, **SIMULATED) if forked else write_config(folder)
     if prefill:
         fill(load_config(file).data, prefill)
@@ -224,7 +224,7 @@ def run(
 
 
 def checked(file: Path, load: Load, reports: dict[int, dict[str, Any]], ready: list[float]) -> dict[str, Any]:
-    """Lost and doubled events, and whether the state is the fold of the journal."""
+    """Count lost and doubled events, and check whether the state is the fold of the journal."""
     router = Router.from_config(load_config(file))
     journal, learner = router._journal, router._learner
     ids = Counter(event.id for event in events(journal))
@@ -248,7 +248,7 @@ def checked(file: Path, load: Load, reports: dict[int, dict[str, Any]], ready: l
 
 
 def events(journal: Journal) -> Iterator[Event]:
-    """All events of a journal."""
+    """Yield all events of a journal."""
     after = 0
     while rows := journal.tail(after, 2000):
         yield from (row.event for row in rows)

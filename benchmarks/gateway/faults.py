@@ -1,4 +1,4 @@
-"""The router under faults in virtual time: laws over many seeds, and the figures of rows 9–14 and 47 of the catalogue.
+"""Simulation of the router under faults in virtual time: laws over many seeds, and figures of the fault catalogue.
 
     python -m benchmarks.gateway.faults --seeds 10000 --jobs 2
 
@@ -33,7 +33,7 @@ _FINE = (Weather(math.inf, 0.0),)
 
 
 def run_batch(first: int, count: int, requests: int) -> tuple[dict[int, str], dict[int, list[str]], Counter[str], int]:
-    """Digests, violations and outcomes of some seeds, and the number of calls."""
+    """Simulate some seeds: their digests, violations and outcomes, and the number of calls."""
     digests: dict[int, str] = {}
     violations: dict[int, list[str]] = {}
     outcomes: Counter[str] = Counter()
@@ -81,7 +81,7 @@ def run_seeds(first: int, seeds: int, requests: int, jobs: int) -> dict[str, Any
 def _row(
     identities: faults.Identified, weather: tuple[tuple[Weather, ...], ...], seeds: int, **more: Any
 ) -> dict[str, Any]:
-    """Answers, calls and waits of plain requests to three models, each of its own provider."""
+    """Measure answers, calls and waits of plain requests to three models, each of its own provider."""
     settings = {"requests": 100, "rate": 20.0, "timers": _PATIENT, "plain": True, "answer_s": (0.1, 1.0)} | more
     script = Script(models=(0, 1, 2), weather=weather, **settings)
     results = [faults.simulate(seed, identities, script) for seed in range(seeds)]
@@ -98,7 +98,7 @@ def _row(
 
 
 def run_rows(seeds: int) -> dict[str, dict[str, Any]]:
-    """Figures of rows of the catalogue, by name."""
+    """Compute the figures of rows of the catalogue, by name."""
     down = (Weather(math.inf, 1.0, ("500",)),)
     back = (Weather(20.0, 1.0, ("500",)),)
     storm = (Weather(20.0, 0.9, ("429 storm",)),)

@@ -43,7 +43,7 @@ class Result(NamedTuple):
 
 
 async def ask(session: aiohttp.ClientSession, url: str, number: int, due: float) -> Result:
-    """One request."""
+    """Send one request."""
     body = {"messages": [{"role": "user", "content": f"Case {number}: what next?"}], "user": f"u{number % 50}"}
     try:
         async with session.post(f"{url}/v1/chat/completions", json=body) as reply:
@@ -55,7 +55,7 @@ async def ask(session: aiohttp.ClientSession, url: str, number: int, due: float)
 
 
 async def closed_loop(session: aiohttp.ClientSession, url: str, seconds: float, connections: int = 32) -> float:
-    """Answers a second with a fixed number of requests at a time."""
+    """Measure answers a second with a fixed number of concurrent requests."""
     end, served = time.monotonic() + seconds, 0
 
     async def client(number: int) -> None:
@@ -71,7 +71,7 @@ async def closed_loop(session: aiohttp.ClientSession, url: str, seconds: float, 
 
 
 async def open_loop(session: aiohttp.ClientSession, url: str, rate: float, seconds: float) -> list[Result]:
-    """The results of requests at a fixed rate."""
+    """Send requests at a fixed rate, without waiting for earlier ones; return their results."""
     began, tasks = time.monotonic(), []
     for number in range(int(rate * seconds)):
         due = began + number / rate
@@ -82,7 +82,7 @@ async def open_loop(session: aiohttp.ClientSession, url: str, rate: float, secon
 
 
 def summary(results: list[Result], seconds: float) -> dict[str, Any]:
-    """Goodput, statuses, and latencies in ms."""
+    """Summarise goodput, statuses, and latencies in ms."""
     good = [r.took for r in results if r.status == 200 and r.took <= PATIENCE_S]
     refused = [r.took for r in results if r.status in {429, 503}]
     return {
@@ -102,14 +102,14 @@ def _quantiles(values: list[float]) -> dict[str, float] | None:
 
 
 def recovery_s(after: list[Result], normal_s: float) -> float:
-    """Seconds after the overload until every later request was answered in a normal time."""
+    """Seconds from the end of the overload until every later request is answered in a normal time."""
     began = after[0].due
     late = [r.due - began for r in after if r.status != 200 or r.took > normal_s]
     return round(max(late, default=0.0), 2)
 
 
 async def measure(url: str, seconds: float) -> dict[str, Any]:
-    """All phases."""
+    """Run all phases: capacity, half and full load, double load, and half load after it."""
     timeout = aiohttp.ClientTimeout(total=60.0)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
         await closed_loop(session, url, 3.0)
@@ -132,7 +132,7 @@ async def measure(url: str, seconds: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Command line."""
+    """Parse the command line, measure, and print JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each phase")
     parser.add_argument("--json", type=Path)

@@ -19,7 +19,7 @@ RESPONSES = ROOT.parent / "shared" / "data" / "alpaca_eval" / "responses.parquet
 
 
 def write_config(folder: Path, **changes: Any) -> Path:
-    """The example `recorded.yaml`, with its data in `folder`."""
+    """Write the example `recorded.yaml` with its data in `folder`; returns its path."""
     settings = yaml.safe_load((ROOT / "examples" / "recorded.yaml").read_text())
     settings["data"] = str(folder / "data")
     settings["providers"]["recorded"]["path"] = str(RESPONSES)
@@ -29,7 +29,7 @@ def write_config(folder: Path, **changes: Any) -> Path:
 
 
 class Gateway:
-    """`fitrouter serve` on a free port. As a context manager it ends all processes."""
+    """Runs `fitrouter serve` on a free port. As a context manager it ends all processes."""
 
     def __init__(self, config: Path, workers: int = 1, *options: str) -> None:
         self.config, self.workers, self.options = config, workers, options
@@ -66,12 +66,12 @@ class Gateway:
 
     @property
     def parent(self) -> int:
-        """Process id of the one that keeps the workers alive."""
+        """Process id of the parent that keeps the workers alive."""
         assert self._process is not None
         return self._process.pid
 
     def reports(self) -> dict[int, dict[str, Any]]:
-        """What each worker that answers says in /readyz, by its process id."""
+        """Return the /readyz reports of the workers that answer, by process id."""
         found: dict[int, dict[str, Any]] = {}
         for _ in range(1 if self.workers == 1 else 12 * self.workers):
             try:
@@ -87,7 +87,7 @@ class Gateway:
         return found
 
     def at_rest(self) -> dict[int, dict[str, Any]]:
-        """The reports of all workers, once nothing is left to score, fold or ingest, and all agree."""
+        """Wait until nothing is left to score, fold or ingest and all workers agree; return their reports."""
 
         def settled() -> dict[int, dict[str, Any]] | None:
             reports = self.reports()
@@ -102,7 +102,7 @@ class Gateway:
         return second if same else self.at_rest()
 
     def stop(self) -> int:
-        """End it as an operator does; returns the exit code."""
+        """End the gateway by SIGTERM as an operator does; returns the exit code."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         code = self._process.wait(90.0)
@@ -123,7 +123,7 @@ class Gateway:
 
 
 def new_client(url: str) -> httpx.Client:
-    """A client of a gateway on this machine: reading certificates would take 50 ms."""
+    """Create a client of a gateway on this machine; not reading certificates saves 50 ms."""
     return httpx.Client(base_url=url, timeout=10.0, verify=False)
 
 
@@ -144,7 +144,7 @@ def alive(pid: int) -> bool:
 
 
 def wait_for(condition: Any, timeout_s: float = 60.0) -> Any:
-    """The first true value of `condition`."""
+    """Wait until `condition` returns a true value, and return it."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
         if time.monotonic() > deadline:

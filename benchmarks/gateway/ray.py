@@ -57,7 +57,7 @@ class Load:
             thread.start()
 
     def end(self) -> None:
-        """Finish the requests under way."""
+        """Let the requests under way finish, and stop."""
         self._ended.set()
         for thread in self._threads:
             thread.join(PATIENCE_S)
@@ -89,7 +89,7 @@ class Load:
 
 
 class Lags:
-    """Polls the lag of the scorer."""
+    """Thread that polls the lag of the scorer."""
 
     def __init__(self, url: str) -> None:
         self.seen: list[tuple[float, float]] = []
@@ -99,12 +99,12 @@ class Lags:
         self._thread.start()
 
     def end(self) -> None:
-        """Stop."""
+        """Stop polling."""
         self._ended.set()
         self._thread.join()
 
     def since(self, begin: float) -> list[tuple[float, float]]:
-        """What was seen since a time."""
+        """Return the (time, lag) pairs seen since a time."""
         return [(at, lag) for at, lag in self.seen if at >= begin]
 
     def _run(self) -> None:
@@ -191,14 +191,14 @@ class Cluster:
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """Return a port that nobody listens on now."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
         return port
 
 
 def title(pid: int) -> str:
-    """Command line of a process; empty if there is none."""
+    """Return the command line of a process; empty if there is none."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
@@ -206,7 +206,7 @@ def title(pid: int) -> str:
 
 
 def parent(pid: int) -> int:
-    """Parent of a process; 0 if there is none."""
+    """Return the parent of a process; 0 if there is none."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except (OSError, IndexError):
@@ -214,7 +214,7 @@ def parent(pid: int) -> int:
 
 
 def wait_for(condition: Any, what: str) -> float:
-    """Wait; returns the seconds.
+    """Wait until a condition holds; return the seconds.
 
     Raises:
         TimeoutError: it has not come true.
@@ -228,7 +228,7 @@ def wait_for(condition: Any, what: str) -> float:
 
 
 def kill(cluster: Cluster, name: str) -> float:
-    """Kill -9 of one replica; returns the seconds until there are as many as before."""
+    """Kill -9 one replica; return the seconds until there are as many as before."""
     before = cluster.replicas(name)
     os.kill(before[0], signal.SIGKILL)
     return wait_for(lambda: len(now := cluster.replicas(name)) >= len(before) and before[0] not in now, f"a new {name}")
@@ -250,7 +250,7 @@ def write_config(config: Path, database: str, port: int, ray: dict[str, Any]) ->
 
 @contextmanager
 def deployed(folder: Path, database: str) -> Iterator[tuple[Cluster, str]]:
-    """A cluster with the application, and its URL."""
+    """Deploy the application on a new cluster; yields the cluster and the URL."""
     port, config = free_port(), folder / "fitrouter.yaml"
     write_config(config, database, port, {"gateways": {"min": 2}, "scorers": {"min": 2}})
     cluster = Cluster(folder, config)
@@ -262,7 +262,7 @@ def deployed(folder: Path, database: str) -> Iterator[tuple[Cluster, str]]:
 
 
 def told(lags: Lags, begin: float) -> dict[str, float]:
-    """Peak of the lag since a time, and the seconds until it was below `LAG_S` for good; waits for that."""
+    """Wait until the lag has recovered; return its peak since a time, and the seconds until it stayed below `LAG_S`."""
     wait_for(lambda: (seen := lags.since(begin)[-5:]) and len(seen) == 5 and max(lag for _, lag in seen) < LAG_S, "lag")
     late = [at for at, lag in lags.since(begin) if lag >= LAG_S]
     return {
@@ -272,7 +272,7 @@ def told(lags: Lags, begin: float) -> dict[str, float]:
 
 
 def journal_of(config: Path, answered: set[str]) -> dict[str, int]:
-    """Counts of what the journal has of the answered requests, and of all."""
+    """Count what the journal has of the answered requests, and of all."""
     with closing(open_journal(load_config(config))) as journal:
         ids: Counter[str] = Counter()
         kinds = {kind: Counter[str]() for kind in (Decision, Execution, Score)}
@@ -300,7 +300,7 @@ def journal_of(config: Path, answered: set[str]) -> dict[str, int]:
 
 
 def measure(folder: Path, *, clients: int, pause_s: float, database: str = "") -> dict[str, Any]:
-    """The whole story."""
+    """Run the whole experiment."""
     found: dict[str, Any] = {}
     with deployed(folder, database) as (cluster, url):
         began, load, lags = time.monotonic(), Load(url, clients), Lags(url)
@@ -355,7 +355,7 @@ def whole(found: dict[str, Any]) -> bool:
 
 
 def main() -> int:
-    """Measure, print, judge."""
+    """Parse the command line, measure, print the results, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, default=8, help="clients, each with one request at a time")
     parser.add_argument("--pause", type=float, default=5.0, help="seconds of load between two blows")

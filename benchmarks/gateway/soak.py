@@ -1,4 +1,4 @@
-"""A gateway at 50 requests a second with faults, for an hour: memory, descriptors, tasks and threads over time.
+"""Soak test of a gateway: an hour of 50 requests a second with faults; memory, descriptors, tasks, threads over time.
 
     python -m benchmarks.gateway.soak --minutes 60
 
@@ -43,7 +43,7 @@ _FIELDS = ("rss_mb", "descriptors", "tasks", "threads", "objects", "in_use_mb", 
 
 
 class _Mallinfo(ctypes.Structure):
-    """Of malloc.h."""
+    """The structure `mallinfo2` of malloc.h."""
 
     _fields_ = tuple(
         (name, ctypes.c_size_t)
@@ -80,7 +80,7 @@ def _sample(file: Any) -> None:
 
 
 def faulty(rng: random.Random) -> Iterator[Reply | None]:
-    """Replies of the upstream: mostly its own, now and then a fault."""
+    """Generate replies of the upstream: mostly its own, now and then a fault."""
     error = {"error": {"message": "no"}}
     faults = (
         *(reply(status, error) for status in (400, 403, 408, 500, 502)),
@@ -100,14 +100,14 @@ def faulty(rng: random.Random) -> Iterator[Reply | None]:
 
 
 class Load:
-    """Clients that come at a fixed rate."""
+    """Clients that arrive at a fixed rate."""
 
     def __init__(self, url: str, rate: float, seed: int) -> None:
         self.url, self.rate, self.rng = url, rate, random.Random(seed)
         self.statuses: Counter[str] = Counter()
 
     async def run(self, seconds: float) -> None:
-        """Send requests, whatever has become of earlier ones."""
+        """Send requests at the fixed rate, without waiting for earlier ones."""
         began, tasks = time.monotonic(), set[asyncio.Task[None]]()
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
             for number in range(int(self.rate * seconds)):
@@ -119,7 +119,7 @@ class Load:
             await asyncio.gather(*tasks)
 
     async def client(self, session: aiohttp.ClientSession) -> None:
-        """One client: asks, perhaps leaves, perhaps votes."""
+        """Act as one client: ask, perhaps leave early, perhaps vote."""
         rng, user = self.rng, f"u{self.rng.randrange(USERS)}"
         text = f"What about case {rng.randrange(1000)}?"
         body = {"messages": [{"role": "user", "content": text}], "user": user, "stream": rng.random() < 0.4}
@@ -141,7 +141,7 @@ class Load:
 
 
 def slopes(samples: list[list[float]]) -> dict[str, dict[str, float]]:
-    """Slope per hour of each measure and its standard error, by least squares over the last two thirds."""
+    """Fit the slope per hour of each measure, with its standard error, by least squares over the last two thirds."""
     rows = np.array(samples[len(samples) // 3 :])
     hours = (rows[:, 0] - rows[0, 0]) / 3600.0
     found = {}
@@ -158,7 +158,7 @@ def slopes(samples: list[list[float]]) -> dict[str, dict[str, float]]:
 
 
 def run(folder: Path, minutes: float, rate: float, seed: int = 0) -> dict[str, Any]:
-    """Serve, load, and sample; what was measured."""
+    """Serve, load, and sample; return what was measured."""
     rng = random.Random(seed)
     with in_a_thread(FakeOpenAI(faulty(rng), models=("fake-a", "fake-b"))) as upstream:
         settings = {

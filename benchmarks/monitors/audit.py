@@ -65,7 +65,7 @@ def relabel(decision: Decision, probs: Floats) -> Decision:
 
 
 def chosen_up(decision: Decision, _seed: int) -> Decision:
-    """The chosen model's probability 5 % too high, the others' too low."""
+    """Alter a decision: the chosen model's probability 5 % too high, the others' too low."""
     q = np.array(decision.probs)
     a = decision.eligible.index(decision.chosen)
     p = min(1.05 * q[a], 0.5 * (1.0 + q[a]))
@@ -75,7 +75,7 @@ def chosen_up(decision: Decision, _seed: int) -> Decision:
 
 
 def chosen_down(decision: Decision, _seed: int) -> Decision:
-    """The chosen model's probability 5 % too low, the others' too high."""
+    """Alter a decision: the chosen model's probability 5 % too low, the others' too high."""
     q = np.array(decision.probs)
     a = decision.eligible.index(decision.chosen)
     p = q[a] / 1.05
@@ -85,24 +85,24 @@ def chosen_down(decision: Decision, _seed: int) -> Decision:
 
 
 def flatter(decision: Decision, _seed: int) -> Decision:
-    """The draw came from a pmf that is 5 % sharper (its 1.05th power) than the logged one."""
+    """Alter a decision: it was drawn from a pmf 5 % sharper (its 1.05th power) than the logged one."""
     return relabel(decision, np.array(decision.probs) ** (1.0 / 1.05))
 
 
 def one_arm(decision: Decision, _seed: int) -> Decision:
-    """One model's probability 5 % too low, the rest unchanged, so that the sum is not 1."""
+    """Alter a decision: one model's probability 5 % too low, the rest unchanged, so that the sum is not 1."""
     return msgspec.structs.replace(decision, probs=(0.95 * decision.probs[0], *decision.probs[1:]))
 
 
 def one_arm_renormalised(decision: Decision, _seed: int) -> Decision:
-    """One model's probability 5 % too low in every decision, the others' slightly too high; hardest to detect."""
+    """Alter a decision: one model's probability 5 % too low, the others' slightly too high; hardest to detect."""
     q = np.array(decision.probs)
     q[0] *= 0.95
     return relabel(decision, q)
 
 
 def propensity_only(decision: Decision, _seed: int) -> Decision:
-    """The propensity 5 % too high, the pmf unchanged."""
+    """Alter a decision: the propensity 5 % too high, the pmf unchanged."""
     return msgspec.structs.replace(decision, propensity=min(1.05 * decision.propensity, 1.0))
 
 
@@ -117,7 +117,7 @@ ALTERED: tuple[Callable[[Decision, int], Decision], ...] = (
 
 
 def best_nats(honest: list[Decision], altered: list[Decision]) -> float:
-    """Expected log growth of the optimal bet, which knows the alteration; the alarm is at 6.9 nats."""
+    """Return the expected log growth of the optimal bet, which knows the alteration; the alarm is at 6.9 nats."""
     p, q = (np.array([decision.probs for decision in log]) for log in (honest, altered))
     return float((p * np.log(p / (q / q.sum(axis=1, keepdims=True)))).sum())
 

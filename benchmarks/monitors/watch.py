@@ -22,7 +22,7 @@ K, LABELS = 8, 2000
 
 
 def flattery_stream(seed: int, sd: float, flatterer: float, noise: float) -> tuple[int, int, float]:
-    """(label of the flagged arm at which its alarm rang or −1, that arm, its true excess over the others' mean).
+    """Simulate one stream; return the label at which an arm's alarm rang or −1, the arm, and its true excess.
 
     Eight arms whose c_k has the given sd, most of the traffic on few of them, and an initial error of the common level.
     The arm with reward-model bias is arm 0.
@@ -75,7 +75,7 @@ def flattery(streams: int) -> dict[str, object]:
 
 
 def foresight(seed: int, labels: int, real: Callable[[int], float]) -> tuple[bool, int]:
-    """(whether "helps" was ever reported, label of the switch-off or −1), read after every label."""
+    """Simulate one stream; return whether "helps" was ever reported, and the label of the switch-off or −1."""
     rng, twin = np.random.default_rng([2, seed]), PersonalisationMonitor()
     blind = np.clip(rng.normal(0.6, 0.15, labels), 0.05, 0.95)
     terms, luck = rng.normal(0.0, 0.13, labels), rng.random(labels)

@@ -33,7 +33,7 @@ MODELS, FLOOR = ("a", "b", "c", "d"), 0.05
 
 
 def person(seed: int, n: int) -> tuple[Rows, Floats]:
-    """The rows of a person with n thumbs, and each model's mean fit over their requests."""
+    """Simulate a person with n thumbs; return their rows, and each model's mean fit over their requests."""
     rng = np.random.default_rng((seed, n))
     level, slope = rng.uniform(0.25, 0.75, 4), rng.uniform(-0.2, 0.2, 4)
     total, count = np.full(4, 1.0), np.full(4, 2.0)
@@ -60,7 +60,7 @@ def person(seed: int, n: int) -> tuple[Rows, Floats]:
 
 
 def coverage(n: int, people: int, estimator: str) -> dict[str, float]:
-    """Coverage and width over people and models."""
+    """Measure coverage and width of the intervals over people and models."""
     hit, width, sequence, broad = [], [], [], []
     for seed in range(people):
         rows, truth = person(seed, n)
@@ -81,7 +81,7 @@ def coverage(n: int, people: int, estimator: str) -> dict[str, float]:
 
 
 def edits(files: tuple[bytes, bytes], n: int) -> dict[str, int]:
-    """Random edits of one byte that were tried, and that passed."""
+    """Try random edits of one byte; count those that pass verification."""
     rng, passed, tried = np.random.default_rng(1), 0, 0
     for _ in range(n):
         which = int(rng.integers(2))
@@ -108,7 +108,7 @@ def _passes(certificate: bytes, rows: bytes) -> bool:
 
 
 def numbers(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Paths of the numbers in a document."""
+    """Yield the paths of all numbers in a document."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         yield path
     for name, each in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
@@ -116,7 +116,7 @@ def numbers(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
 
 
 def forgeries(files: tuple[bytes, bytes], key: Any) -> dict[str, int]:
-    """Figures that the signer changed by .001, or by 1 if they are counts, and that passed."""
+    """Let the signer change each figure by .001, or by 1 for counts; count the changes that pass verification."""
     paths = list(numbers(json.loads(files[0])["figures"]))
     passed = 0
     for path in paths:

@@ -46,7 +46,7 @@ LONG = " ".join(
 
 
 class Planted(NamedTuple):
-    """A question of one person, and what is wrong with its answer, as (failure, attribute)."""
+    """A question of one person, and the planted mistakes of its answer, as (failure, attribute)."""
 
     prompt: str
     answer: str
@@ -60,7 +60,7 @@ class Planted(NamedTuple):
 
 
 class History(NamedTuple):
-    """One person."""
+    """The simulated history of one person."""
 
     before: tuple[str, ...]
     """Messages, in order."""
@@ -71,7 +71,7 @@ class History(NamedTuple):
 
 
 def scenarios(split: str, file: Path = FILE) -> tuple[dict[str, list[str]], list[dict[str, Any]]]:
-    """Neutral texts and scenarios, with the wordings of one split."""
+    """Load neutral texts and scenarios, with the wordings of one split."""
     neutral, *rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
     def part(texts: list[str]) -> list[str]:
@@ -85,7 +85,7 @@ def scenarios(split: str, file: Path = FILE) -> tuple[dict[str, list[str]], list
 
 
 def planted(split: str, people: int = 200, seed: int = 0) -> list[History]:
-    """The histories."""
+    """Generate histories with planted mistakes."""
     neutral, rows = scenarios(split)
     rng = np.random.default_rng((seed, split == "held-out"))
     plain, sensitive = ([row for row in rows if row["sensitive"] is kind] for kind in (False, True))
@@ -163,19 +163,19 @@ def _history(rng: np.random.Generator, neutral: dict[str, list[str]], plain: Any
 
 
 class Counts:
-    """Precision and recall."""
+    """Counter of hits and misses, for precision and recall."""
 
     def __init__(self) -> None:
         self.hit = self.false = self.missed = 0
 
     def add(self, said: bool, true: bool) -> None:
-        """Count a case."""
+        """Count a case by what was said and what is true."""
         self.hit += said and true
         self.false += said and not true
         self.missed += true and not said
 
     def shown(self) -> dict[str, float]:
-        """The figures."""
+        """Return precision, recall, and the number of true cases."""
         return {
             "precision": self.hit / max(self.hit + self.false, 1),
             "recall": self.hit / max(self.hit + self.missed, 1),
@@ -184,7 +184,7 @@ class Counts:
 
 
 def measured(split: str, people: int = 200, encoder: str = "static", verbose: bool = False) -> dict[str, Any]:
-    """All figures of a split."""
+    """Measure all figures of a split."""
     diagnostician = Diagnostician(get_encoder(encoder))
     stages = {name: Counts() for name in ("attributes", "relevance", *FAILURES)}
     found = invented = irrelevant = over = echoes = counted = turned = gone = kept = 0
@@ -251,7 +251,7 @@ def measured(split: str, people: int = 200, encoder: str = "static", verbose: bo
 
 
 def declared(file: Path, encoder: str = "static") -> dict[str, float]:
-    """Figures of statements with a prompt and answers, of which one respects them."""
+    """Measure a set of statements with a prompt and answers, of which one respects the statements."""
     tool = Diagnostician(get_encoder(encoder))
     rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
     read = [(row, tool.reader.read(" ".join(row["declared"])).attributes) for row in rows]
@@ -280,7 +280,7 @@ def declared(file: Path, encoder: str = "static") -> dict[str, float]:
 
 
 def _owner(attribute: Attribute, history: History) -> str:
-    """Name of the planted attribute whose statement an attribute was read from; empty for none."""
+    """Return the name of the planted attribute whose statement an attribute was read from; empty for none."""
     return next((name for name, statement in history.standing.items() if attribute.text in normal(statement)), "")
 
 

@@ -1,4 +1,4 @@
-"""How often order, length and instructions move verdicts of a pair judge, and how fast a bad judge loses its weight.
+"""Bias of a pair judge by order, length and instructions, and how fast a bad judge loses its weight.
 
     python -m benchmarks.personal.judge > results/judge.json
 
@@ -34,7 +34,7 @@ SUITE = Suite(rubric={"warmth": 1.0}, pairs=fair(list(from_templates({"warmth": 
 
 
 class Biased:
-    """A scripted judge.
+    """A scripted judge with known biases.
 
     Args:
         first: probability to name A.
@@ -51,7 +51,7 @@ class Biased:
         return random.Random(f"{self._seed}|{text}").random()
 
     async def complete(self, call: Call) -> Completion:
-        """Judge."""
+        """Answer a request for a verdict."""
         content = str(call.messages[-1]["content"])
         _, _, rest = content.partition("\nA:\n")
         fence = rest.splitlines()[0]
@@ -75,12 +75,12 @@ class Biased:
 
 
 def worse(before: list[int], after: list[int]) -> float:
-    """Share of verdicts that name the answer that breaks the rubric, and did not before."""
+    """Share of verdicts that name the answer that breaks the rubric, and did not before the change."""
     return float(np.mean([a == -1 != b for b, a in zip(before, after, strict=True)]))
 
 
 async def measured(folder: Path, name: str, judge: Biased, calibrate: bool) -> dict[str, float]:
-    """Flips of one judge by kind of change, and the share of verdicts that are ties without a change."""
+    """Measure how often one judge flips by kind of change, and the share of ties without a change."""
     with Ledger(folder / f"{name}.db") as ledger:
         ledger._db.execute("PRAGMA synchronous=OFF")
         models = Models({"judge": ModelCard(name="judge", provider="s")}, {"s": judge}, ledger)
@@ -107,7 +107,7 @@ async def measured(folder: Path, name: str, judge: Biased, calibrate: bool) -> d
 
 
 async def table(folder: Path) -> dict[str, Any]:
-    """Means over seeds, with and without calibration."""
+    """Compute means over seeds, with and without calibration."""
     judges: dict[str, dict[str, Any]] = {"honest": {}}
     judges |= {f"likes the first, {rate:g}": {"first": rate} for rate in RATES[2:]}
     judges |= {f"likes the longer from {step:g}": {"longer": step} for step in LENGTHS}
@@ -125,7 +125,7 @@ async def table(folder: Path) -> dict[str, Any]:
 
 
 def weights() -> dict[str, list[float]]:
-    """Mean weight after 0, 10, 20 and 30 marks, of judges that agree with the person by so much."""
+    """Compute the mean weight after 0, 10, 20 and 30 marks of judges that agree with the person to a given share."""
     rng = np.random.default_rng(0)
     return {
         f"{share:g}": [

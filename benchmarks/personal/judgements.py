@@ -1,4 +1,4 @@
-"""Do the report's scores agree with people's own judgements that it has not seen? Prints JSON.
+"""Agreement of the report's scores with people's own judgements that it has not seen. Prints JSON.
 
     python -m benchmarks.personal.judgements                  # minutes on an idle core
     python -m benchmarks.personal.judgements --sets ttcw llm_rubric
@@ -60,7 +60,7 @@ class Judgement(NamedTuple):
 
 
 def read(name: str, folder: Path) -> list[Judgement]:
-    """The judgements of a set, in its order."""
+    """Read the judgements of a set, in its order."""
     if name == "human_feedback":
         import duckdb
 
@@ -97,7 +97,7 @@ def read(name: str, folder: Path) -> list[Judgement]:
 
 
 class Installation:
-    """Features of all texts, and fresh reward models."""
+    """A fresh installation: features of all texts, and reward models."""
 
     def __init__(self, judgements: Sequence[Judgement]) -> None:
         encoder = get_encoder("static")
@@ -113,12 +113,12 @@ class Installation:
         self.answered = {side: Answered(side[0], contexts[side[1]], row) for side, row in zip(sides, h, strict=True)}
 
     def fit(self) -> Fit:
-        """The reward model of a fresh installation."""
+        """Return a new reward model of a fresh installation."""
         names = self.features.names
         return Fit(len(context_names()), self.features.dim, FitParams(), names=names, prior=self.prior)
 
     def label(self, each: Judgement, number: int) -> Label:
-        """A judgement as a label."""
+        """Convert a judgement to a label."""
         first, *other = (self.answered[side] for side in each.sides)
         return Label(
             Identity(user=each.user),
@@ -144,7 +144,7 @@ class Told(NamedTuple):
 
 
 def averages(judgements: Sequence[Judgement]) -> dict[tuple[str, str], float]:
-    """(dimension, model) → mean judgement of its answers."""
+    """Compute the mean judgement of each model's answers, by (dimension, model)."""
     found: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     for each in judgements:
         for side, y in zip(each.sides, (each.y, 1.0 - each.y), strict=False):
@@ -153,7 +153,7 @@ def averages(judgements: Sequence[Judgement]) -> dict[tuple[str, str], float]:
 
 
 class Reader:
-    """What an installation says of the answers to one person in one dimension.
+    """Predictions of an installation for one person in one dimension.
 
     Args:
         fit: it has learnt from everybody else, and, in dimensions other than overall, from the known judgements.
@@ -180,14 +180,14 @@ class Reader:
             self.common = blocks[0].mean
 
     def draws(self, side: Answered) -> Floats:
-        """Draws of the rating; the mean in dimensions other than overall."""
+        """Return posterior draws of an answer's rating; the mean in dimensions other than overall."""
         found: Floats = (
             self.taste @ np.nan_to_num(side.h) + self.level[:, self.arms.index(side.arm)] + self._fixed(side)
         )
         return found
 
     def of(self, side: Answered) -> tuple[float, ...]:
-        """The answer's value by row."""
+        """Return the predicted value of an answer by each row's method."""
         assert side.h is not None
         blind = float(self.common @ np.nan_to_num(side.h)) + self._fixed(side)
         return self.mean.get((self.dimension, side.arm), 0.5), blind, float(self.draws(side).mean())
@@ -197,7 +197,7 @@ class Reader:
 
 
 def told(home: Installation, fit: Fit, mean: dict[tuple[str, str], float], mine: Sequence[Judgement]) -> list[Told]:
-    """Agreement with one new person, per dimension, of an installation that has learnt from everybody else."""
+    """Measure agreement with one new person, per dimension, of an installation that has learnt from everybody else."""
     by: defaultdict[str, list[Judgement]] = defaultdict(list)
     for each in mine:
         by[each.dimension].append(each)
@@ -229,7 +229,7 @@ def _preferred(gap: Floats) -> float:
 
 
 def unequal(labels: Sequence[Label]) -> list[tuple[Answered, Answered, bool]]:
-    """Pairs of answers that were judged unequally, and whether the first is better."""
+    """List the pairs of answers that were judged unequally, and whether the first is better."""
     compared = [
         (each.answer, each.against, each.y > 0.5) for each in labels if each.against is not None and each.y != 0.5
     ]
@@ -244,7 +244,7 @@ def unequal(labels: Sequence[Label]) -> list[tuple[Answered, Answered, bool]]:
 
 
 def summary(told: Sequence[Told]) -> dict[str, Any]:
-    """Agreement by row over people, and who is worse and better off than with the average model."""
+    """Summarise agreement by row over people, and who is worse or better off than with the average model."""
     shares = np.array([each.hits.mean(axis=0) for each in told])
     apart = [each.hits[:, 2] - each.hits[:, 0] for each in told]
     error = np.array([each.std(ddof=1) / np.sqrt(len(each)) if len(each) > 1 else np.inf for each in apart])
@@ -276,7 +276,7 @@ def summary(told: Sequence[Told]) -> dict[str, Any]:
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """Every set's summary by dimension."""
+    """Summarise every set by dimension."""
     out: dict[str, Any] = {}
     for name in args.sets:
         judgements = read(name, args.data)
@@ -306,7 +306,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Command line."""
+    """Parse the command line, measure, and print JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, default=SHARED)
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))

@@ -36,7 +36,7 @@ Scores: TypeAlias = Literal["none", "population", "person"]
 
 
 def traffic(world: World, pool: Pool, play: Play, model: str, scores: Scores) -> np.ndarray[Any, Any]:
-    """float64[4]: mean probability of a model in each quarter, whose provider optimises against these scores."""
+    """Return the mean probability by quarter of a model whose provider optimises against these scores, float64[4]."""
     rounds, fake = play.rounds(FEEDBACK), pool.models.index(model)
     learner = Learner(pool.x.shape[1], play.h.shape[2], schema=pool.schema, params=FitParams(), names=pool.names)
     cards = [ModelCard(name=name, provider="pool") for name in pool.models]

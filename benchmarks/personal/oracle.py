@@ -19,7 +19,7 @@ PRIOR_DRAWS, POSTERIOR_DRAWS = 200_000, 400
 
 
 class Seen:
-    """What one person was asked, and answered."""
+    """The observations of one person: pairs and ratings."""
 
     def __init__(self) -> None:
         self.pairs: list[tuple[int, int, int, bool]] = []
@@ -28,7 +28,7 @@ class Seen:
         """(prompt, place of the model, 1 to 5)."""
 
     def log_likelihood(self, first: Floats, second: Floats, rated: Floats, noise: float) -> Floats:
-        """Log likelihoods of N people, float64[N], from their ratings of each answer, float64[N, observations]."""
+        """Return log likelihoods of N people, float64[N], by their ratings of answers, float64[N, observations]."""
         preferred = np.array([y for *_, y in self.pairs])
         p = (1.0 - RANDOM) * expit((first - second) / PAIR.temperature) + 0.5 * RANDOM
         nats: Floats = np.log(np.where(preferred, p, 1.0 - p)).sum(axis=1)
@@ -39,7 +39,7 @@ class Seen:
         return nats + np.log(np.maximum(mass, 1e-12)).sum(axis=1)
 
     def cells(self) -> tuple[np.ndarray, np.ndarray]:
-        """Prompts and models of all observations: the pairs' first, their second, the rated."""
+        """Return prompts and models of all observations: first the pairs' first, then their second, then the rated."""
         found = [(p, a) for p, a, _, _ in self.pairs] + [(p, b) for p, _, b, _ in self.pairs]
         found += [(p, k) for p, k, _ in self.stars]
         return np.array([p for p, _ in found]), np.array([k for _, k in found])
@@ -48,12 +48,12 @@ class Seen:
 def oracle(
     answers: Answers, models: Sequence[int], world: str, seen: Seen, noise: float, rng: np.random.Generator
 ) -> tuple[Floats, float]:
-    """Posterior mean of each model's mean rating, float64[K], and the effective number of draws."""
+    """Return the posterior mean of each model's mean rating, float64[K], and the effective number of draws."""
     prompts, places = seen.cells()
     n, about = len(seen.pairs), answers.attributes[:, list(models)]
 
     def weigh(ratings: Floats) -> Floats:
-        """Posterior weights, float64[N], of people who rate the observed answers float64[N, cells]."""
+        """Return posterior weights, float64[N], of people who rate the observed answers float64[N, cells]."""
         nats = seen.log_likelihood(ratings[:, :n], ratings[:, n : 2 * n], ratings[:, 2 * n :], noise)
         q: Floats = np.exp(nats - nats.max())
         return q / q.sum()

@@ -35,14 +35,14 @@ X = np.ones(1)
 
 
 def vote(fit: Fit, user: str, taste: Floats, rng: np.random.Generator) -> None:
-    """Learn a thumb of a user."""
+    """Let the model learn a random thumb of a user."""
     h = np.array([1.0, *rng.normal(size=len(taste) - 1)])
     y = float(rng.random() < 1.0 / (1.0 + np.exp(-(h @ taste))))
     fit.learn(Label(Identity(user=user), Answered("model", X, h), y, FeedbackKind.THUMB))
 
 
 def published(D: int, seed: int) -> float:
-    """|cos| of the difference of two published copies to the deviation of a person who voted between them."""
+    """Return |cos| between the change of two published copies and the deviation of a person who voted between them."""
     rng = np.random.default_rng([D, seed])
     fit, copies = Fit(1, D, FitParams()), Publication()
     fit.arms.join("model")
@@ -61,7 +61,7 @@ def published(D: int, seed: int) -> float:
 
 
 def attacked(people: int, seed: int, D: int) -> dict[str, float]:
-    """|cos| of each attack on one person."""
+    """Return |cos| between the result of each attack on one person and their true deviation."""
     rng = np.random.default_rng([people, seed])
     fit = Fit(1, D, FitParams())
     fit.arms.join("model")
@@ -86,13 +86,13 @@ def attacked(people: int, seed: int, D: int) -> dict[str, float]:
 
 
 def cosine(a: Floats, b: Floats) -> float:
-    """|cos| without the intercept."""
+    """Return |cos| of two vectors without the intercept."""
     a, b = a[1:], b[1:]
     return abs(float(a @ b)) / max(float(np.linalg.norm(a) * np.linalg.norm(b)), 1e-12)
 
 
 def main() -> None:
-    """Command line."""
+    """Parse the command line, measure, and print JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--people", type=int, nargs="+", default=[10, 40, 160])
     parser.add_argument("--seeds", type=int, default=20)

@@ -1,4 +1,4 @@
-"""What the fit report says after ten quiz answers and twenty ratings, beside the truth. Prints JSON.
+"""Fit report after ten quiz answers and twenty ratings, compared with the truth. Prints JSON.
 
     python -m benchmarks.personal.report                    # sixty people, minutes on one core
     python -m benchmarks.personal.report --worlds linear --people 4
@@ -43,7 +43,7 @@ WHO = Identity(user="stranger")
 
 
 class Told(NamedTuple):
-    """What was said about one person, and whether it is true."""
+    """What the report said about one person, and whether it is true."""
 
     regret: float
     population_regret: float
@@ -62,7 +62,7 @@ class Told(NamedTuple):
 
 
 def live(home: Home, answers: Answers, world: str, taste: Taste, seed: int, *, spread: bool) -> Told:
-    """Quiz, ratings and leaderboard of one person."""
+    """Simulate one person's quiz and ratings, and read their leaderboard."""
     seen = Seen()
     pool, rng = home.pool, np.random.default_rng([seed, 17])
     prompts = rng.choice(len(pool.n), PROMPTS, replace=False).tolist()
@@ -118,7 +118,7 @@ def live(home: Home, answers: Answers, world: str, taste: Taste, seed: int, *, s
 
 
 def summary(told: list[Told]) -> dict[str, Any]:
-    """Numbers of a group of people."""
+    """Summarise a group of people."""
     claims = [each.better for each in told if each.beats >= CLAIM]
     return {
         "people": len(told),
@@ -143,7 +143,7 @@ def _share(true: list[bool]) -> float | None:
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """Each world's summary, and everybody's."""
+    """Summarise each world, and all people together."""
     answers, out, everybody = read_answers(args.data), {}, []
     models = [answers.pool.models.index(name) for name in FIVE]
     for world in args.worlds:
@@ -165,7 +165,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Command line."""
+    """Parse the command line, measure, and print JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--seeds", type=int, default=3, help="installations per world")

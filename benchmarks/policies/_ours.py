@@ -20,13 +20,13 @@ PAUSE_S = 28_800.0
 
 
 class Raw:
-    """An encoder that returns a given vector. It has no basis and no order, so contexts are a random projection."""
+    """Encoder that returns a given vector. It has no basis and no order, so contexts are a random projection."""
 
     def __init__(self, dim: int) -> None:
         self.id, self.dim, self.vector = f"synthetic-{dim}", dim, np.zeros(dim)
 
     def encode(self, _texts: object) -> Any:
-        """float64[1, dim]: the vector, whatever the text."""
+        """Return the given vector, whatever the text; float64[1, dim]."""
         return self.vector[None]
 
 
@@ -51,7 +51,7 @@ class Ours:
         self.rounds = 0
 
     def decide(self, x: Any) -> int:
-        """The arm for a raw context."""
+        """Return the arm chosen for a raw context."""
         self.rounds += 1
         self.encoder.vector = x[:-1]
         features = context_features(Reading(text=""), self.encoder)
@@ -60,5 +60,5 @@ class Ours:
         return self.arms[self.decision.chosen]
 
     def update(self, _x: Any, _arm: int, reward: float) -> None:
-        """Fold the decision, its answer and a thumb."""
+        """Record the decision's answer and a thumb on it."""
         self.router.vote(self.router.answer(self.decision), FeedbackKind.THUMB, reward)

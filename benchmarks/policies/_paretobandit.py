@@ -19,7 +19,7 @@ import numpy as np
 
 
 def stream(data: Any, order: Any, ceiling: float, alpha: float, forgetting: float, seed: int, shock: Any) -> Any:
-    """Arms chosen from a cold start, with the pacer in adaptive mode and true costs."""
+    """Return the arms chosen from a cold start, with the pacer in adaptive mode and true costs."""
     from pareto_bandit import BanditRouter
     from pareto_bandit.budget_pacer import BudgetPacer, PacingMode
     from pareto_bandit.feature_service import FeatureService
@@ -54,7 +54,7 @@ def stream(data: Any, order: Any, ceiling: float, alpha: float, forgetting: floa
 
 
 def main(source: str, target: str) -> None:
-    """Every ceiling, alpha, forgetting factor and order."""
+    """Run every ceiling, alpha, forgetting factor and order, and write the chosen arms."""
     warnings.filterwarnings("ignore")
     logging.disable(logging.CRITICAL)
     with np.load(source) as file:

@@ -27,7 +27,7 @@ class World(NamedTuple):
 
 
 def world(d: int, K: int, T: int, seed: int) -> World:
-    """24 clusters of prompts in an 8-d latent space, seen through d − 1 noisy dimensions.
+    """Generate a world: 24 clusters of prompts in an 8-d latent space, seen through d − 1 noisy dimensions.
 
     Arm k succeeds with probability σ(b_k + 2.64 u_k·z/|z| + offset of cluster and arm): linear models are nearly right.
     """
@@ -49,7 +49,7 @@ def world(d: int, K: int, T: int, seed: int) -> World:
 
 
 class Peer(Protocol):
-    """A library's bandit."""
+    """Interface of another library's bandit."""
 
     def decide(self, x: Floats, /) -> int: ...
 
@@ -57,7 +57,7 @@ class Peer(Protocol):
 
 
 class VowpalWabbit:
-    """Its action-dependent features: context × arm, costs, and the pmf that it returns."""
+    """Vowpal Wabbit with action-dependent features: context × arm, costs, and the pmf that it returns."""
 
     def __init__(self, _d: int, K: int, seed: int, flags: str) -> None:
         import vowpalwabbit
@@ -136,7 +136,7 @@ class River:
 
 
 class ParetoBandit:
-    """Its router without budget and pretrained priors; it adds its own constant."""
+    """ParetoBandit's router without budget and pretrained priors; it adds its own constant."""
 
     def __init__(self, d: int, K: int, seed: int, alpha: float) -> None:
         from pareto_bandit import BanditRouter

@@ -44,7 +44,7 @@ def median_us(call: Callable[[], object], runs: int = 400) -> float:
 
 
 def speed(args: argparse.Namespace) -> dict[str, Any]:
-    """Medians on 32 models and 384 dimensions: ours part by part, the libraries on the same stream, and the ratios."""
+    """Measure medians on 32 models and 384 dimensions: ours by part, the libraries on the same stream, and ratios."""
     ours = _ours_us()
     peers: dict[str, Any] = {}
     stream = world(384, 32, 400, 0)
@@ -72,7 +72,7 @@ TARGETS = {
 
 
 def _peer_us(peer: Any, stream: Any, limit_s: float = 20.0) -> dict[str, Any]:
-    """Medians of a library on a stream, after a warm-up, within a time limit."""
+    """Measure the medians of a library on a stream, after a warm-up, within a time limit."""
     decide, update, started = [], [], time.perf_counter()
     for t in range(len(stream.x)):
         a = time.perf_counter()
@@ -126,7 +126,7 @@ def _ours_us() -> dict[str, Any]:
 
 
 def _taught(cards: Any, D: int) -> tuple[Any, Any]:
-    """A learner after 3,000 answers and as many labels of 50 users in 5 roles, and float64[200, d] contexts."""
+    """Train a learner on 3,000 answers and as many labels of 50 users; also return contexts, float64[200, d]."""
     rng = np.random.default_rng(0)
     d = len(context_names())
     learner = Learner(d, D)
@@ -147,19 +147,19 @@ def _taught(cards: Any, D: int) -> tuple[Any, Any]:
 
 
 def _whole_us(decider: Any, cards: Any) -> dict[str, Any]:
-    """From a request to its decision, with the shipped encoder and a cold cache."""
+    """Measure the time from a request to its decision, with the shipped encoder and a cold cache."""
     learner = decider.learner
     words = WORDS
 
     def request(n: int, history: int, size: int) -> Request:
-        """The n-th request after so many messages of 2,000 characters, with a last turn of so many words."""
+        """Make the n-th request, with `history` messages of 2,000 characters and a last turn of `size` words."""
         text = " ".join(words[(n * 7 + i * i) % len(words)] for i in range(size))
         turns = [{"role": ("user", "assistant")[i % 2], "content": f"{i} " + "lorem " * 333} for i in range(history)]
         identity = Identity(user=f"u{n % 50}", role="r1", session=f"s{n}")
         return Request(messages=(*turns, {"role": "user", "content": f"{n} {text}"}), identity=identity)
 
     async def medians(proposer: Pipeline, requests: list[Request]) -> tuple[float, float]:
-        """Wall and CPU time, as thread hand-overs wait on a busy machine."""
+        """Return median wall and CPU time; they differ as thread hand-overs wait on a busy machine."""
         walls, processors = [], []
         for one in requests:
             wall, processor = time.perf_counter(), time.process_time()

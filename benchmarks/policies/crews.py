@@ -45,7 +45,7 @@ LATE = 50
 
 
 class Text(NamedTuple):
-    """What the pool's answers and prompts are to the router; computed once."""
+    """The pool's answers and prompts as the router reads them, computed once."""
 
     texts: Mapping[str, Sequence[str]]
     """Model → answer to each case."""
@@ -56,7 +56,7 @@ class Text(NamedTuple):
 
 
 class Play(NamedTuple):
-    """One seed under one setting: what to do."""
+    """A task for a worker: one seed under one setting."""
 
     policy: Mapping[str, Any]
     rounds: int
@@ -96,13 +96,13 @@ def _context(prompt: str, reader: Any) -> Floats:
 
 
 def start(pool: Pool, text: Text) -> None:
-    """Make a worker ready."""
+    """Initialise a worker process."""
     global _pool, _read
     _pool, _read = pool, text
 
 
 def play(task: Play) -> tuple[Floats, Floats]:
-    """Work through a seed: probabilities float64[rounds, roles, models], satisfaction float64[rounds, roles]."""
+    """Play one seed: probabilities float64[rounds, roles, models], satisfaction float64[rounds, roles]."""
     readers = Readers({role: _pool.tastes[taste] for role, taste in TASTES.items()}, task.seed)
     day = np.random.default_rng(task.seed).integers(len(_pool.cases), size=task.rounds)
     probs = np.empty((task.rounds, len(JOBS), len(_pool.models)))
@@ -126,7 +126,7 @@ class _Crew:
         )
 
     def call(self, role: str, case: int, number: int) -> list[float]:
-        """One call of one role, and its readers' stars; returns the probabilities, in the order of the pool."""
+        """Make one call of a role and rate it by its readers; returns the probabilities, in the order of the pool."""
         who = Identity(role=role, task=role, session=f"{role} {number}")
         decision = self.router.decide(number, 1e9 + 10.0 * number, who, _read.x[role][case])
         text = _read.texts[decision.chosen][case]
@@ -137,7 +137,7 @@ class _Crew:
 
 
 def summary(days: Sequence[tuple[Floats, Floats]], best: Sequence[int]) -> dict[str, Any]:
-    """How many seeds had every role's best model in front, by rounds; from which round on; and what it was worth."""
+    """Summarise in how many seeds every role's best model leads, by rounds; from which round on; and its worth."""
     probs, satisfied = np.array([day[0] for day in days]), np.array([day[1] for day in days])
     rounds = probs.shape[1]
     sums = np.concatenate([np.zeros_like(probs[:, :1]), probs.cumsum(axis=1)], axis=1)

@@ -39,7 +39,7 @@ def cpu_us(call: Callable[[], object], runs: int = 300, rounds: int = 7) -> floa
 
 
 def lived(d: int, K: int, rng: np.random.Generator) -> tuple[Learner, list[Label]]:
-    """The learner of an installation some hundred labels old, and labels to go on with."""
+    """Return a learner after some hundred labels, and labels to go on with."""
     learner, who = Learner(d, D_H), Identity(user="u", role="r")
     fit = learner.fit
     labels = []

@@ -35,7 +35,7 @@ ROUNDS = 4000
 
 
 def play(make: Callable[[], Any], world: Any, budget_s: float) -> tuple[int, float]:
-    """Rounds played and expected regret, of one contender that stops when its time on the processor is up."""
+    """Play one contender until its CPU time is up; returns the rounds played and the expected regret."""
     contender = make()
     regret, started = 0.0, time.process_time()
     for t in range(len(world.x)):
@@ -48,7 +48,7 @@ def play(make: Callable[[], Any], world: Any, budget_s: float) -> tuple[int, flo
 
 
 def regret(args: argparse.Namespace) -> dict[str, Any]:
-    """Every contender in every cell: mean and standard error of the regret over seeds, and who ran out of time."""
+    """Run every contender in every cell: mean and standard error of regret over seeds, and who ran out of time."""
     from benchmarks.policies._ours import Ours
     from benchmarks.policies._peers import PEERS, world
 
@@ -89,7 +89,7 @@ def _summary(values: list[float]) -> dict[str, Any]:
 
 
 def _verdict(cells: dict[str, Any]) -> dict[str, Any]:
-    """Sums over the cells, and each cell's ratio to its best library."""
+    """Compute sums over the cells, and each cell's ratio to its best library."""
     names = {name for cell in cells.values() for name in cell}
     whole = {name for name in names if all("regret" in cell.get(name, {}) for cell in cells.values())}
     sums = {name: round(sum(cell[name]["regret"] for cell in cells.values()), 1) for name in sorted(whole)}
@@ -106,7 +106,7 @@ def _verdict(cells: dict[str, Any]) -> dict[str, Any]:
 
 
 def environment(folder: Path) -> Path:
-    """A Python with the libraries and what a decision needs; made where there is none yet."""
+    """Return a Python with the libraries and what a decision needs; it is made at the first call."""
     python = folder / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
@@ -117,7 +117,7 @@ def environment(folder: Path) -> Path:
 
 
 def inside(args: argparse.Namespace) -> None:
-    """The measurements, in an environment that has everything."""
+    """Run the measurements, in an environment that has everything."""
     import logging
     import platform
     import warnings

@@ -55,7 +55,7 @@ Chosen = np.ndarray
 
 
 def ours(matrix: Matrix, orders: Any, ceiling: float | None, shock: Any = None, *, announced: bool = True) -> Chosen:
-    """The router as it ships."""
+    """Play the router as it ships; returns the chosen models."""
     budget = None if ceiling is None else BudgetParams(usd_per_request=float(ceiling))
     return np.array(
         [
@@ -66,7 +66,7 @@ def ours(matrix: Matrix, orders: Any, ceiling: float | None, shock: Any = None, 
 
 
 def peer(python: Path, matrix: Matrix, orders: Any, ceilings: Any, shocks: Any = None, **grid: Any) -> Chosen:
-    """ParetoBandit: int8[ceilings, alphas, forgetting factors, S, T]."""
+    """Run ParetoBandit; returns the chosen models, int8[ceilings, alphas, forgetting factors, S, T]."""
     prices = np.array([[card.prices.input, card.prices.output] for card in matrix.cards])
     grid = {"alphas": ALPHAS, "forgetting": FORGETTING} | grid | ({} if shocks is None else {"shocks": shocks})
     with tempfile.TemporaryDirectory() as folder:
@@ -87,7 +87,7 @@ def peer(python: Path, matrix: Matrix, orders: Any, ceilings: Any, shocks: Any =
 
 
 def environment(folder: Path) -> Path:
-    """A Python with ParetoBandit; made where there is none yet."""
+    """Return a Python with ParetoBandit; it is made at the first call."""
     python = folder / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
@@ -99,7 +99,7 @@ def environment(folder: Path) -> Path:
 
 
 def earned(matrix: Matrix, orders: Any, chosen: Chosen, shock: Any = None) -> tuple[Any, Any]:
-    """(reward, cost), float64[S, T] each."""
+    """Return reward and cost of the chosen models, float64[S, T] each."""
     reward, cost = matrix.reward[orders, chosen], matrix.cost[orders, chosen]
     if shock is not None:
         cost = (
@@ -110,7 +110,7 @@ def earned(matrix: Matrix, orders: Any, chosen: Chosen, shock: Any = None) -> tu
 
 
 def kept(costs: Any, ceiling: float, after: int = 200) -> dict[str, float]:
-    """Most expensive window of 500 requests (of any seed, of the mean over seeds), and the share above the ceiling."""
+    """Return the dearest 500-request window (of any seed, of the seeds' mean), and the share above the ceiling."""
     found = np.array([windows(row, after) for row in costs]) / ceiling
     return {
         "dearest": float(found.max()),
@@ -121,13 +121,13 @@ def kept(costs: Any, ceiling: float, after: int = 200) -> dict[str, float]:
 
 
 def spread(values: Any) -> dict[str, float]:
-    """Mean and standard error over the seeds."""
+    """Return mean and standard error over the seeds."""
     values = np.asarray(values, dtype=np.float64)
     return {"mean": float(values.mean()), "se": float(values.std(ddof=1) / np.sqrt(len(values)))}
 
 
 def curve(matrix: Matrix, orders: Any, chosen: Any) -> dict[str, Any]:
-    """A method at every ceiling; `area` per seed stays for paired differences."""
+    """Summarise a method at every ceiling; `area` per seed stays for paired differences."""
     rows, rewards = [], []
     for ceiling, picks in zip(CEILINGS.tolist(), chosen, strict=True):
         reward, cost = earned(matrix, orders, picks)
@@ -145,7 +145,7 @@ def curve(matrix: Matrix, orders: Any, chosen: Any) -> dict[str, Any]:
 
 
 def free(matrix: Matrix, orders: Any, chosen: Chosen) -> dict[str, Any]:
-    """Without a ceiling: reward, and cost in costs of the best single model."""
+    """Summarise a method without a ceiling: reward, and cost relative to the best single model."""
     means = matrix.reward.mean(axis=0)
     best = int(means.argmax())
     reward, cost = earned(matrix, orders, chosen)
@@ -158,7 +158,7 @@ def free(matrix: Matrix, orders: Any, chosen: Chosen) -> dict[str, Any]:
 
 
 def after_shock(matrix: Matrix, orders: Any, ceiling: float, chosen: Chosen, shock: Any) -> dict[str, Any]:
-    """Costs before and after; windows that begin `BACK` requests after the shock."""
+    """Summarise costs before and after a price shock; windows begin `BACK` requests after it."""
     reward, cost = earned(matrix, orders, chosen, shock)
     hundreds = [float(cost[:, t : t + 100].mean() / ceiling) for t in range(SHOCK - 100, cost.shape[1] - 99, 100)]
     return {
@@ -183,7 +183,7 @@ def run(
     earlier: dict[str, Any] | None = None,
     again: tuple[str, ...] = PARTS,
 ) -> dict[str, Any]:
-    """Everything, as JSON.
+    """Run everything and return the results as JSON.
 
     The peer comes from `python`'s environment or out of an earlier run, and so do the parts of ours that are not to be
     played again.
@@ -231,7 +231,7 @@ def run(
 
 
 def _peer(found: dict[str, Any], python: Path, matrix: Matrix, orders: Any, shock: Any, bearable: list[float]) -> None:
-    """ParetoBandit at the best of its grid, and the grid."""
+    """Add ParetoBandit at the best of its parameter grid, and the grid, to the results."""
     tried = peer(python, matrix, orders[:TRIED], [*CEILINGS, np.nan])
     cells = list(np.ndindex(len(ALPHAS), len(FORGETTING)))
     areas = [curve(matrix, orders[:TRIED], tried[:-1, i, j])["area"]["mean"] for i, j in cells]
@@ -264,7 +264,7 @@ def _peer(found: dict[str, Any], python: Path, matrix: Matrix, orders: Any, shoc
 
 
 def _verdicts(found: dict[str, Any]) -> None:
-    """The targets of issue 4, done-when 3, each with what was found."""
+    """Add the targets of issue 4, done-when 3, each with what was found, to the results."""
     mine, hull = found["ours"], found["best_mixture"]
     free_ = found["free"]["ours"]
     verdicts = {
@@ -297,7 +297,7 @@ def _verdicts(found: dict[str, Any]) -> None:
 
 
 def tables(found: dict[str, Any]) -> str:
-    """The run in Markdown."""
+    """Format the results as Markdown tables."""
     peer_, hull = found.get("paretobandit"), found["best_mixture"]
     lines = [
         "| ceiling, USD | best mixture | ours | cost | most expensive window | ParetoBandit | its cost |",

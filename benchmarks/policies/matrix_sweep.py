@@ -35,7 +35,7 @@ TOKENS = {"large": 1400.0, "medium": 300.0, "quick": 330.0, "small": 250.0}
 
 
 def made(seed: int, prompts: int = 1800) -> Matrix:
-    """Real prompts with drawn rewards and costs: models differ by topic, and topics in difficulty and length."""
+    """Make a matrix of real prompts with drawn rewards and costs; models differ by topic, topics in difficulty."""
     rng = np.random.default_rng(seed)
     rows = [*routellm.convert_mmlu(DATA / "routellm"), *routellm.convert_gsm8k(DATA / "routellm")]
     names = sorted(PRICES)
@@ -60,7 +60,7 @@ def made(seed: int, prompts: int = 1800) -> Matrix:
 
 
 def other_judge() -> Matrix:
-    """What Claude says of answers to prompts that the validation matrix lacks."""
+    """Load the matrix of Claude's judgements on prompts that the validation matrix lacks."""
     folder = DATA / "paretobandit"
     used = {row.prompt for row in paretobandit.convert(folder)}
     rows = [row for row in paretobandit.convert(folder, "cross_judge_claude_val.jsonl") if row.prompt not in used]
@@ -68,7 +68,7 @@ def other_judge() -> Matrix:
 
 
 def measure(matrix: Matrix, setting: Setting, budget: BudgetParams, seeds: int) -> dict[str, Any]:
-    """Above the best mixture at each ceiling, in thousandths, and the windows."""
+    """Measure the reward above the best mixture at each ceiling, in thousandths, and the most expensive windows."""
     means, prices = matrix.reward.mean(axis=0), matrix.cost.mean(axis=0)
     points = [Point(float(c), float(r)) for c, r in zip(prices, means, strict=True)]
     above, dearest, over = [], 0.0, []
@@ -93,7 +93,7 @@ def measure(matrix: Matrix, setting: Setting, budget: BudgetParams, seeds: int) 
 
 
 def changed(setting: Setting, budget: BudgetParams, name: str, value: str) -> tuple[Setting, BudgetParams]:
-    """The settings with one changed: `budget.x`, `router.x`, `fit.x` or `arms.x`."""
+    """Return the settings with one changed: `budget.x`, `router.x`, `fit.x` or `arms.x`."""
     room, _, field = name.partition(".")
     if room == "budget":
         return setting, msgspec.structs.replace(budget, **{field: float(value)})

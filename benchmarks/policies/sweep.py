@@ -40,7 +40,7 @@ SHIPPED = PolicyConfig()
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """What differs from the shipped defaults."""
+    """A setup's differences from the shipped defaults."""
 
     gamma: float = SHIPPED.gamma
     floor: float = SHIPPED.floor
@@ -51,14 +51,14 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     encoder: str = "static"
 
     def params(self) -> FitParams:
-        """The prior scales."""
+        """Return the prior scales."""
         shipped = FitParams()
         arms = msgspec.structs.replace(shipped.arms, **self.arms)
         return msgspec.structs.replace(shipped, arms=arms, **self.fit)
 
 
 def setups() -> dict[str, Setup]:
-    """Name → setup; `shipped` is what all are compared with."""
+    """Return the compared setups by name; `shipped` is the baseline."""
     return {
         "shipped": Setup(),
         **{f"gamma {gamma:g}": Setup(gamma=gamma) for gamma in (160.0, 640.0, 10240.0, 40960.0)},
@@ -76,7 +76,7 @@ _pools: dict[str, Pool] = {}
 
 
 def regret(task: tuple[str, Setup, int, Path]) -> float:
-    """Of one setup in one world and seed."""
+    """Return the regret of one setup in one world and seed."""
     source, setup, seed, data = task
     kind, _, name = source.partition(" ")
     if kind == "pool":
@@ -136,7 +136,7 @@ def main() -> int:
 
 
 def _row(name: str, sources: list[str], seeds: int, results: dict[tuple[str, str, int], float]) -> dict[str, Any]:
-    """Source → mean regret, and the relative change against what ships with its paired standard error."""
+    """Return a setup's mean regret by source, and the change against `shipped` with its paired standard error."""
     row: dict[str, Any] = {}
     changes = []
     for source in sources:

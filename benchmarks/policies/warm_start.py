@@ -59,7 +59,7 @@ def turned(rows: Sequence[MatrixRow], models: Sequence[str]) -> list[MatrixRow]:
 
 
 def regret(matrix: Matrix, order: Sequence[int], prior: ArmPrior | None, config: Config, seed: int) -> np.ndarray:
-    """float64[T], regret of a stream of prompts that starts from a prior."""
+    """Return the regret of a stream of prompts that starts from a prior, float64[T]."""
     learner = Learner(matrix.x.shape[1], 1, arm_prior=prior, votes_per_day=1 << 40, expects_scores=False)
     policy, rules = SquareCB(gamma=config.policy.gamma), Rules(floor=config.policy.floor, seed=seed)
     router = InProcess(learner, policy, rules, [ModelCard(name=name, provider="m") for name in matrix.models])

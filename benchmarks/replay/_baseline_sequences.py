@@ -32,16 +32,16 @@ STEPS = 40
 
 
 def precision(alpha: float, v: float) -> float:
-    """ρ, for a boundary that is tightest near intrinsic time v (after the reference's proposition 3)."""
+    """Return the mixture's precision ρ whose boundary is tightest near intrinsic time v (after proposition 3)."""
     return v / (-2.0 * math.log(alpha) + math.log(1.0 - 2.0 * math.log(alpha)))
 
 
 def wealth(s: Floats, v: Floats, rho: float) -> Floats:
-    """Logarithm of the mixture at sum s ≥ 0 and intrinsic time v, both in units of c."""
+    """Return the logarithm of the mixture at sum s ≥ 0 and intrinsic time v, both in units of c."""
     from scipy.special import gammainc, gammaln
 
     def mass(a: Floats | float, x: Floats | float) -> Floats:
-        """Log γ(a, x), the lower incomplete gamma function."""
+        """Return log γ(a, x), the lower incomplete gamma function."""
         return np.asarray(np.log(gammainc(a, x)) + gammaln(a), dtype=np.float64)
 
     shape, rate = v + rho, s + v + rho
@@ -49,7 +49,7 @@ def wealth(s: Floats, v: Floats, rho: float) -> Floats:
 
 
 def boundary(v: Floats, rho: float, alpha: float) -> Floats:
-    """Sums that the process stays below at all times, with probability 1 − alpha; rounded up a little.
+    """Return sums that the process stays below at all times, with probability 1 − alpha; rounded up a little.
 
     Args:
         v: float64[n] ≥ 0, intrinsic times.
@@ -65,7 +65,7 @@ def boundary(v: Floats, rho: float, alpha: float) -> Floats:
 
 @lru_cache(maxsize=64)
 def _table(rho: float, alpha: float, points: int) -> tuple[Floats, Floats]:
-    """The grid of intrinsic times and the boundary at each, by Newton's method.
+    """Compute a grid of intrinsic times and the boundary at each, by Newton's method.
 
     The logarithm of the mixture is convex in s: steps from the right of the root stay there. The start is beyond it as
     the sub-gamma boundary for a single λ is wider, with room for the mixture's weights.
@@ -88,7 +88,7 @@ def _table(rho: float, alpha: float, points: int) -> tuple[Floats, Floats]:
 
 
 def _gamma_exponential(x: Floats, bound: float, cap: float, alpha: float, v: float) -> Floats:
-    """Lower limits of the running mean of the conditional means, after every observation.
+    """Return lower limits of the running mean of the conditional means, after every observation.
 
     Args:
         x: float64[n] ≥ −bound.
@@ -114,7 +114,7 @@ LARGEST = 0.5
 
 
 def _empirical_bernstein(x: Floats, bound: float, cap: float, alpha: float) -> Floats:
-    """Lower limits of a constant mean, after every observation.
+    """Return lower limits of a constant mean, after every observation.
 
     Args:
         x: float64[n] ≥ −bound.
@@ -143,7 +143,7 @@ def _empirical_bernstein(x: Floats, bound: float, cap: float, alpha: float) -> F
 def gamma_exponential_lower(
     x: Floats, bound: float, *, alpha: float = 0.025, cap: float = 1.0, at: float = 2000.0, looks: Ints | None = None
 ) -> Floats:
-    """Lower limits by the gamma-exponential mixture: the same estimand as `exact_lower`, wider, one pass over sums.
+    """Return lower limits by the gamma-exponential mixture: the estimand of `exact_lower`, wider, one pass.
 
     Args:
         x: float64[n] ≥ −bound.
@@ -160,7 +160,7 @@ def gamma_exponential_lower(
 def empirical_bernstein_lower(
     x: Floats, bound: float, *, alpha: float = 0.025, cap: float = 1.0, looks: Ints | None = None
 ) -> Floats:
-    """Lower limits by predictable plug-in bets, for a conditional mean that does not change.
+    """Return lower limits by predictable plug-in bets, for a conditional mean that does not change.
 
     Args:
         x: float64[n] ≥ −bound.
@@ -174,7 +174,7 @@ def empirical_bernstein_lower(
 
 
 class Path(NamedTuple):
-    """The sequence of one slice of a stream."""
+    """The confidence sequence of one slice of a stream."""
 
     sequence: Sequence
     rows: Ints
@@ -184,7 +184,7 @@ class Path(NamedTuple):
 def by_slice(
     of: Callable[[Ints, Ints], Sequence], slices: Ints, n_slices: int, *, points: int = 40, first: int = 50
 ) -> list[Path]:
-    """One sequence a slice. Divide alpha by their number where all of them are to hold together.
+    """Compute a confidence sequence for each slice. Divide alpha by their number where all are to hold together.
 
     Args:
         of: (rows, looks) → Sequence of these observations, as in

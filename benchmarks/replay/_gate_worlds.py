@@ -1,4 +1,4 @@
-"""Logs of which the truth is known, for `replay_gate.py`: a router's 20,000 decisions, and a candidate of known worth.
+"""Simulated logs with a known truth, for `replay_gate.py`: 20,000 decisions of a router, and a candidate.
 
 Four to six models, prompts of six numbers, 300 users with tastes. What somebody says of an answer is a thumb or a
 rating around their true satisfaction with it; a reward model's score is informative and miscalibrated. The logger is
@@ -31,7 +31,7 @@ GAP_S, IDLE_S = 30.0, 3600.0
 
 
 class Kind(NamedTuple):
-    """What sort of world it is."""
+    """Settings that define a kind of world."""
 
     family: str
     sharpness: float
@@ -46,7 +46,7 @@ class Kind(NamedTuple):
 
 
 class World(NamedTuple):
-    """A log, and what is true of it."""
+    """A log with its true values."""
 
     kind: Kind
     log: Log
@@ -61,7 +61,7 @@ class World(NamedTuple):
 
 
 class Scene(NamedTuple):
-    """Everything but the logger's draws."""
+    """A world's users, prompts and truths, before the logger draws."""
 
     x: Floats
     user: Floats
@@ -82,7 +82,7 @@ class Scene(NamedTuple):
 
 
 def make(index: int, difference: float, *, flattery: bool = False, ask: float = ASK, n: int = 20_000) -> World:
-    """World number `index`, whose candidate is worth `difference` more than its logger.
+    """Make world number `index`, whose candidate is worth `difference` more than its logger.
 
     Kinds take turns. Where no candidate of the kind could be worth so much, another world of it is made, in which
     tastes differ a little more.
@@ -166,7 +166,7 @@ def _scene(rng: np.random.Generator, kind: Kind, taste: float, moved: float, n: 
 
 
 def _sessions(rng: np.random.Generator, n: int) -> tuple[Floats, Floats, Floats]:
-    """(time, session, row of the draw) of each decision; sessions overlap."""
+    """Draw (time, session, row of the draw) of each decision; sessions overlap."""
     length = np.minimum(rng.geometric(0.4, size=n), 12)
     begins = np.sort(rng.uniform(0.0, 1.0, size=n)) * n * GAP_S * length.mean()
     session = np.repeat(np.arange(n), length)
@@ -183,7 +183,7 @@ def _sessions(rng: np.random.Generator, n: int) -> tuple[Floats, Floats, Floats]
 
 
 def _closed(scene: Scene) -> Floats:
-    """bool[n]: decisions of sessions that had no turn in the last hour of the log."""
+    """Return which decisions, bool[n], are of sessions without a turn in the last hour of the log."""
     last = np.zeros(int(scene.session.max()) + 1)
     np.maximum.at(last, scene.session, scene.ts)
     alone = len(last) == len(scene.ts)
@@ -191,7 +191,7 @@ def _closed(scene: Scene) -> Floats:
 
 
 def _per_draw(scene: Scene, values: Floats, closed: Floats) -> Floats:
-    """float64[n, K], at the rows of draws: what each model would add to the sum over sessions of their means."""
+    """Return what each model would add to the sum of sessions' means, float64[n, K] at the rows of draws."""
     turns = np.bincount(scene.session)[scene.session]
     total = np.zeros_like(values)
     np.add.at(total, scene.draw, values * (closed / turns)[:, None])
@@ -199,7 +199,7 @@ def _per_draw(scene: Scene, values: Floats, closed: Floats) -> Floats:
 
 
 class Logged(NamedTuple):
-    """What came of a scene."""
+    """What the logger did in a scene, and the outcomes."""
 
     beliefs: Floats
     pmf: Floats
@@ -246,7 +246,7 @@ class _Logger:
 
 
 def _said(rng: np.random.Generator, mean: Floats, thumbs: bool) -> tuple[Floats, Floats]:
-    """(how good each answer was, what somebody says of it): means around `mean`."""
+    """Draw (quality of each answer, what somebody says of it), with means around `mean`."""
     reach = np.minimum(np.minimum(mean, 1.0 - mean), 0.3)
     quality = mean + reach * rng.uniform(-1.0, 1.0, len(mean))
     if thumbs:
@@ -256,7 +256,7 @@ def _said(rng: np.random.Generator, mean: Floats, thumbs: bool) -> tuple[Floats,
 
 
 def policy(kind: Kind, beliefs: Floats) -> Floats:
-    """float64[n, K]: the pmf that a policy of this kind makes of beliefs."""
+    """Return the pmf that a policy of this kind makes of beliefs, float64[n, K]."""
     K = beliefs.shape[1]
     gap = beliefs.max(axis=1, keepdims=True) - beliefs
     if kind.family == "softmax":
@@ -272,7 +272,7 @@ def policy(kind: Kind, beliefs: Floats) -> Floats:
 def _calibrated(
     kind: Kind, start: Floats, towards: Floats, logged: Floats, gains: Floats, shares: Floats, difference: float
 ) -> Floats | None:
-    """The candidate's pmf at draws; None where none has the wanted difference.
+    """Return the candidate's pmf at draws; None where no candidate has the wanted difference.
 
     A logger that learns is met anew in each stretch of two thousand draws, so that the difference is there all along.
 

@@ -1,4 +1,4 @@
-"""Logs of which the truth is known, for `replay_intervals.py`: six arms, a fixed target policy, four loggers.
+"""Simulated logs with a known truth, for `replay_intervals.py`: six arms, a fixed target policy, four loggers.
 
 The first three are those of the prototype: a fixed soft policy with propensities of at least .02, and a Thompson
 sampler without contexts whose propensities drift as it learns, with floors of .02 and .005. In the fourth, rewards move
@@ -27,7 +27,7 @@ BLOCK = 50
 
 
 class World(NamedTuple):
-    """A logger and a stream of prompts."""
+    """A setting: a logger and a stream of prompts."""
 
     name: str
     adaptive: bool
@@ -66,7 +66,7 @@ def softmax(z: Floats) -> Floats:
 
 
 def swings(world: World, n: int) -> Floats:
-    """float64[n, K]: what is added to the arms' levels at each decision."""
+    """Return what is added to the arms' levels at each decision, float64[n, K]."""
     phase = np.arange(n)[:, None] // STEP / 10.0 + np.arange(K) / K
     return world.swing * np.cos(2.0 * np.pi * phase)
 
@@ -76,12 +76,12 @@ def success(x: Floats, added: Floats) -> Floats:
 
 
 def target(x: Floats) -> Floats:
-    """Soft on what the rewards are without any swing."""
+    """Return the target policy: a softmax of the success probabilities without swings."""
     return 0.95 * softmax(6.0 * success(x, np.zeros(K))) + 0.05 / K
 
 
 def truth(world: World, n: int, contexts: int = 1_000_000) -> Floats:
-    """float64[n]: the target's value at each decision, by so many contexts of its own."""
+    """Estimate the target's value at each decision, float64[n], from `contexts` contexts drawn for that."""
     x = np.random.default_rng(99).normal(size=(contexts, 3))
     policy, added = target(x), swings(world, n)
     steps = [float((policy * success(x, added[begin])).sum(axis=1).mean()) for begin in range(0, n, STEP)]
@@ -89,7 +89,7 @@ def truth(world: World, n: int, contexts: int = 1_000_000) -> Floats:
 
 
 def play(world: World, seed: list[int], repetitions: int, n: int) -> Logs:
-    """Logs of a world, all repetitions at once."""
+    """Simulate logs of a world, all repetitions at once."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(repetitions, n, 3))
     q = success(x, swings(world, n))
@@ -104,7 +104,7 @@ def play(world: World, seed: list[int], repetitions: int, n: int) -> Logs:
 
 
 def of_arm(values: Floats, arm: Floats) -> Floats:
-    """The entries of what was drawn."""
+    """Select the values of the drawn arms."""
     return np.take_along_axis(values, arm[..., None], axis=-1)[..., 0]
 
 
@@ -113,7 +113,7 @@ def _draw(pmf: Floats, luck: Floats) -> Floats:
 
 
 def _thompson(rng: np.random.Generator, q: Floats, luck: Floats, floor: float) -> tuple[Floats, Floats, Floats]:
-    """(pmfs, arms, rewards) of a Beta–Bernoulli sampler that knows no contexts."""
+    """Run a Beta–Bernoulli sampler that ignores contexts; returns (pmfs, arms, rewards)."""
     R, n, _ = q.shape
     won, lost = np.ones((R, K)), np.ones((R, K))
     logged, arm, reward = np.empty((R, n, K)), np.empty((R, n), dtype=np.int64), np.empty((R, n))
@@ -131,7 +131,7 @@ def _thompson(rng: np.random.Generator, q: Floats, luck: Floats, floor: float) -
 
 
 def _ridge(x: Floats, arm: Floats, reward: Floats) -> Floats:
-    """A ridge regression an arm, fitted again every 50 decisions on those before."""
+    """Predict rewards by a ridge regression for each arm, fitted every 50 decisions on those before."""
     R, n, d = x.shape
     f = np.concatenate([x, np.ones((R, n, 1))], axis=-1)
     gram = np.tile(np.eye(d + 1), (R, K, 1, 1))
@@ -152,17 +152,17 @@ def _ridge(x: Floats, arm: Floats, reward: Floats) -> Floats:
 
 
 def weights(logs: Logs) -> Floats:
-    """float64[R, n]: importance weights."""
+    """Return importance weights, float64[R, n]."""
     return of_arm(logs.target, logs.arm) / of_arm(logs.logged, logs.arm)
 
 
 def mixed(logs: Logs, share: float) -> Logs:
-    """With a target that is the logger, but for a share of the target."""
+    """Return logs whose target is the logger, mixed with a share of the former target."""
     return logs._replace(target=(1.0 - share) * logs.logged + share * logs.target)
 
 
 def paired(logs: Logs, bound: float | None = None, *, flipped: bool = False) -> Floats:
-    """float64[R, n]: the target's outcome less the logger's, u (r − q̃(a)) + Σ p u q̃ with u = π/p − 1.
+    """Return outcomes of the target minus the logger: u (r − q̃(a)) + Σ p u q̃ with u = π/p − 1; float64[R, n].
 
     With a bound k no outcome is below −k. Σ p u q̃ is at least −Σ (p − π)⁺ = −d, so q̃ is cut to what leaves
     u (r − q̃) ≥ d − k for r = 0 where u is positive, and for r = 1 where it is negative.
@@ -178,7 +178,7 @@ def paired(logs: Logs, bound: float | None = None, *, flipped: bool = False) -> 
 
 
 def doubly_robust(logs: Logs, bound: float | None = None, *, flipped: bool = False) -> Floats:
-    """float64[R, n]: Σ π q̃ + w (r − q̃(a)); with a bound k, q̃ is cut so that no outcome is below −k.
+    """Return Σ π q̃ + w (r − q̃(a)), float64[R, n]; with a bound k, q̃ is cut so that none is below −k.
 
     The worst that can follow is r = 0, Σ π q̃ − w q̃(a). A first cut at k / w makes Σ π q̃ known, and q̃ may then be as
     large as (k + Σ π q̃) / w, since more of it makes that sum no less.

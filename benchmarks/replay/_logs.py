@@ -28,7 +28,7 @@ HORIZON_S = 4.0 * DELAY_S
 
 
 class World(NamedTuple):
-    """What is hard about a log."""
+    """The difficulties of a log."""
 
     sessions: bool = False
     """Up to eight turns on one draw, drawn again at the fifth."""
@@ -63,7 +63,7 @@ WORLDS = {
 
 
 class Prompts(NamedTuple):
-    """The matrix."""
+    """ParetoBandit's matrix: contexts and rewards."""
 
     x: Floats
     """float64[N, d], the first column 1."""
@@ -73,7 +73,7 @@ class Prompts(NamedTuple):
 
 
 class Simulated(NamedTuple):
-    """A log and what is true of it."""
+    """A simulated log with its true values."""
 
     log: Log
     pmf: Floats
@@ -83,7 +83,7 @@ class Simulated(NamedTuple):
 
 
 class _Turns(NamedTuple):
-    """Every turn of every session."""
+    """All turns of all sessions; arrays by turn."""
 
     which: Ints
     """Its prompt."""
@@ -100,7 +100,7 @@ class _Turns(NamedTuple):
 
 
 def prompts_of(x: Floats, reward: Floats, models: tuple[str, ...], d: int = 8) -> Prompts:
-    """The matrix with its contexts on their leading directions, of mean square 1 in all."""
+    """Project the matrix's contexts on their leading directions, scaled to mean square 1 in all."""
     centred = x - x.mean(axis=0)
     _, _, axes = np.linalg.svd(centred, full_matrices=False)
     lead = centred @ axes[:d].T
@@ -109,14 +109,14 @@ def prompts_of(x: Floats, reward: Floats, models: tuple[str, ...], d: int = 8) -
 
 
 def softmax(values: Floats, allowed: NDArray[np.bool_]) -> Floats:
-    """Row-wise over the allowed."""
+    """Compute the softmax of each row over the allowed models."""
     shifted = np.where(allowed, values - np.where(allowed, values, -np.inf).max(axis=-1, keepdims=True), -np.inf)
     weights: Floats = np.exp(shifted)
     return weights / weights.sum(axis=-1, keepdims=True)
 
 
 class _Logger:
-    """Ridge a model on what it was told, refreshed between blocks."""
+    """Adaptive logger: a ridge regression for each model on the labels it was told, refreshed between blocks."""
 
     def __init__(self, d: int, K: int) -> None:
         self.gram = np.repeat(np.eye(d)[None], K, axis=0)
@@ -136,7 +136,7 @@ class _Logger:
 
 
 def simulate(rng: np.random.Generator, prompts: Prompts, world: World, n: int = 5000, seed: int = 7) -> Simulated:
-    """A log of n sessions (of one turn each without sessions).
+    """Simulate a log of n sessions (of one turn each without sessions).
 
     Args:
         rng: of this repetition.
@@ -184,7 +184,7 @@ def _allowed(world: World, u: Ints, n: int, K: int) -> NDArray[np.bool_]:
 
 
 def _lost(world: World, u: Ints, n: int, K: int, favourite: int) -> Floats:
-    """float64[len(u), K], taken from every prompt's reward at that time."""
+    """Return what is taken from every prompt's reward at each time, float64[len(u), K]."""
     lost = np.zeros((len(u), K))
     if world.drift:
         lost[u >= n // 2, favourite] = 0.3
@@ -192,7 +192,7 @@ def _lost(world: World, u: Ints, n: int, K: int, favourite: int) -> Floats:
 
 
 def _rough(prompts: Prompts, seed: int) -> Floats:
-    """float64[N, K]: a noisy model of the rewards; the candidate's beliefs."""
+    """Return a noisy model of the rewards, which are the candidate's beliefs; float64[N, K]."""
     rng = np.random.default_rng(seed)
     theta, *_ = np.linalg.lstsq(prompts.x, prompts.reward, rcond=None)
     rough: Floats = prompts.x @ (theta + rng.normal(0.0, 0.05, theta.shape))
@@ -202,7 +202,7 @@ def _rough(prompts: Prompts, seed: int) -> Floats:
 def _play(
     rng: np.random.Generator, prompts: Prompts, world: World, turns: _Turns
 ) -> tuple[Floats, Ints, Floats, Floats]:
-    """(pmf, arm, label, when it is heard) of every turn; arms of sticky turns are those of the draw before."""
+    """Return (pmf, arm, label, when it is heard) of every turn; sticky turns have the arm of their draw."""
     t, K = turns.chance.shape
     x = prompts.x[turns.which]
     pmf, arm, y = np.zeros((t, K)), np.zeros(t, dtype=np.int64), np.zeros(t)
@@ -229,7 +229,7 @@ def _play(
 
 
 def _truth(prompts: Prompts, world: World, spell: Ints, rough: Floats, favourite: int) -> Floats:
-    """float64[n]: the candidate's expected session mean at each time.
+    """Return the candidate's expected session mean at each time, float64[n].
 
     A draw's own turn sees its own prompt; the sticky turns after it see others, which are independent of it.
     """
@@ -258,7 +258,7 @@ def _log(
     y: Floats,
     heard: Floats,
 ) -> Log:
-    """The columns that a router would have written. Labels that arrive after the last request are not heard."""
+    """Build the columns that a router would have written; labels that arrive after the last request are missing."""
     t = len(pmf)
     start = np.concatenate([[0], np.cumsum(turns.allowed.sum(axis=1))])
     place = start[:-1] + (turns.allowed.cumsum(axis=1) - 1)[np.arange(t), arm]

@@ -48,7 +48,7 @@ KEPT = 3
 
 
 class Regression(LogisticRegression):
-    """A logistic regression that knows what to say where nothing was ever clicked."""
+    """A logistic regression that also predicts where only one class occurs, such as no clicks at all."""
 
     one_class = 0
 
@@ -66,7 +66,7 @@ class Regression(LogisticRegression):
 
 
 def target(evaluated: str, campaign: str, logged: OpenBanditDataset) -> Any:
-    """float64[K, L]: the pmf at each position."""
+    """Return the target policy's pmf at each position, float64[K, L]."""
     if evaluated == "random":
         return np.full((logged.n_actions, logged.len_list), 1.0 / logged.n_actions)
     policy = BernoulliTS(
@@ -80,7 +80,7 @@ def target(evaluated: str, campaign: str, logged: OpenBanditDataset) -> Any:
 
 
 def estimators() -> list[Any]:
-    """As in the example; tuned ones keep their λ, so they are made anew for each round."""
+    """Create the estimators of OBP's example; tuned ones keep their λ, so each round needs new ones."""
     return [
         DirectMethod(),
         InverseProbabilityWeighting(),
@@ -93,7 +93,7 @@ def estimators() -> list[Any]:
 
 
 def predicted(logged: OpenBanditDataset, sample: dict[str, Any]) -> Any:
-    """float64[n, K, L], cross-fitted."""
+    """Predict rewards by cross-fitting, float64[n, K, L]."""
     model = RegressionModel(
         n_actions=logged.n_actions,
         len_list=logged.len_list,

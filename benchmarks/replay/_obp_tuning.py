@@ -1,4 +1,4 @@
-"""What Open Bandit Pipeline 0.5.7 chooses for λ, for the tests. Runs in an environment of its own: numpy and obp alone.
+"""Open Bandit Pipeline 0.5.7's choices of λ, for the tests. Runs in its own environment: numpy and obp alone.
 
 python -m benchmarks.replay._obp_tuning > tests/data/obp_tuning.json
 """
@@ -18,7 +18,7 @@ SIZES = (50, 200, 1000, 5000)
 
 
 class Logged(NamedTuple):
-    """n rows over K arms."""
+    """A simulated log: n rows over K arms."""
 
     action: Any
     reward: Any
@@ -31,7 +31,7 @@ class Logged(NamedTuple):
 
 
 def logged(seed: int) -> Logged:
-    """Rewards of 0 and 1; small logged propensities where the target's are large."""
+    """Simulate a log of rewards 0 and 1, with small logged propensities where the target's are large."""
     rng = np.random.default_rng(seed)
     n, k = SIZES[seed % 4], (3, 10)[seed // 4 % 2]
     truth = 1.0 / (1.0 + np.exp(-rng.normal(size=(n, k))))
@@ -50,7 +50,7 @@ def _softmax(values: Any) -> Any:
 
 
 def choices() -> dict[str, dict[str, list[str]]]:
-    """Estimator → method → λ of each seed, as text, since JSON has no infinity."""
+    """Return λ of each seed by estimator and method, as text, since JSON has no infinity."""
     import obp.ope as ope
 
     kinds = {

@@ -1,4 +1,4 @@
-"""Intervals of vw-estimators on logs that `replay_intervals.py` hands over; it runs in the environment that has them.
+"""Runs vw-estimators on logs that `replay_intervals.py` hands over, in the environment that has them.
 
 `python _vw_estimators.py IN.npz OUT.npz`. IN holds logged and target, float64[R, n], the probabilities of what was
 drawn; reward float64[R, n]; looks int64[L], ascending; alpha and largest, the largest weight there can be. OUT holds
@@ -19,7 +19,7 @@ import numpy as np
 
 
 def limits(interval: Any, logged: Any, target: Any, reward: Any, looks: Any, alpha: float) -> list[Any]:
-    """What it says at every look."""
+    """Return an interval's limits at every look."""
     found, wanted = [], set(looks.tolist())
     for t, (p, pi, r) in enumerate(zip(logged.tolist(), target.tolist(), reward.tolist(), strict=True), start=1):
         interval.add_example(p, r, pi)

@@ -1,4 +1,4 @@
-"""What replay says, against what is true: the product's own path on logs with everything that makes replay hard.
+"""Replay's answers against the truth: the product's own path on logs with everything that makes replay hard.
 
     python -m benchmarks.replay.coverage --repetitions 1000 --jobs 2 --json results/replay_coverage.json
 
@@ -49,7 +49,7 @@ VOLUNTEERS = {
 
 
 def study_of(made: Simulated, world: World) -> tuple[Study, Floats]:
-    """The product's study of the candidate, and the truth of each of its units."""
+    """Return the product's study of the candidate, and the true value of each of its units."""
     horizon = HORIZON_S if world.late else 0.0
     units = closed_units(made.log, horizon_s=horizon, idle_s=IDLE_S)
     study = Study(units, Pmfs(made.pmf, made.log.options.prob), "fit")
@@ -57,7 +57,7 @@ def study_of(made: Simulated, world: World) -> tuple[Study, Floats]:
 
 
 def one(prompts: Prompts, world: World, n: int, seed: int) -> dict[str, Any]:
-    """What holds in one repetition."""
+    """Check in one repetition which intervals cover the truth."""
     made = simulate(np.random.default_rng([seed, 0]), prompts, world, n)
     study, values = study_of(made, world)
     looks = spaced(study.units.n, LOOKS, FIRST)
@@ -84,7 +84,7 @@ def one(prompts: Prompts, world: World, n: int, seed: int) -> dict[str, Any]:
 
 
 def labels(prompts: Prompts, world: World, n: int, seed: int) -> dict[str, Any]:
-    """Whose labels hold in one repetition."""
+    """Check in one repetition for which choice of labels the interval covers the truth."""
     made = simulate(np.random.default_rng([seed, 1]), prompts, world, n)
     study, values = study_of(made, world)
     truth, cluster = float(values.mean()), study.units.cluster
@@ -104,13 +104,13 @@ def labels(prompts: Prompts, world: World, n: int, seed: int) -> dict[str, Any]:
 
 
 def switched(prompts: Prompts, world: World, n: int, seed: int) -> dict[str, Any]:
-    """Whether the audit rings."""
+    """Check in one repetition whether the audit raises an alarm."""
     made = simulate(np.random.default_rng([seed, 2]), prompts, world, n)
     return {"rings": not all(check.ok for check in audit(made.log))}
 
 
 def share(values: list[bool]) -> dict[str, float]:
-    """Of repetitions, with Clopper and Pearson's interval."""
+    """Return the share of true values, with Clopper and Pearson's interval."""
     from scipy.stats import beta
 
     k, n = sum(values), len(values)
@@ -120,7 +120,7 @@ def share(values: list[bool]) -> dict[str, float]:
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Shares of what is true or false, means and standard errors of numbers."""
+    """Summarise repetitions: shares of booleans, means and standard errors of numbers."""
     found: dict[str, Any] = {}
     for name, first in rows[0].items():
         values = [row[name] for row in rows]

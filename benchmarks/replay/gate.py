@@ -50,7 +50,7 @@ POWER, CURVE = 200, 60
 
 
 class Job(NamedTuple):
-    """One world."""
+    """A world to play: its part of the study, number and true difference."""
 
     part: str
     index: int
@@ -59,7 +59,7 @@ class Job(NamedTuple):
 
 
 def jobs(scale: float) -> Iterator[Job]:
-    """All of them; a scale below 1 leaves some out."""
+    """Yield all worlds to play; a scale below 1 leaves some out."""
     for part, table in (("null", NULLS), ("flattered", FLATTERED)):
         for difference, count in table.items():
             for index in range(max(1, round(scale * count))):
@@ -73,7 +73,7 @@ def jobs(scale: float) -> Iterator[Job]:
 
 
 def looked_at(world: World, rule: str = "") -> dict[str, Any]:
-    """What the gate says first, and when; with bounds of a rule of `RULES`, or those that ship."""
+    """Return the gate's first decision and its time; with bounds of a rule of `RULES`, or those that ship."""
     log, gate = world.log, Gate()
     units = closed_units(log, idle_s=IDLE_S)
     policies = Pmfs(world.candidate, log.options.prob)
@@ -95,7 +95,7 @@ def looked_at(world: World, rule: str = "") -> dict[str, Any]:
 
 
 def _looks(units: Units) -> tuple[np.ndarray, np.ndarray]:
-    """(decisions, units) at each look: those before the first session that is still open then."""
+    """Return (decisions, units) at each look; units end before the first session that is still open then."""
     log = units.log
     last = np.maximum.reduceat(log.decisions.ts[units.member], units.start[:-1])
     alone = log.decisions.session[units.draw[units.draw_start[:-1]]] < 0
@@ -116,7 +116,7 @@ def _at(band: Band, n: int, mean: float, low: float, high: float) -> Band:
 
 
 def play(job: Job, rule: str = "") -> dict[str, Any]:
-    """One world, and what became of its candidate."""
+    """Play one world; returns its settings and what became of its candidate."""
     world = make(job.index, job.difference, flattery=job.flattery)
     found = looked_at(world, rule)
     about = world.kind._asdict()
@@ -139,7 +139,7 @@ class _Given(NamedTuple):
 
 
 def again(job: Job) -> list[dict[str, Any]]:
-    """Answers at some looks: off one pass, and of `replay` on the log as it was then."""
+    """Compare the gate's answers at some looks, from one pass, with those of `replay` on the log as it was then."""
     world, gate = make(job.index, job.difference), Gate()
     policies = _Given("a candidate", world.candidate), _Given("current", world.log.options.prob)
     units = closed_units(world.log, idle_s=IDLE_S)
@@ -165,7 +165,7 @@ def again(job: Job) -> list[dict[str, Any]]:
 
 
 def _cut(log: Log, n: int) -> Log:
-    """What the log was after n decisions."""
+    """Return the log as it was after n decisions."""
     m = int(log.decisions.start[n])
 
     def first(values: Any, count: int) -> Any:
@@ -196,14 +196,14 @@ SETTINGS = ((0.02, 0.05), (0.1, 0.03), (0.3, 0.02), (1.0, 0.01))
 
 
 def bounded(study: Study, bounds: tuple[float, ...]) -> PseudoOutcomes:
-    """Pseudo-outcomes of the difference with other bounds."""
+    """Compute pseudo-outcomes of the difference with other bounds."""
     units, observed, learnt = study.units, study.observed, study.progressive
     f = tune_predictions(units, observed, learnt.f, learnt.chance, weight=study.widening("difference"), adaptive=True)
     return pseudo_outcomes(units, *study.pmfs, learnt.q, observed, f, learnt.chance, bounds=bounds)
 
 
 def tried(job: tuple[float, float, int]) -> dict[str, tuple[float, bool]]:
-    """Rule → lower limit at the end, and whether it was ever above 0."""
+    """Return for each rule the lower limit at the end, and whether it was ever above 0."""
     ask, difference, index = job
     world = make(index, difference, ask=ask)
     study = Study(closed_units(world.log, idle_s=IDLE_S), Pmfs(world.candidate, world.log.options.prob), "fit")
@@ -218,7 +218,7 @@ def tried(job: tuple[float, float, int]) -> dict[str, tuple[float, bool]]:
 
 
 def sweep(worlds: int, pool: Any) -> list[dict[str, Any]]:
-    """Each rule in each setting."""
+    """Try each rule of bounds in each setting."""
     found = []
     for ask, difference in SETTINGS:
         rows = pool.map(tried, [(ask, difference, index) for index in range(worlds)], chunksize=4)
@@ -233,7 +233,7 @@ def sweep(worlds: int, pool: Any) -> list[dict[str, Any]]:
 
 
 def silenced(index: int) -> list[float]:
-    """By how much the lower limit falls where 60 % of those who are asked answer, at random, for each Γ."""
+    """Return how much the lower limit falls for each Γ, where a random 60 % of those who are asked answer."""
     world, rng = make(index, 0.03), np.random.default_rng(index)
     said = world.log.outcomes.asked_label
     answered = np.where(rng.random(len(said)) < 0.6, said, np.nan)
@@ -244,7 +244,7 @@ def silenced(index: int) -> list[float]:
 
 
 def silence(worlds: int, pool: Any) -> list[dict[str, Any]]:
-    """Quantiles over worlds."""
+    """Compute quantiles over worlds of the falls of `silenced`."""
     falls = np.array(pool.map(silenced, range(worlds)))
     quantiles = np.quantile(falls, (0.1, 0.5, 0.9), axis=0).round(4).T.tolist()
     return [{"gamma": gamma, "falls by (10, 50, 90 %)": q} for gamma, q in zip(GAMMAS, quantiles, strict=True)]
@@ -254,7 +254,7 @@ def silence(worlds: int, pool: Any) -> list[dict[str, Any]]:
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """False promotions, the power curve, and power by kind of world at +.03."""
+    """Summarise false promotions, the power curve, and power by kind of world at +.03."""
     null = [row for row in rows if row["part"] != "power"]
     wrong = [row for row in null if row["verdict"] == "promote"]
     main = [row for row in rows if row["part"] == "power" and row["difference"] == 0.03]
@@ -304,14 +304,14 @@ def _counts(part: str, difference: float, rows: list[dict[str, Any]]) -> dict[st
 
 
 def _upper(count: int, n: int) -> float:
-    """95 % upper limit of a probability (Clopper and Pearson)."""
+    """Return the 95 % upper limit of a probability (Clopper and Pearson)."""
     from scipy.stats import beta
 
     return 1.0 if count == n else float(beta.ppf(0.95, count + 1, n - count))
 
 
 def table(found: dict[str, Any]) -> str:
-    """The tables of docs/results/replay_gate.md."""
+    """Format the tables of docs/results/replay_gate.md."""
     lines = [
         "| true difference | worlds | promoted | kept | undecided | χ² (10, 50, 90 %) |",
         "|---|---|---|---|---|---|",

@@ -1,4 +1,4 @@
-"""Do intervals of replay hold when they are looked at again and again, and how wide are they? Prints JSON.
+"""Coverage of replay's intervals when they are looked at again and again, and their width. Prints JSON.
 
     python -m benchmarks.replay.intervals --jobs 2 --peer ENV/bin/python --json results/replay_intervals.json
 
@@ -74,13 +74,13 @@ Pair = tuple[Floats, Floats]
 
 
 def sides(lower: Callable[..., Floats], low: Floats, high: Floats, bound: Any) -> Pair:
-    """Both limits, from outcomes ≥ −bound of r and of 1 − r."""
+    """Compute both limits, from outcomes ≥ −bound of r and of 1 − r."""
     limits = [lower(x, bound, alpha=ALPHA / 2.0, looks=LOOKS) for x in (low, high)]
     return limits[0], 1.0 - limits[1]
 
 
 def one_look(rounds: Rounds, name: str) -> Pair:
-    """The delta method's interval at each look, as if it were the only one."""
+    """Compute the delta method's interval at each look, as if it were the only one."""
     limits = []
     for t in LOOKS:
         found = deltas((ESTIMATORS[name],), Rounds(*(c[:t] for c in rounds if c is not None)), alpha=ALPHA)[0]
@@ -90,7 +90,7 @@ def one_look(rounds: Rounds, name: str) -> Pair:
 
 
 def intervals(logs: Logs) -> dict[str, Pair]:
-    """Name → limits, float64[R, looks] each."""
+    """Compute the limits of each method by name, float64[R, looks] each."""
     rounds = _rounds(logs)
     cut = {k: [doubly_robust(logs, k, flipped=flipped) for flipped in (False, True)] for k in (*SHIPPED, ONE)}
     ips = [weights(logs) * logs.reward, weights(logs) * (1.0 - logs.reward)]
@@ -132,19 +132,19 @@ def _rounds(logs: Logs) -> list[Rounds]:
 
 
 def chunk(job: tuple[int, int, int], *, seed: int) -> tuple[dict[str, Pair], dict[str, Floats]]:
-    """Intervals of some repetitions of a world, and what others need to know of their logs."""
+    """Compute intervals of some repetitions of a world, and the columns of their logs for other libraries."""
     world, index, repetitions = job
     logs = play(WORLDS[world], [seed, world, index], repetitions, N)
     return intervals(logs), columns(logs)
 
 
 def columns(logs: Logs) -> dict[str, Floats]:
-    """What vw-estimators reads of logs."""
+    """Return the columns of logs that vw-estimators reads."""
     return {"logged": of_arm(logs.logged, logs.arm), "target": of_arm(logs.target, logs.arm), "reward": logs.reward}
 
 
 def score(pair: Pair, running: Floats | float, floor: float = 0.0) -> dict[str, Any]:
-    """Coverage and widths; limits outside [floor, 1] count as these."""
+    """Measure coverage and widths; limits outside [floor, 1] count as floor or 1."""
     held = (pair[0] <= running) & (running <= pair[1])
     width = (np.clip(pair[1], floor, 1.0) - np.clip(pair[0], floor, 1.0)).mean(axis=0)
     at = np.searchsorted(LOOKS, SHOWN)
@@ -157,7 +157,7 @@ def score(pair: Pair, running: Floats | float, floor: float = 0.0) -> dict[str, 
 
 
 def _rate(ok: Floats) -> dict[str, float]:
-    """A share with its 95 % interval (Clopper and Pearson)."""
+    """Return a share with its 95 % interval (Clopper and Pearson)."""
     from scipy.stats import beta
 
     hits, n = int(ok.sum()), len(ok)
@@ -167,7 +167,7 @@ def _rate(ok: Floats) -> dict[str, float]:
 
 
 def peer(python: Path, world: World, seen: dict[str, Floats]) -> tuple[dict[str, Pair], dict[str, float]]:
-    """What vw-estimators says of the same logs, and microseconds an event."""
+    """Run vw-estimators on the same logs; returns its limits and microseconds an event."""
     largest = (0.95 + 0.05 / K) / world.floor
     with tempfile.TemporaryDirectory() as folder:
         source, goal = Path(folder) / "in.npz", Path(folder) / "out.npz"
@@ -179,7 +179,7 @@ def peer(python: Path, world: World, seen: dict[str, Floats]) -> tuple[dict[str,
 
 
 def study(world: int, args: argparse.Namespace, pool: ProcessPoolExecutor) -> dict[str, Any]:
-    """Everybody in one world."""
+    """Compare all methods in one world."""
     values = truth(WORLDS[world], N)
     running = (np.cumsum(values) / np.arange(1, N + 1))[LOOKS - 1]
     begins = range(0, args.repetitions, CHUNK)
@@ -204,7 +204,7 @@ def study(world: int, args: argparse.Namespace, pool: ProcessPoolExecutor) -> di
 
 
 def differences(repetitions: int, *, seed: int, share: float = 0.3) -> dict[str, Any]:
-    """A candidate that is the fixed logger but for a share, less the logger, with the bounds of each kind."""
+    """Evaluate intervals of the gain of a mixture of fixed logger and target over the logger, by kind of bounds."""
     world = WORLDS[0]
     many = mixed(play(world, [seed, 98], 100, N), share)
     value = float(((many.target - many.logged) * many.success).sum(axis=-1).mean())
@@ -236,7 +236,7 @@ def _width(scored: dict[str, Any], at: str) -> float:
 
 
 def speed(python: Path | None, n: int = 1_000_000, slices: int = 20) -> dict[str, Any]:
-    """Microseconds an event: a million of them for us, 50,000 for others; the best of three rounds, by turns."""
+    """Measure microseconds an event: a million events for us, 50,000 for others; the best of three rounds, by turns."""
     rng = np.random.default_rng(1)
     weight = rng.gamma(0.5, 2.0, n)
     reward = (rng.random(n) < 0.6).astype(float)

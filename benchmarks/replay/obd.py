@@ -59,7 +59,7 @@ VALIDATIONS = 4
 
 
 class Logged(NamedTuple):
-    """A log of one policy under another: n rows, K arms."""
+    """A log of one policy, with another policy as target: n rows, K arms."""
 
     units: Units
     pmf: Any
@@ -80,7 +80,7 @@ class Logged(NamedTuple):
 
 
 def logged(data: Path, campaign: str, behaviour: str, pmf: Any, folder: Path) -> Logged:
-    """Import a file and put the target beside it; pmf is float64[K, L] in the order of the item ids."""
+    """Import a file and attach the target; pmf is float64[K, L] in the order of the item ids."""
     columns = load_map("open_bandit")
     if behaviour == "random":
         uniform = columns.constants.model_copy(update={"mode": "uniform"})
@@ -123,7 +123,7 @@ def logged(data: Path, campaign: str, behaviour: str, pmf: Any, folder: Path) ->
 
 
 def regression(log: Logged, parts: Sequence[str], strength: float, weight: Any, rows: Any, ask: Any) -> Any:
-    """float64[len(ask), K]: a penalised logistic regression learnt from `rows`, with weights, for each arm."""
+    """Fit a penalised, weighted logistic regression for each arm to `rows`; predict `ask`, float64[len(ask), K]."""
     rows = rows[weight[rows] > 0]
     columns = []
     for part in parts:
@@ -147,13 +147,13 @@ def regression(log: Logged, parts: Sequence[str], strength: float, weight: Any, 
 
 
 def constant(log: Logged, weight: Any, rows: Any, ask: Any) -> Any:
-    """The same for all arms."""
+    """Predict the mean reward for all arms, in the form of `regression`."""
     mean = np.average(log.reward[rows], weights=weight[rows])
     return np.full((len(ask), log.pmf.shape[1]), mean)
 
 
 def crossed(model: Callable[..., Any], log: Logged, weight: Any, folds: int, seed: int) -> Any:
-    """float64[n, K]: each row predicted by a model of the other folds; folds are of the file's rows."""
+    """Predict each row by a model of the other folds, float64[n, K]; folds are of the file's rows."""
     n = log.units.n
     fold = np.random.default_rng(seed).permutation(np.arange(n) % folds)
     found = np.empty(log.pmf.shape)
@@ -164,7 +164,7 @@ def crossed(model: Callable[..., Any], log: Logged, weight: Any, folds: int, see
 
 
 def losses(log: Logged, model: Any) -> dict[str, float]:
-    """Of predictions float64[n, K] at what was chosen."""
+    """Return log loss and squared error of predictions float64[n, K] at the chosen arms."""
     p = np.clip(model[np.arange(len(model)), log.chosen], 1e-4, 1.0 - 1e-4)
     y = log.reward
     return {
@@ -174,13 +174,13 @@ def losses(log: Logged, model: Any) -> dict[str, float]:
 
 
 def shipped(log: Logged, weight: Any, seed: int = 0) -> Any:
-    """What replay uses; on a log whose policy learns it reads the past alone."""
+    """Predict by the model that replay uses; on a log whose policy learns it reads the past alone."""
     q = predict(log.units, log.reward, weight, adaptive=log.learns, folds=FOLDS, seed=seed)
     return q.reshape(log.pmf.shape)
 
 
 def selection(log: Logged) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """The model with the least log loss in cross-validation on the logged rows, and all that were tried."""
+    """Select the model with the least log loss in cross-validation on the logged rows; also return all tried."""
     models: dict[str, Callable[..., Any]] = {"one number for all": constant}
     for (name, parts), strength in product(PARTS.items(), STRENGTHS):
         models[f"{name}; C = {strength:g}"] = lambda log, weight, rows, ask, parts=parts, strength=strength: regression(
@@ -201,14 +201,14 @@ def selection(log: Logged) -> tuple[Callable[..., Any], dict[str, Any]]:
 
 
 def rounds_of(log: Logged, rows: Any, model: Any, at: Any = None) -> Rounds:
-    """A bootstrap sample; the model is float64[n, K] of the file's rows, or of the sample's where `at` says so."""
+    """Make a bootstrap sample; the model is float64[n, K] of the file's rows, or of the sample's where `at` says so."""
     direct = (log.pmf[rows] * (model[rows] if at is None else model)).sum(axis=1)
     taken = model[rows, log.chosen[rows]] if at is None else model[at, log.chosen[rows]]
     return Rounds(log.reward[rows], log.weight[rows], taken, direct, direct)
 
 
 def estimates(rounds: Rounds, names: Sequence[str]) -> tuple[list[float], list[float]]:
-    """By each estimator, and λ of those that are tuned."""
+    """Return the value by each estimator, and λ of those that are tuned."""
     values, lambdas = [], []
     for name in names:
         if name in ("switch_dr", "dr_os"):
@@ -221,7 +221,7 @@ def estimates(rounds: Rounds, names: Sequence[str]) -> tuple[list[float], list[f
 
 
 def direction(data: Path, campaign: str, behaviour: str, python: Path, rounds: int) -> dict[str, Any]:
-    """One policy's value from the other's log."""
+    """Estimate one policy's value from the other's log."""
     with tempfile.TemporaryDirectory() as own:
         out = Path(own) / "peer.npz"
         command = [str(python), str(PEER), str(data), campaign, behaviour, str(rounds), str(out)]
@@ -279,7 +279,7 @@ def direction(data: Path, campaign: str, behaviour: str, python: Path, rounds: i
 
 
 def table(names: Sequence[str], values: Any, errors: Any) -> dict[str, dict[str, Any]]:
-    """Relative errors over the rounds."""
+    """Summarise relative errors over the rounds, by estimator."""
     return {
         name: {
             "relative_error": float(errors[:, j].mean()),
@@ -291,7 +291,7 @@ def table(names: Sequence[str], values: Any, errors: Any) -> dict[str, dict[str,
 
 
 def markdown(found: dict[str, Any]) -> str:
-    """The run as tables."""
+    """Format the results as Markdown tables."""
     lines = []
     for one in found["directions"]:
         other = "bts" if one["logged"] == "random" else "random"

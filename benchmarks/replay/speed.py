@@ -1,4 +1,4 @@
-"""How long does offline replay take on a million decisions? Prints JSON.
+"""Duration of offline replay on a million decisions. Prints JSON.
 
     python -m benchmarks.replay.speed --json results/replay_speed.json
     python -m benchmarks.replay.speed --peer PYTHON      # beside Open Bandit Pipeline 0.5.7, in its own environment
@@ -69,7 +69,7 @@ print(json.dumps(seconds | {"replicates": replicates}))
 
 
 class Data(NamedTuple):
-    """What replay starts from."""
+    """Input of a replay."""
 
     log: Log
     pmf: Floats
@@ -80,7 +80,7 @@ class Data(NamedTuple):
 
 
 def data(n: int, seed: int = 0) -> Data:
-    """A logger with small floors, a candidate that leans towards the better arms, a model with some truth in it."""
+    """Simulate a logger with small floors, a candidate that leans towards better arms, and an outcome model."""
     rng = np.random.default_rng(seed)
     truth = rng.random((n, K))
     logged = _pmf(rng.gumbel(size=(n, K)), 0.04)
@@ -125,7 +125,7 @@ def _pmf(values: Floats, floor: float) -> Floats:
 
 
 def outcomes(units: Units, made: Data) -> PseudoOutcomes:
-    """Of the candidate's value: everybody was asked, and answered."""
+    """Compute pseudo-outcomes of the candidate's value; everybody was asked, and answered."""
     observed = observe_metric(made.log)
     return pseudo_outcomes(
         units, made.pmf, None, made.q, observed, np.full(units.n, 0.5), label_probabilities(units, observed)
@@ -133,7 +133,7 @@ def outcomes(units: Units, made: Data) -> PseudoOutcomes:
 
 
 def sequences(found: PseudoOutcomes, made: Data) -> list[Running]:
-    """One exact sequence a slice, which hold together."""
+    """Compute one exact sequence for each slice; they hold together."""
     low, high, below, above = found
 
     def of(rows: Ints, looks: Ints) -> Any:
@@ -143,7 +143,7 @@ def sequences(found: PseudoOutcomes, made: Data) -> list[Running]:
 
 
 def estimates(method: Callable[..., list[Interval]], rounds: Rounds, units: Units, made: Data) -> list[list[Interval]]:
-    """All estimators, in all slices and for everybody."""
+    """Compute all estimators, in all slices and for everybody."""
     several = list(ESTIMATORS.values())
     return [
         method(several, rounds, cluster=units.cluster, slices=made.slices, n_slices=SLICES, alpha=0.05 / SLICES),
@@ -152,7 +152,7 @@ def estimates(method: Callable[..., list[Interval]], rounds: Rounds, units: Unit
 
 
 def timed(repeats: int, of: Callable[[], Any]) -> tuple[dict[str, float], Any]:
-    """Median, least and the processor's seconds, and what came out last."""
+    """Run a function repeatedly; return median and least seconds, CPU seconds, and the last result."""
     seconds, busy, result = [], [], None
     for _ in range(repeats):
         del result
@@ -165,7 +165,7 @@ def timed(repeats: int, of: Callable[[], Any]) -> tuple[dict[str, float], Any]:
 
 
 def peer(python: Path, made: Data, replicates: int = 50) -> dict[str, Any]:
-    """Open Bandit Pipeline's IPS with its bootstrap of rows: no slices, no clusters, fewer replicates."""
+    """Time Open Bandit Pipeline's IPS with its bootstrap of rows: no slices, no clusters, fewer replicates."""
     action = made.log.decisions.chosen - made.log.decisions.start[:-1]
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "in.npz"
@@ -177,7 +177,7 @@ def peer(python: Path, made: Data, replicates: int = 50) -> dict[str, Any]:
 
 
 def run(n: int, repeats: int, python: Path | None) -> dict[str, Any]:
-    """Everything, part by part."""
+    """Time every part of a replay."""
     made = data(n)
     parts: dict[str, dict[str, float]] = {}
     parts["units"], units = timed(1, lambda: closed_units(made.log, idle_s=0.0, now=float(n + 1)))

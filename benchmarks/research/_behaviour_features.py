@@ -47,7 +47,7 @@ class Events(NamedTuple):
 
 
 def copies(folder: Path, encoder: Encoder) -> Events:
-    """RealHumanEval: whether anything of an answer was copied."""
+    """Load RealHumanEval: whether anything of an answer was copied."""
     events = [event for event in realhumaneval.convert(folder) if event.kind == "copy"]
     user = _numbered([event.user for event in events])
     y = np.array([event.y for event in events])
@@ -64,13 +64,13 @@ def copies(folder: Path, encoder: Encoder) -> Events:
 
 
 def accepts(folder: Path) -> Events:
-    """HALIE metaphors: whether a suggestion was taken. The text of those that were not is not published."""
+    """Load HALIE metaphors: whether a suggestion was taken. The text of those that were not is not published."""
     events = [event for event in halie.convert_metaphor(folder) if event.kind == "accept"]
     return _suggestions("HALIE acceptances", events, np.array([float(event.rating > 0.0) for event in events]), ())
 
 
 def edits(folder: Path, encoder: Encoder) -> Events:
-    """HALIE metaphors: how much of a suggestion that was taken is kept, 0–1."""
+    """Load HALIE metaphors: how much of a suggestion that was taken is kept, 0–1."""
     events = [event for event in halie.convert_metaphor(folder) if event.kind == "edit"]
     vectors = encoder.encode([readable(event.response or "") for event in events])
     return _suggestions("HALIE edits", events, np.array([event.y for event in events]), (vectors,))
@@ -92,7 +92,7 @@ def _suggestions(name: str, events: Sequence[Rating], y: Floats, vectors: tuple[
 
 
 def _place(events: Sequence[Rating], i: int, asked: Floats, given: Floats) -> list[float]:
-    """Where event i stands in its session: how many before, how like the requests and answers before, a new task."""
+    """Return features of event i's place in its session: how many before, similarity to them, a new task."""
     event = events[i]
     before = [j for j in range(i) if events[j].user == event.user]
     same = [j for j in before if events[j].extra["task"] == event.extra["task"]]
@@ -111,7 +111,7 @@ def _place(events: Sequence[Rating], i: int, asked: Floats, given: Floats) -> li
 
 
 def _code(text: str) -> list[float]:
-    """What code an answer holds: any, blocks, characters, their share, the longest, definitions, imports, prints."""
+    """Return features of the code in an answer: blocks, characters, share, longest, definitions, imports, prints."""
     blocks = _BLOCK.findall(text)
     sizes = [len(block) for block in blocks]
     return [
@@ -126,7 +126,7 @@ def _code(text: str) -> list[float]:
 
 
 def _request(text: str) -> list[float]:
-    """What a request looks like: its length, code in it, a question, an order, trouble, lines."""
+    """Return features of a request: its length, code in it, a question, an order, trouble, lines."""
     return [
         math.log1p(len(text)),
         float("def " in text or "\n" in text),
@@ -139,7 +139,7 @@ def _request(text: str) -> list[float]:
 
 
 def _done_before(events: Sequence[Rating], y: Floats, part: Callable[[Rating], str]) -> Floats:
-    """float64[n, 2]: what became of the person's last answer, and of those of this part of the work on average; less ½.
+    """Return the outcomes of the person's last answer, and of this part of the work on average, less ½; float64[n, 2].
 
     0 where there is none.
     """
@@ -164,7 +164,7 @@ def _one_hot(names: Sequence[str]) -> Floats:
 
 
 def _scaled(values: Floats | Sequence[Sequence[float]]) -> Floats:
-    """float64[n, k]: every column with mean 0 and variance 1 (no label is looked at)."""
+    """Scale every column to mean 0 and variance 1, float64[n, k]; no label is looked at."""
     X = np.array(values, dtype=np.float64)
     out: Floats = (X - X.mean(axis=0)) / np.maximum(X.std(axis=0), 1e-6)
     return out

@@ -41,7 +41,7 @@ class Target(NamedTuple):
 
 
 def run(data: str | os.PathLike[str], seeds: int, encoder: str | Encoder) -> dict[str, Any]:
-    """All four sets under `data`; sets that are not there are named in `missing`.
+    """Measure all four sets under `data`; missing ones are named in `missing`.
 
     Returns:
         targets: list[Target]; results: list[Result]; no_harm: list[NoHarm]; notes: numbers beside the table.
@@ -114,7 +114,7 @@ def _higher(name: str, what: str, floor: float, target: float, r: Result) -> Tar
 
 
 def pairs_of_mt_bench(data: Path, seeds: int, encoder: str) -> dict[str, Any]:
-    """D1: MT-bench's human votes, a third of the judges and 35 % of the questions unseen.
+    """Measure D1, MT-bench's human votes, with a third of the judges and 35 % of the questions unseen.
 
     `floors` are heads without users on the same splits: models' names alone, style alone, text alone.
     """
@@ -140,7 +140,7 @@ def pairs_of_mt_bench(data: Path, seeds: int, encoder: str) -> dict[str, Any]:
 
 
 def _floors(rows: Sequence[Pair], seeds: Sequence[int], encoder: str) -> list[dict[str, Any]]:
-    """Heads without users on the same splits: models' names, style, length, and text with each block taken away."""
+    """Measure heads without users on the same splits: models' names, style, length, and text without each block."""
     pairs = observe(rows, [row.extra["question_id"] for row in rows], get_encoder(encoder), shipped=False)
     text = {name: value for name, value in RIDGE.items() if name not in NAMES}
     kinds = {
@@ -162,7 +162,7 @@ def _floors(rows: Sequence[Pair], seeds: Sequence[int], encoder: str) -> list[di
 
 
 def stated_choices(data: Path, encoder: str) -> list[Result]:
-    """Accuracy of the declared prior on the choices below `data`; empty if the set is missing."""
+    """Measure the accuracy of the declared prior on the choices below `data`; empty if the set is missing."""
     path = data / "choices" / "declared.jsonl"
     if not path.is_file():
         return []

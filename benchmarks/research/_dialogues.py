@@ -59,7 +59,7 @@ class _Judged(NamedTuple):
 
 
 def judges(folder: Path) -> list[Result]:
-    """Q0 of real dialogues: k = 0 offline, k = −1 test-then-learn."""
+    """Evaluate Q0 of real dialogues: k = 0 offline, k = −1 test-then-learn."""
     data = _judged(folder)
     train, test = np.flatnonzero(~data.real), np.flatnonzero(data.real)
     ledger = Ledger("D3 overall satisfaction")
@@ -94,7 +94,7 @@ def _judged(folder: Path) -> _Judged:
 
 
 def _offline(data: _Judged, train: Ints, test: Ints) -> tuple[Floats, Floats, Floats]:
-    """Predictions of `test`: hierarchical, global and bias-only."""
+    """Predict `test` offline by the hierarchical, global and bias-only models."""
     X = np.hstack([np.ones((len(data.y), 1)), 0.3 * data.E])
 
     def worth(taste: float) -> float:
@@ -121,7 +121,7 @@ def _judge_heads(data: _Judged, X: Floats, train: Ints, test: Ints, taste: float
 
 
 def _sequence(data: _Judged, train: Ints) -> Floats:
-    """Test-then-learn over synthetic, then real dialogues, in their files' order."""
+    """Predict synthetic, then real dialogues in their files' order, each before it is learnt from."""
     linear = data.E @ data.E.T / data.E.shape[1]
     distance = ((data.E[:, None] - data.E) ** 2).sum(axis=-1)
     judge, system = same(data.judge), same(data.system)
@@ -155,7 +155,7 @@ class _Turns(NamedTuple):
 
 
 def _mean_auc(y: Floats, p: Floats) -> float:
-    """Mean over dimensions; y is 2 · dimension + verdict."""
+    """Return the mean AUC over dimensions; y is 2 · dimension + verdict."""
     dimension = y // 2
     return float(np.nanmean([AUC.of(y[m] % 2, p[m]) for d in np.unique(dimension) for m in [dimension == d]]))
 
@@ -164,7 +164,7 @@ MEAN_AUC = Metric("mean auc", _mean_auc, higher=True)
 
 
 def turns(folder: Path, seeds: Sequence[int], encoder: Encoder) -> tuple[list[Result], list[NoHarm]]:
-    """Five folds of users a seed: every user is unseen once. k = −1: test-then-learn; k ≤ 5: turns after the fifth."""
+    """Evaluate turns in five folds of users a seed. k = −1: test-then-learn; k ≤ 5: turns after the fifth."""
     data = _turns(folder, encoder)
     running, fixed = Ledger("D4 test-then-learn"), Ledger("D4 turns after the fifth")
     users = np.unique(data.user)
@@ -181,7 +181,7 @@ def turns(folder: Path, seeds: Sequence[int], encoder: Encoder) -> tuple[list[Re
 
 
 def _verdict_loss(y: Floats, p: Floats) -> Floats:
-    """Brier's score of coded verdicts."""
+    """Return Brier's score of coded verdicts."""
     return squared(y % 2, p)
 
 
@@ -253,7 +253,7 @@ def _crowd(data: _Turns, train: NDArray[np.bool_]) -> Floats:
 
 
 def _moments(data: _Turns, P: Floats, train: NDArray[np.bool_]) -> tuple[Floats, Floats, Floats]:
-    """Covariances of the lasting part, the fading part and the noise."""
+    """Estimate the covariances of the lasting part, the fading part and the noise of users' departures."""
     R = np.nan_to_num(data.Y - P)
     sums = {lag: np.zeros((R.shape[1],) * 2) for lag in (0, 1, 4)}
     counts = dict.fromkeys(sums, 0)
@@ -274,7 +274,7 @@ def _positive(matrix: Floats) -> Floats:
 
 
 class _Parts(NamedTuple):
-    """Covariances of one row's departures, and how they are spread over users."""
+    """Covariances of a row's departures from the crowd, and their spread over users."""
 
     B: Floats
     D: Floats
@@ -282,7 +282,7 @@ class _Parts(NamedTuple):
     scales: Scales
 
     def signal(self, turn: Ints) -> Floats:
-        """float64[6 n, 6 n] in units of the noise."""
+        """Return the covariance of the signals of n turns in units of the noise, float64[6 n, 6 n]."""
         n = len(turn)
         fading = np.exp(-np.abs(turn[:, None] - turn) / _FADING)
         W = np.kron(np.eye(n), np.linalg.inv(np.linalg.cholesky(self.N)))
@@ -291,7 +291,7 @@ class _Parts(NamedTuple):
 
 
 def _spread(data: _Turns, P: Floats, train: NDArray[np.bool_], B: Floats, D: Floats, N: Floats) -> _Parts:
-    """The parts with scales learnt from training users."""
+    """Combine the covariances with scales learnt from training users."""
     parts = _Parts(B, D, N, Scales(np.ones(1)))
     known = []
     for user in np.unique(data.user[train]):
@@ -307,13 +307,13 @@ def _in_order(data: _Turns, user: int) -> Ints:
 
 
 def _whitened(data: _Turns, P: Floats, rows: Ints, N: Floats) -> Floats:
-    """Residuals of the crowd, turn by turn, in units of the noise."""
+    """Return the residuals from the crowd, turn by turn, in units of the noise."""
     R = np.nan_to_num(data.Y[rows] - P[rows])
     return np.linalg.solve(np.linalg.cholesky(N), R.T).T.ravel().astype(np.float64)
 
 
 def _follow(data: _Turns, P: Floats, rows: Ints, parts: _Parts, *, shown: int) -> Floats:
-    """float64[turns, 6]: each turn of one user from the verdicts on the turns before it, at most the first `shown`."""
+    """Predict each turn of a user by the verdicts on earlier turns (at most the first `shown`), float64[turns, 6]."""
     K, r, width = parts.signal(data.turn[rows]), _whitened(data, P, rows, parts.N), P.shape[1]
     root = np.linalg.cholesky(parts.N)
     out = P[rows].copy()
@@ -326,7 +326,7 @@ def _follow(data: _Turns, P: Floats, rows: Ints, parts: _Parts, *, shown: int) -
 
 
 def _ahead(scales: Scales, K: Floats, y: Floats, ahead: Floats, noise: float = 1.0) -> Floats:
-    """float64[m]: means of further signals, given labels y float64[n].
+    """Predict the means of further signals, float64[m], given labels y float64[n].
 
     Args:
         scales: of the users.

@@ -66,7 +66,7 @@ def read_evidence(data: Path) -> list[Evidence]:
 
 
 class _Rows:
-    """Events of all people, to be cut into one track a person."""
+    """Collects events of all people, to be cut into one track a person."""
 
     def __init__(self) -> None:
         self.people: list[str] = []
@@ -86,18 +86,18 @@ class _Rows:
 
 
 def _style(texts: Iterable[str]) -> Floats:
-    """float64[n, 6]."""
+    """Compute standardised style features of texts, float64[n, 6]."""
     return np.array([standardise(measure(text))[_TEXT] for text in texts]).reshape(-1, len(_TEXT))
 
 
 def _one_hot(names: Sequence[str]) -> Floats:
-    """float64[n, k]: one column a name, in alphabetical order."""
+    """Encode names as one column each, in alphabetical order; float64[n, k]."""
     kinds = sorted(set(names))
     return np.array([[float(name == kind) for kind in kinds] for name in names])
 
 
 def _scaled(columns: Floats | Sequence[Sequence[float]]) -> Floats:
-    """float64[n, k] of mean 0 and variance 1."""
+    """Scale columns to mean 0 and variance 1, float64[n, k]."""
     X = np.array(columns, dtype=np.float64)
     scaled: Floats = (X - X.mean(axis=0)) / np.maximum(X.std(axis=0), 1e-9)
     return scaled
@@ -111,7 +111,7 @@ def _one(*blocks: Floats) -> Floats:
 
 
 def _pluriharms(folder: Path) -> Evidence:
-    """0–100; a prompt is known by its annotated harm and the leading directions of the authors' annotations."""
+    """Load PluriHarms' ratings; a prompt's features are its annotated harm and leading directions of annotations."""
     items = harm_annotations(folder)
     table = np.array([list(item.values()) for item in items.values()])
     U, _, _ = np.linalg.svd(table - table.mean(axis=0), full_matrices=False)
@@ -126,7 +126,7 @@ def _pluriharms(folder: Path) -> Evidence:
 
 
 def _llm_rubric(folder: Path) -> Evidence:
-    """Overall satisfaction 1–4; a dialogue is known by an LLM's expected answers to the nine questions."""
+    """Load LLM-Rubric's satisfaction, 1–4; a dialogue's features are an LLM's expected answers to nine questions."""
     expected = {
         item: [sum((i + 1) * p for i, p in enumerate(answers[name])) for name in llm_rubric.QUESTIONS]
         for item, answers in answer_probabilities(folder).items()
@@ -143,7 +143,7 @@ def _llm_rubric(folder: Path) -> Evidence:
 
 
 def _mt_bench(folder: Path) -> list[Evidence]:
-    """Votes between two answers; ties apart, whose worth is what they say of the other votes."""
+    """Load MT-bench's votes between two answers, and apart from them the ties, which should predict the votes."""
     pairs = mt_bench.convert(folder)
     texts = dict(_unique(text.text for pair in pairs for text in (pair.a, pair.b)))
     models = sorted({text.model or "" for pair in pairs for text in (pair.a, pair.b)})
@@ -167,7 +167,7 @@ def _unique(texts: Iterable[str]) -> list[tuple[str, Floats]]:
 
 
 def _halie_dialogue(folder: Path) -> Evidence:
-    """A verdict a turn; at the end of a session its quality, 1–5, is rated: that is what verdicts should predict."""
+    """Load HALIE's verdict on each turn, which should predict the session's quality, rated 1–5 at its end."""
     rows, models, texts = _Rows(), [], []
     quality = {rating.extra["session"]: rating for rating in halie.convert_quality(folder)}
     sessions: dict[str, list[Rating]] = defaultdict(list)
@@ -187,7 +187,7 @@ def _halie_dialogue(folder: Path) -> Evidence:
 
 
 def _ttcw(folder: Path) -> Evidence:
-    """Yes or no to fourteen criteria; a story is known by who wrote it."""
+    """Load TTCW's yes or no to fourteen criteria; a story's features are who wrote it."""
     verdicts = ttcw.convert(folder)
     rows = _Rows()
     for verdict in verdicts:
@@ -200,7 +200,7 @@ def _ttcw(folder: Path) -> Evidence:
 
 
 def _halie_metaphor(folder: Path) -> list[Evidence]:
-    """Suggestions that were taken or not, how far taken ones were edited, and the helpfulness rated at the end.
+    """Load HALIE's suggestions taken or not, edits of those taken, and the helpfulness rated at the end.
 
     What was suggested and not taken was not published, so the text says nothing here. An edit's distance is relative
     to the longer of the two texts.
@@ -227,7 +227,7 @@ def _halie_metaphor(folder: Path) -> list[Evidence]:
 
 
 def _realhumaneval(folder: Path) -> list[Evidence]:
-    """Answers of which something was copied, and the seconds until the same task's next request."""
+    """Load RealHumanEval's copies from answers, and the seconds until the same task's next request."""
     copy, dwell = _Rows(), _Rows()
     events = realhumaneval.convert(folder)
     seconds = {(e.user, e.extra["order"]): e.rating for e in events if e.kind == "dwell" and e.extra["same_task"]}

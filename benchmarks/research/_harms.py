@@ -26,7 +26,7 @@ _SAFETY_SEEDS = 5
 
 
 class Side(NamedTuple):
-    """One protocol's numbers at k = 20 (declared: at k = 0)."""
+    """The results of one protocol at k = 20 (declared: at k = 0)."""
 
     hierarchical: Result
     declared: Result
@@ -37,7 +37,7 @@ class Side(NamedTuple):
 
 
 class Harms(NamedTuple):
-    """Both protocols, and the number of safety violations."""
+    """The results of both protocols, and the number of safety violations."""
 
     unseen: Side
     known: Side
@@ -47,7 +47,7 @@ class Harms(NamedTuple):
 
 
 def measure(folder: Path, seeds: Sequence[int], encoder: Encoder) -> Harms:
-    """100 raters × 150 prompts: 30 raters and 50 prompts are held out in each split."""
+    """Evaluate 100 raters × 150 prompts; 30 raters and 50 prompts are held out in each split."""
     rows, given = pluriharms.convert(folder), harm_annotations(folder)
     data = rating_set(rows, encoder, given, name="D2")
     people, keys = np.unique([row.user for row in rows]), np.unique([row.item or "" for row in rows])
@@ -81,7 +81,7 @@ class Orders(NamedTuple):
 
 
 def _splits(labels: Labels, order: Orders, seeds: Sequence[int], *, known: bool) -> Iterator[Fold]:
-    """The splits of the first experiments, by seed, so that their floors are comparable."""
+    """Yield the splits of the first experiments, by seed, so that their floors are comparable."""
     row_of = {(int(u), int(i)): n for n, (u, i) in enumerate(zip(labels.user, labels.item, strict=True))}
     for seed in seeds:
         rng = np.random.default_rng(seed)
@@ -123,7 +123,7 @@ def _side(data: RatingSet, splits: list[Fold], table: Floats, *, known: bool) ->
 
 
 def _safety(data: RatingSet, splits: list[Fold]) -> dict[str, Any]:
-    """Of prompts that all others, or four of five of them, rate at 80 or more: how often a personal head lowers one."""
+    """Count how often a personal head lowers a prompt that all (or four of five) others rate at 80 or more."""
     labels = data.labels
     lowered = asked = nearly = nearly_asked = 0
     for fold in splits:
@@ -142,7 +142,7 @@ def _safety(data: RatingSet, splits: list[Fold]) -> dict[str, Any]:
 
 
 def _floor(ledger: Ledger, labels: Labels, fold: Fold, table: Floats, *, known: bool) -> None:
-    """Models of the first experiments: over 20 directions of the authors' annotations, or over seen raters' ratings."""
+    """Evaluate the models of the first experiments, on directions of annotations or seen raters' ratings."""
     people = [fold.train[labels.user[fold.train] == user] for user in np.unique(labels.user[fold.train])]
     X = _others(labels, people) if known else _annotations(table)
     users = [Observations(X[labels.item[rows]], labels.y[rows]) for rows in people]

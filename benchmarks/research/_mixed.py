@@ -23,21 +23,21 @@ _WIDE = 4.0
 
 
 class Variances(NamedTuple):
-    """v float64[kernels] and the variance of the noise; the constant has variance 4."""
+    """Variances of the kernels, float64[kernels], and of the noise; the constant has variance 4."""
 
     kernels: Floats
     noise: float
 
 
 def same(names: ArrayLike) -> Floats:
-    """float64[n, n]: 1 where two labels share a name."""
+    """Return the kernel that is 1 where two labels share a name, float64[n, n]."""
     code = np.unique(np.asarray(names), return_inverse=True)[1]
     out: Floats = (code[:, None] == code[None]).astype(np.float64)
     return out
 
 
 def covariance(kernels: Sequence[Floats], variances: Variances) -> Floats:
-    """float64[n, n] of the labels."""
+    """Return the covariance of the labels, float64[n, n]."""
     out: Floats = np.eye(len(kernels[0])) * variances.noise + _WIDE
     for kernel, variance in zip(kernels, variances.kernels, strict=True):
         out = out + variance * kernel
@@ -45,7 +45,7 @@ def covariance(kernels: Sequence[Floats], variances: Variances) -> Floats:
 
 
 def fit_variances(kernels: Sequence[Floats], y: Floats, iterations: int = 25) -> Variances:
-    """The variances that explain y float64[n] best."""
+    """Fit the variances that explain y float64[n] best."""
     from scipy.linalg import cho_solve, cholesky
     from scipy.optimize import minimize
 
@@ -70,7 +70,7 @@ def fit_variances(kernels: Sequence[Floats], y: Floats, iterations: int = 25) ->
 
 
 def test_then_learn(C: Floats, y: Floats) -> Floats:
-    """float64[n]: the mean of each label given those before it."""
+    """Predict the mean of each label given those before it, float64[n]."""
     from scipy.linalg import cholesky, solve_triangular
 
     L = cholesky(C, lower=True, check_finite=False)
@@ -82,6 +82,6 @@ test_then_learn.__test__ = False  # type: ignore[attr-defined]  # its name is no
 
 
 def given(C: Floats, y: Floats, known: int) -> Floats:
-    """float64[n − known]: means of the labels after the first `known`, which are all that is seen."""
+    """Predict the labels after the first `known` from those alone, float64[n − known]."""
     out: Floats = C[known:, :known] @ np.linalg.solve(C[:known, :known], y[:known])
     return out

@@ -22,7 +22,7 @@ _LOG_T = np.linspace(-12.0, 30.0, 85)
 
 
 def best_of(scores: Floats, utility: Floats) -> Floats:
-    """float64[…, K]: expected utility of the highest score among N = 1 … K answers drawn without replacement.
+    """Return the expected utility of the highest score among N = 1 … K answers without replacement, float64[…, K].
 
     P(the highest of N is an answer with `below` answers under it and `upto` answers not above it) =
     (C(upto, N) − C(below, N)) / C(K, N), shared by those that tie.
@@ -55,13 +55,13 @@ class Optimum(NamedTuple):
 
 
 def kl_at(scores: Floats, t: float) -> float:
-    """Mean over prompts of KL(π_t ‖ uniform), nats; scores float64[N, K], t ≥ 0 or inf. It never falls as t rises."""
+    """Return the mean over prompts of KL(π_t ‖ uniform), nats; scores float64[N, K], t ≥ 0 or inf. It rises with t."""
     policy, log_policy = _tilt(scores, t)
     return float(np.einsum("nk,nk->n", policy, log_policy).mean() + math.log(scores.shape[1]))
 
 
 def optimum(scores: Floats, utility: Floats, kls: Floats = KLS) -> Optimum:
-    """The optimum of the PPO objective along the KL: one β for all prompts, as the objective has.
+    """Return the optimum of the PPO objective at each KL, with one β for all prompts, as the objective has.
 
     Args:
         scores: r, float64[N, K].
@@ -86,7 +86,7 @@ def optimum(scores: Floats, utility: Floats, kls: Floats = KLS) -> Optimum:
 
 
 def _temperature(unit: Floats, kl: float, reached: Floats) -> float:
-    """The t with kl_at(unit, t) = kl; 0 for 0 nats, inf for more than can be reached."""
+    """Find the t with kl_at(unit, t) = kl; 0 for 0 nats, inf for more than can be reached."""
     optimize: Any = importlib.import_module("scipy.optimize")
     if kl <= reached[0]:
         return 0.0 if kl < 1e-9 else np.inf
@@ -99,7 +99,7 @@ def _temperature(unit: Floats, kl: float, reached: Floats) -> float:
 
 
 def _tilt(scores: Floats, t: float) -> tuple[Floats, Floats]:
-    """π ∝ exp(t·scores) and log π, float64[N, K]; where π is 0 its logarithm counts as 0."""
+    """Return π ∝ exp(t·scores) and log π, float64[N, K]; where π is 0 its logarithm counts as 0."""
     top = scores.max(axis=1, keepdims=True)
     a = np.where(scores == top, 0.0, -np.inf) if np.isinf(t) else t * (scores - top)
     weight = np.exp(a)

@@ -27,16 +27,16 @@ class Learner(Protocol):
     """Protocol of the context benchmark: learns from labels and scores answers."""
 
     def learn(self, user: int, h: Floats, task: int, y: float) -> None:
-        """One label y in [0, 1] of a user on an answer, float64[D], to a prompt of a task."""
+        """Learn a label y in [0, 1] of a user on an answer, float64[D], to a prompt of a task."""
         ...
 
     def scores(self, h: Floats, task: NDArray[np.int64], users: int) -> Floats:
-        """float64[users, N, K]: scores of answers float64[N, K, D] to prompts of tasks int64[N], as P(satisfied)."""
+        """Score answers float64[N, K, D] to prompts of tasks int64[N] as P(satisfied), float64[users, N, K]."""
         ...
 
 
 class FoldLearner:
-    """The router's fit model, from thumbs on the answers of one model."""
+    """Learner by the router's fit model, from thumbs on the answers of one model."""
 
     def __init__(self, D: int) -> None:
         self.fit = Fit(2, D)
@@ -61,7 +61,7 @@ def _who(user: int, task: int) -> Identity:
 
 
 class TasteLearner:
-    """Gaussian tastes of population and users, the latter scaled by a given relevance.
+    """Learner of Gaussian tastes of population and users, the latter scaled by a given relevance.
 
     Args:
         users: how many.

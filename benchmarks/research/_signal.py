@@ -16,7 +16,7 @@ LEVEL = 0.7
 
 
 class Signal(msgspec.Struct, frozen=True, kw_only=True):
-    """How events of one kind observe the utility u of an answer (of a pair: the difference of two)."""
+    """How events of one kind depend on the utility u of an answer (of a pair: on the difference of two)."""
 
     kind: str
     link: Literal["gaussian", "logistic"]
@@ -48,7 +48,7 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
     """Standard error of the difference, over people."""
 
     def label(self, measured: float, tokens: float = 0.0) -> float:
-        """The label in [0, 1] of what was measured: a vote, an edit's relative distance, seconds spent on `tokens`."""
+        """Convert what was measured (a vote, an edit's relative distance, seconds on `tokens`) to a label in [0, 1]."""
         if self.length is not None:
             intercept, slope, sd = self.length
             z = (math.log1p(max(measured, 0.0)) - intercept - slope * math.log1p(tokens)) / sd
@@ -59,7 +59,7 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
         return min(max(measured, 0.0), 1.0)
 
     def gaussian_update(self, predicted: float, variance: float, y: float, weight: float = 1.0) -> GaussianUpdate:
-        """The posterior of one event, for a prediction N(predicted, variance) of u; `weight` times the kind's own."""
+        """Return the update of a prediction N(predicted, variance) of u by one event, with `weight` times its own."""
         weight *= self.weight
         if weight <= 0.0:
             return GaussianUpdate(0.0, 0.0)
@@ -73,7 +73,7 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
         return signals.Observation(y, signal).gaussian_update(predicted, variance)
 
     def nll_of(self, predicted: float, variance: float, y: float) -> float:
-        """−log p(y) under the prediction N(predicted, variance) of u; cross entropy where y lies between 0 and 1."""
+        """Return −log p(y) under the prediction N(predicted, variance) of u; cross entropy where 0 < y < 1."""
         if self.link == "gaussian" or self.temperature is None:
             total = variance + (self.noise or 0.0)
             return 0.5 * ((y - predicted) ** 2 / total + math.log(2.0 * math.pi * total))

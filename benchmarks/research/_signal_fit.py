@@ -43,7 +43,7 @@ _NOTES = {
 
 
 class _Scale(NamedTuple):
-    """How a set's labels spread, in the link's units: sd and mean of xᵀw over events and people, and the noise."""
+    """Spread of a set's labels in the link's units: sd and mean of xᵀw over events and people, and the noise."""
 
     spread: float
     mean: float
@@ -53,7 +53,7 @@ class _Scale(NamedTuple):
 
 
 class _Fold(NamedTuple):
-    """People who were left out, and what is believed of them before their first event; in units of u."""
+    """Left-out people, and the prior of them before their first event, in units of u."""
 
     start: Gaussian
     signal: Signal
@@ -62,7 +62,7 @@ class _Fold(NamedTuple):
 
 
 def fit_signals(sets: Sequence[Evidence]) -> dict[str, Signal]:
-    """Every kind's numbers from the sets that show it; a kind that should help to predict another follows that one.
+    """Fit every kind's signal from the sets that show it; a kind that helps to predict another follows that one.
 
     Raises:
         ValueError: there are no ratings, which set the unit, or a primary kind does not come before.
@@ -88,7 +88,7 @@ def fit_signals(sets: Sequence[Evidence]) -> dict[str, Signal]:
 
 
 def _derived(kind: str, accept: Signal, copy: Signal) -> Signal:
-    """No set shows regenerations or interruptions: read as an answer that was not taken, at half of the lesser weight.
+    """Derive regenerations and interruptions, which no set shows, as answers not taken, at half of the lesser weight.
 
     Half, because an acceptance can correct an acceptance, and nothing corrects an event whose only label is 0.
     """
@@ -100,7 +100,7 @@ def _derived(kind: str, accept: Signal, copy: Signal) -> Signal:
 
 
 def _fit_kind(sets: Sequence[Evidence], found: Mapping[str, Signal], spread: float) -> Signal:
-    """One kind's signal from all of its sets."""
+    """Fit one kind's signal from all of its sets."""
     signal = shape = _shape(sets[0].kind, [track for one in sets for track in one.tracks])
     drawn: list[Shrinkage | None] = [None] * len(sets)
     if shape.kind == "tie":
@@ -123,7 +123,7 @@ def _fit_kind(sets: Sequence[Evidence], found: Mapping[str, Signal], spread: flo
 
 
 def _shape(kind: str, tracks: Sequence[Track]) -> Signal:
-    """The kind with its map from what is measured to y, and nothing else known."""
+    """Create the kind's signal with only its map from what is measured to y."""
     shape = Signal(kind=kind, link="logistic", weight=1.0, temperature=1.0)
     if kind == "edit":
         return msgspec.structs.replace(shape, knots=fit_edit(tracks))
@@ -133,7 +133,7 @@ def _shape(kind: str, tracks: Sequence[Track]) -> Signal:
 
 
 def fit_length(tracks: Sequence[Track]) -> tuple[float, float, float]:
-    """(intercept, slope, residual sd) of log(1 + seconds) on log(1 + tokens): what length alone explains of dwell."""
+    """Regress log(1 + seconds) on log(1 + tokens): (intercept, slope, residual sd), what length explains of dwell."""
     seconds = np.concatenate([track.y for track in tracks])
     tokens = np.concatenate([track.tokens for track in tracks])
     seen = ~np.isnan(seconds)
@@ -143,7 +143,7 @@ def fit_length(tracks: Sequence[Track]) -> tuple[float, float, float]:
 
 
 def fit_edit(tracks: Sequence[Track]) -> tuple[tuple[float, float], ...]:
-    """Knots from an edit's relative distance to y: the closed form 1 − ε, unless an isotonic map is surely better.
+    """Fit knots from an edit's relative distance to y: 1 − ε, unless an isotonic map is surely better.
 
     Both are judged by how a person's mean y predicts what that person said later (the primary label), squared errors
     of left-out people; better by two standard errors is sure.
@@ -174,7 +174,7 @@ def fit_edit(tracks: Sequence[Track]) -> tuple[tuple[float, float], ...]:
 
 
 def _before(track: Track) -> Iterable[tuple[float, float]]:
-    """(edit's distance, next primary label after it)."""
+    """Yield (edit's distance, next primary label after it)."""
     waiting: list[float] = []
     for distance, outcome in zip(track.y, track.primary, strict=True):
         if not math.isnan(distance):
@@ -185,7 +185,7 @@ def _before(track: Track) -> Iterable[tuple[float, float]]:
 
 
 def _labelled(tracks: Sequence[Track], signal: Signal) -> list[Track]:
-    """The tracks with y on [0, 1] instead of what was measured."""
+    """Convert the tracks' measurements to labels y on [0, 1]."""
 
     def label(track: Track) -> Floats:
         measured = zip(track.y, track.tokens, strict=True)
@@ -198,7 +198,7 @@ def _labelled(tracks: Sequence[Track], signal: Signal) -> list[Track]:
 
 
 def _scale(tracks: Sequence[Track], link: Link, shrinkage: Shrinkage | None = None) -> _Scale:
-    """A hierarchical model of one set's labels; how strongly it is drawn in is chosen where it is not given."""
+    """Fit a hierarchical model of one set's labels; its shrinkage is chosen where it is not given."""
     users = [Observations(t.X[~np.isnan(t.y)], t.y[~np.isnan(t.y)]) for t in tracks if not np.isnan(t.y).all()]
     shrinkage = shrinkage or _shrinkage(users, link)
     prior = fit_prior(users, link=link, shrinkage=shrinkage, iterations=_ITERATIONS)
@@ -209,7 +209,7 @@ def _scale(tracks: Sequence[Track], link: Link, shrinkage: Shrinkage | None = No
 
 
 def _shrinkage(users: Sequence[Observations], link: Link) -> Shrinkage:
-    """What predicts every other person best from the rest."""
+    """Choose the shrinkage that predicts every other person best from the rest."""
     halves = (users[::2], users[1::2])
 
     def worth(shrinkage: Shrinkage) -> float:
@@ -225,7 +225,7 @@ def _shrinkage(users: Sequence[Observations], link: Link) -> Shrinkage:
 
 
 def _placed(shape: Signal, spread: float, mean: float, unit: float, level: float = LEVEL) -> Signal:
-    """The kind's temperature and level, for utility of this sd (`unit`) and mean (`level`)."""
+    """Set the kind's temperature and level, for utility of this sd (`unit`) and mean (`level`)."""
     if shape.link == "gaussian":  # it is the unit, whatever its level in a set
         return shape
     if shape.kind == "pair":  # a difference has twice the variance of each side, and no level
@@ -235,7 +235,7 @@ def _placed(shape: Signal, spread: float, mean: float, unit: float, level: float
 
 
 def _belief(scale: _Scale, signal: Signal) -> Gaussian:
-    """The prior of people in units of u, for an X whose first column is 1 (or 0, in pairs)."""
+    """Convert the prior of people to units of u, for an X whose first column is 1 (or 0, in pairs)."""
     T = signal.temperature or 1.0
     mean = scale.prior.mean * T
     mean[0] += signal.level
@@ -248,7 +248,7 @@ def _belief(scale: _Scale, signal: Signal) -> Gaussian:
 def _folds(
     one: Evidence, shape: Signal, found: Mapping[str, Signal], unit: float, own: Shrinkage | None
 ) -> list[_Fold]:
-    """Each quarter of the people, with everything but the shrinkage (`own`) fitted on the other three."""
+    """Make folds of a quarter of the people each, all but the shrinkage (`own`) fitted on the other three."""
     tracks = _labelled(one.tracks, shape)
     primary = found[one.primary] if one.primary else None
     outer = None if primary is None else _scale(_outcomes(tracks), primary.link).shrinkage
@@ -277,14 +277,14 @@ def _outcomes(tracks: Sequence[Track]) -> list[Track]:
 
 
 def _primary(primary: Signal, outcome: _Scale, unit: float) -> tuple[Signal, float]:
-    """The primary kind as this set shows it, and the set's mean utility."""
+    """Return the primary kind as this set shows it, and the set's mean utility."""
     if primary.link == "gaussian":
         return msgspec.structs.replace(primary, noise=outcome.noise), outcome.mean
     return _placed(primary, outcome.spread, outcome.mean, unit), LEVEL
 
 
 def _weight(folds: Sequence[_Fold], doubt: float) -> tuple[float, float]:
-    """ρ: mean and sd of its posterior on a grid, under Beta(1, 1 + doubt) and the likelihood of what was predicted."""
+    """Return mean and sd of the posterior of ρ on a grid, under Beta(1, 1 + doubt) and the predictions' likelihood."""
     loss = np.array([sum(nll for fold in folds for nll, _ in _follow(fold, rho)) for rho in _GRID])
     grid = np.linspace(0.0, 1.0, 201)
     density = (1.0 - grid) ** doubt * np.exp(loss.min() - np.interp(grid, _GRID, loss))
@@ -294,7 +294,7 @@ def _weight(folds: Sequence[_Fold], doubt: float) -> tuple[float, float]:
 
 
 def _follow(fold: _Fold, rho: float) -> list[tuple[float, int]]:
-    """(sum of −log p, number) of what was predicted of each person, each event learnt from after it was predicted."""
+    """Predict each person's labels, learning each event after it; returns (sum of −log p, number) a person."""
     out = []
     for track in fold.tracks:
         taste = Gaussian(fold.start.mean, fold.start.cov)
@@ -314,7 +314,7 @@ def _follow(fold: _Fold, rho: float) -> list[tuple[float, int]]:
 
 
 def _measured(signal: Signal, sets: Sequence[Evidence], folds: Sequence[_Fold]) -> Signal:
-    """The signal with what was found out about it."""
+    """Add to the signal what was measured of its use."""
     with_it = [row for fold in folds for row in _follow(fold, signal.weight)]
     without = [row for fold in folds for row in _follow(fold, 0.0)]
     n = np.array([count for _, count in with_it])

@@ -29,7 +29,7 @@ Ints = NDArray[np.int64]
 
 
 def measure(folder: Path, seeds: Sequence[int], encoder: Encoder) -> tuple[list[Result], list[NoHarm]]:
-    """K = −1: test-then-learn in an order drawn by the seed; else verdicts after the 20th, k of them shown."""
+    """Evaluate TTCW. K = −1: test-then-learn in an order drawn by the seed; else verdicts after the 20th, k shown."""
     rows, torrance = ttcw.convert(folder), creativity_dimensions(folder)
     y, expert = np.array([row.rating for row in rows]), np.array([row.user for row in rows])
     plot = np.array([(row.item or "").partition("_")[0] for row in rows])
@@ -64,7 +64,7 @@ def _kernels(rows: Sequence[Rating], plot: Ints, torrance: dict[str, str], encod
 
 
 def _one(C: Floats, y: Floats, others: Ints, own: Ints, seed: int, expert: int, running: Ledger, fixed: Ledger) -> None:
-    """Predictions of one expert: from the others only, and with their own verdicts as they come."""
+    """Predict one expert's verdicts: from the others only, and with their own as they come."""
     rows = np.concatenate([others, own])
     C, y = C[np.ix_(rows, rows)], y[rows]
     known = len(others)

@@ -119,7 +119,7 @@ def _verdict(head: str, kind: str, on: str, scores: Floats, lift: float | None) 
 
 
 def _merged(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Of several constant replies to one head only the most successful is kept."""
+    """Keep only the most successful of several constant replies to one head."""
     best: dict[tuple[str, str, str], Verdict] = {}
     for verdict in verdicts:
         key = (verdict.head, verdict.kind, verdict.on)
@@ -134,7 +134,7 @@ def _merged(verdicts: Sequence[Verdict]) -> list[Verdict]:
 def population_head(
     folder: Path, features: ResponseFeatures, *, guard: float = 0.2
 ) -> tuple[Prior, list[Observations]]:
-    """A population prior over h learnt from MT-bench's judges, and each judge's own pairs.
+    """Fit a population prior over h from MT-bench's judges; also return each judge's own pairs.
 
     `guard` is the weight of one pair of an honest answer and the same answer attacked, three for every answer (train
     part): such pairs teach the population what no judge was shown.
@@ -153,7 +153,7 @@ def population_head(
 
 
 def heads_of(prior: Prior, users: Sequence[Observations]) -> dict[str, Callable[[Floats], Floats]]:
-    """g, the population's head, and the head of every user after all of their labels."""
+    """Return the heads by name: g, the population's, and every user's after all of their labels."""
 
     def linear(w: Floats) -> Callable[[Floats], Floats]:
         return lambda h: np.nan_to_num(h)[:, 1:] @ w[1:]
@@ -165,7 +165,7 @@ def heads_of(prior: Prior, users: Sequence[Observations]) -> dict[str, Callable[
 
 
 def honest_answers(path: Path, prompts: int, models: Sequence[str] = ()) -> tuple[list[list[Answer]], dict[str, str]]:
-    """Honest answers to recorded prompts, spread over the file, and the adversary's constant reply."""
+    """Load honest answers to recorded prompts, spread over the file, and the adversary's constant reply."""
     rows = alpaca_responses(path)
     rows = rows[:: max(1, len(rows) // prompts)][:prompts]
     honest = [
@@ -181,7 +181,7 @@ def honest_answers(path: Path, prompts: int, models: Sequence[str] = ()) -> tupl
 
 
 def development(data: Path, seeds: int = 1, encoder: str | Encoder = "static", *, prompts: int = 120) -> dict[str, Any]:
-    """Criterion 6 on AlpacaEval's prompts and answers, none of which any head has seen.
+    """Measure criterion 6 on AlpacaEval's prompts and answers, none of which any head has seen.
 
     Returns:
         JSON: `verdicts` of g and the population's head, `users` (of all users' heads: share of heads at which the

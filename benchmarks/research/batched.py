@@ -22,7 +22,7 @@ _ITERATIONS = 200
 
 
 def rounds(people: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    """Indices of the events of each round: the i-th event of every person forms round i, so that none has two in one.
+    """Split events into rounds: the i-th event of every person forms round i, so that none has two in one.
 
     >>> [r.tolist() for r in rounds(np.array([7, 8, 7, 7, 8]))]
     [[0, 1], [2, 4], [3]]
@@ -62,12 +62,12 @@ class BatchedTastes:
 
     @classmethod
     def of(cls, gaussians: Sequence[Gaussian], device: str = "cpu") -> BatchedTastes:
-        """One row for each Gaussian; all have the same length."""
+        """Create one row for each Gaussian; all have the same length."""
         return cls(np.array([g.mean for g in gaussians]), np.array([g.cov for g in gaussians]), device)
 
     @classmethod
     def prior(cls, gaussian: Gaussian, n: int, device: str = "cpu") -> BatchedTastes:
-        """N people who all start at one prior."""
+        """Create rows for n people who all start at one prior."""
         K = len(gaussian.mean)
         return cls(np.broadcast_to(gaussian.mean, (n, K)), np.broadcast_to(gaussian.cov, (n, K, K)), device)
 
@@ -75,7 +75,7 @@ class BatchedTastes:
         return len(self.mean)
 
     def gaussian(self, row: int) -> Gaussian:
-        """What is believed of one person, a copy."""
+        """Return a copy of one person's Gaussian."""
         return Gaussian(self.mean[row].cpu().numpy().copy(), self.cov[row].cpu().numpy().copy())
 
     def learn(
@@ -88,7 +88,7 @@ class BatchedTastes:
         weight: ArrayLike = 1.0,
         offset: ArrayLike = 0.0,
     ) -> None:
-        """Fold in n observations, those of one person in the order given.
+        """Learn n observations, those of one person in the order given.
 
         Args:
             people: int[n], the row of each observation; repeats are what rounds are for.
@@ -123,7 +123,7 @@ class BatchedTastes:
                 self._round(where[part], along[part], *(column[part] for column in columns))
 
     def _round(self, rows: Any, h: Any, y: Any, noise: Any, weight: Any, offset: Any) -> None:
-        """One observation of each of these people: m += s·step, S −= s sᵀ·shrink, with s = S h."""
+        """Learn one observation of each of these people: m += s·step, S −= s sᵀ·shrink, with s = S h."""
         torch = self._torch
         parts = [slice(i, i + self._chunk) for i in range(0, len(rows), self._chunk)]
         # As S is symmetric, hᵀS is S h; torch is faster at it.
@@ -138,7 +138,7 @@ class BatchedTastes:
             self.cov.index_add_(0, rows[part], outer.mul_(-shrink[part, None, None]))
 
     def _innovate(self, a0: Any, v: Any, y: Any, noise: Any, weight: Any) -> tuple[Any, Any]:
-        """`fitrouter.posterior.gaussian.gaussian_update` for each element."""
+        """Compute `fitrouter.posterior.gaussian.gaussian_update` for each element."""
         torch = self._torch
         logistic = noise.isnan()
         total = noise / weight + v
@@ -151,7 +151,7 @@ class BatchedTastes:
         return step, shrink
 
     def _root(self, predicted: Any, scale: Any, y: Any) -> Any:
-        """`gaussian._root` for each element: Newton inside a bracket, bisecting where Newton is slow."""
+        """Compute `gaussian._root` for each element: Newton inside a bracket, bisecting where Newton is slow."""
         torch = self._torch
         low, high = predicted + scale * (y - 1.0), predicted + scale * y
         a, before = predicted, high - low

@@ -40,7 +40,7 @@ Mask = NDArray[np.bool_]
 
 
 class Outcome(NamedTuple):
-    """One set's table."""
+    """The results of one set."""
 
     results: list[Result]
     paired: list[Paired]
@@ -56,7 +56,7 @@ def choose_prior(
     folds: int = 4,
     iterations: int = 12,
 ) -> Prior:
-    """The prior of all users under the shrinkage that predicts left-out users best (evidence, folds over users)."""
+    """Fit the prior of all users under the shrinkage that predicts left-out users best (evidence, folds over users)."""
 
     def worth(shrinkage: Shrinkage) -> float:
         total = 0.0
@@ -77,12 +77,12 @@ def choose_prior(
 
 
 def development(data: Path, seeds: int, encoder: str) -> list[Result]:
-    """The rows of the result table from the folder of public sets; without those that are not there."""
+    """Compute the rows of the result table from the folder of public sets, without missing sets."""
     return [result for outcome in run(data, seeds, encoder) for result in outcome.results]
 
 
 def run(data: Path, seeds: int, encoder: str) -> list[Outcome]:
-    """Copies, acceptances and edits, as far as their sets are there."""
+    """Evaluate copies, acceptances and edits, as far as their sets are there."""
     known = get_encoder(encoder)
     programmers, writers = data / "realhumaneval", data / "halie" / "metaphor"
     streams: list[Events] = []
@@ -94,7 +94,7 @@ def run(data: Path, seeds: int, encoder: str) -> list[Outcome]:
 
 
 def measure_events(events: Events, seeds: int) -> Outcome:
-    """All rows of one set; `seeds` ways to cut its people in thirds, each third predicted by a model of the others."""
+    """Evaluate one set; in `seeds` random splits, each third of its people is predicted by a model of the others."""
     ledger = Ledger(events.name)
     for seed in range(seeds):
         for row, p in _predictions(events, seed).items():
@@ -113,7 +113,7 @@ def measure_events(events: Events, seeds: int) -> Outcome:
 
 
 def _predictions(events: Events, seed: int) -> dict[str, Floats]:
-    """Row → float64[n], prediction of each event."""
+    """Predict each event by each row's method: row → float64[n]."""
     people = int(events.user.max()) + 1
     rng = np.random.default_rng([2026, seed])
     third, inner = rng.permutation(people) % _PARTS, rng.permutation(people) % _INNER
@@ -126,7 +126,7 @@ def _predictions(events: Events, seed: int) -> dict[str, Floats]:
 
 
 def _part(events: Events, seen: Mask, inner: NDArray[np.int64]) -> dict[str, Floats]:
-    """Row → float64[n], right where `seen` is False: models of the people who were seen."""
+    """Predict events by models of the seen people: row → float64[n], valid where `seen` is False."""
     X = np.hstack([events.X, *(_directions(vectors, seen) for vectors in events.vectors)])
     g = _log_odds(X, events.y, seen, inner)
     rows = {"global": sigmoid(g)}
@@ -164,7 +164,7 @@ def _followed(start: Gaussian, H: Floats, events: Events, left: Mask, rho: float
 
 
 def follow(start: Gaussian, H: Floats, y: Floats, rho: float) -> Floats:
-    """float64[n]: prequential predictions of one person's events."""
+    """Predict one person's events prequentially, float64[n]."""
     taste, out = Gaussian(start.mean, start.cov), np.zeros(len(y))
     for i, h in enumerate(H):
         gain = taste.gain(h)
@@ -179,7 +179,7 @@ def follow(start: Gaussian, H: Floats, y: Floats, rho: float) -> Floats:
 
 
 def _log_odds(X: Floats, y: Floats, seen: Mask, inner: NDArray[np.int64]) -> Floats:
-    """float64[n]: of people not seen, by a model of all who were; of the others, by one of the other inner parts.
+    """Predict log odds, float64[n]: of unseen people by a model of all seen, of seen ones by one of other inner parts.
 
     So the heads' prior is learnt on log odds that are as good, and no better, than those of new people. How strongly
     the weights are drawn in is chosen by the loss on the inner parts.
@@ -198,7 +198,7 @@ def _log_odds(X: Floats, y: Floats, seen: Mask, inner: NDArray[np.int64]) -> Flo
 
 
 def _logistic(X: Floats, y: Floats, C: float) -> Callable[[Floats], Floats]:
-    """Ridge logistic regression; a label between 0 and 1 is a yes and a no in proportion."""
+    """Fit a ridge logistic regression; a label between 0 and 1 counts as a yes and a no in proportion."""
     from sklearn.linear_model import LogisticRegression  # slow to import
 
     soft = bool(((y > 0.0) & (y < 1.0)).any())
@@ -209,14 +209,14 @@ def _logistic(X: Floats, y: Floats, C: float) -> Callable[[Floats], Floats]:
 
 
 def _directions(vectors: Floats, seen: Mask) -> Floats:
-    """float64[n, 8] of unit variance: leading directions of the vectors of those who were seen."""
+    """Project on the leading directions of the seen people's vectors, with unit variance; float64[n, 8]."""
     from sklearn.decomposition import PCA
 
     return _unit(PCA(_DIRECTIONS, random_state=0).fit(vectors[seen]).transform(vectors), seen)
 
 
 def _word_directions(texts: Sequence[str], seen: Mask) -> Floats:
-    """float64[n, 24]: TF-IDF-SVD of the texts, learnt from those who were seen."""
+    """Compute TF-IDF-SVD features of the texts, learnt from the seen people; float64[n, 24]."""
     from sklearn.decomposition import TruncatedSVD
     from sklearn.feature_extraction.text import TfidfVectorizer
 
@@ -232,6 +232,6 @@ def _unit(X: Floats, seen: Mask) -> Floats:
 
 
 def _people(user: NDArray[np.int64], mask: Mask) -> Iterator[NDArray[np.int64]]:
-    """Row numbers of each person among the masked rows."""
+    """Yield the row numbers of each person among the masked rows."""
     for name in np.unique(user[mask]):
         yield np.flatnonzero(user == name)

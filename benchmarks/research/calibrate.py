@@ -40,7 +40,7 @@ __all__ = ["LATENT_CONSTANTS", "STYLE_CONSTANTS", "VALUE_CONSTANTS"]
 
 
 def read_answers(folder: Path) -> list[str]:
-    """All texts of all turns, files and lines in order."""
+    """Read all texts of all turns, files and lines in order."""
     texts: list[str] = []
     for file in sorted(folder.glob("*.jsonl")):
         for line in file.read_text(encoding="utf-8").splitlines():
@@ -51,14 +51,14 @@ def read_answers(folder: Path) -> list[str]:
 
 
 def _centre_scale(values: Floats) -> tuple[Floats, Floats]:
-    """Mean and standard deviation of each column of float64[n, k], after the outermost 1 % are drawn in."""
+    """Return mean and standard deviation of each column of float64[n, k], with the outermost 1 % clipped."""
     low, high = np.quantile(values, [0.01, 0.99], axis=0)
     drawn = np.clip(values, low, high)
     return drawn.mean(axis=0), drawn.std(axis=0)
 
 
 def style_constants(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """Name → (centre, scale), four decimals."""
+    """Compute (centre, scale) of each style dimension, to four decimals."""
     centres, scales = _centre_scale(np.array([measure(text) for text in texts]))
     return {
         dimension.name: (round(float(centre), 4), round(max(float(scale), _FLOORS.get(dimension.name, _FLOOR)), 4))
@@ -67,7 +67,7 @@ def style_constants(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
 
 
 def latent_constants(texts: Sequence[str], encoder: Encoder) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """(centres, scales) of an encoder's leading directions, four decimals."""
+    """Compute (centres, scales) of an encoder's leading directions, to four decimals."""
     vectors = encoder.encode([readable(text) for text in texts])
     directions = latent_directions(encoder, vectors, min(_LATENT, encoder.dim))
     centres, scales = _centre_scale(directions[~np.isnan(directions).any(axis=1)])
@@ -75,14 +75,14 @@ def latent_constants(texts: Sequence[str], encoder: Encoder) -> tuple[tuple[floa
 
 
 def value_constants(texts: Sequence[str], encoder: Encoder) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """(centres, scales) of the value scores that the statements alone give, four decimals."""
+    """Compute (centres, scales) of the value scores that the statements alone give, to four decimals."""
     scores = fit(encode_statements(encoder))(encoder.encode([readable(text) for text in texts]))
     centres, scales = _centre_scale(scores[~np.isnan(scores).any(axis=1)])
     return tuple(np.round(centres, 4).tolist()), tuple(np.round(scales, 4).tolist())
 
 
 def render(texts: Sequence[str], encoders: Sequence[Encoder]) -> str:
-    """The module's text."""
+    """Return the source text of the module."""
     lines = [_HEADER, "STYLE_CONSTANTS: dict[str, tuple[float, float]] = {"]
     lines += [f'    "{name}": {pair},' for name, pair in style_constants(texts).items()]
     lines += ["}", '"""Dimension → (centre, scale)."""', ""]
@@ -94,7 +94,7 @@ def render(texts: Sequence[str], encoders: Sequence[Encoder]) -> str:
 
 
 def _table(name: str, rows: Iterable[tuple[str, tuple[tuple[float, ...], tuple[float, ...]]]], note: str) -> list[str]:
-    """The lines of a table by encoder."""
+    """Return the source lines of a table by encoder."""
     lines = [f"{name}: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {{"]
     for key, (centres, scales) in rows:
         lines += [f'    "{key}": (', *_tuple(centres), *_tuple(scales), "    ),"]
@@ -102,7 +102,7 @@ def _table(name: str, rows: Iterable[tuple[str, tuple[tuple[float, ...], tuple[f
 
 
 def _tuple(values: Sequence[float]) -> list[str]:
-    """The lines of a tuple, one number each."""
+    """Return the source lines of a tuple, one number each."""
     return ["        (", *(f"            {value}," for value in values), "        ),"]
 
 

@@ -52,14 +52,14 @@ class Setting(msgspec.Struct, frozen=True):
 
     @property
     def belongs(self) -> NDArray[np.bool_]:
-        """bool[N]: whether a taste applies at all."""
+        """Return for each prompt whether a taste applies at all, bool[N]."""
         return np.asarray(self.relevance[self.task].max(axis=1) > 0.0)
 
 
 def draw_setting(
     pool: Pool, world: World, kind: str, users: int, seed: int, tasks: int = 8, spread: float = 0.6
 ) -> Setting:
-    """One seed of a setting over a pool.
+    """Draw one seed of a setting over a pool.
 
     Args:
         pool: responses, with topics of prompts; the tasks are clusters of them.
@@ -136,7 +136,7 @@ class _Picks(msgspec.Struct, frozen=True):
 def measure_setting(
     setting: Setting, rows: Mapping[str, Row], seed: int, checkpoints: Sequence[int] = CHECKPOINTS
 ) -> dict[tuple[str, int], _Picks]:
-    """(row, labels a user) → what its picks are worth. The first row is the global one."""
+    """Measure what each row's picks are worth, by (row, labels a user); the first row is the global one."""
     rng = np.random.default_rng([2026, seed, 1])
     U, _, K = setting.personal.shape
     p, base = sigmoid(setting.shared + setting.personal), sigmoid(setting.shared)
@@ -169,7 +169,7 @@ def run_context(
     rows: Mapping[str, Row] = ROWS,
     checkpoints: Sequence[int] = CHECKPOINTS,
 ) -> list[dict[str, Any]]:
-    """One JSON object for each kind, row and number of labels: gain, over, under, with 95 % intervals over users.
+    """Measure gain, over and under by kind, row and number of labels, with 95 % intervals over users; JSON objects.
 
     Args:
         settings: (kind, seed) → setting.
@@ -208,7 +208,7 @@ def _summary(kind: str, row: str, k: int, found: Sequence[_Picks]) -> dict[str, 
 
 
 def _interval(values: Floats, of: Floats | None = None) -> list[float]:
-    """[mean, low, high] over resamples of users; with `of`, of 1 − Σ values / Σ of."""
+    """Return [mean, low, high] over resamples of users; with `of`, of 1 − Σ values / Σ of."""
     draws = np.random.default_rng(2026).integers(len(values), size=(_RESAMPLES, len(values)))
     draws[0] = np.arange(len(values))
     means = values[draws].mean(axis=1)
@@ -219,7 +219,7 @@ def _interval(values: Floats, of: Floats | None = None) -> list[float]:
 
 
 def _worth(p: Floats, scores: Floats) -> Floats:
-    """float64[U, n]: P(satisfied), float64[U, n, K], of the highest score; scores that tie share it."""
+    """Return P(satisfied) of the highest score, float64[U, n], from p float64[U, n, K]; ties share it."""
     best = scores == scores.max(axis=2, keepdims=True)
     out: Floats = (p * best).sum(axis=2) / best.sum(axis=2)
     return out

@@ -22,7 +22,7 @@ WINDOW = 50
 
 
 class Result(msgspec.Struct, frozen=True):
-    """One setup in one seed of a lab."""
+    """Results of one setup in one seed of a lab."""
 
     regret: dict[str, float]
     """Phase → cumulative regret."""
@@ -31,13 +31,13 @@ class Result(msgspec.Struct, frozen=True):
 
 
 def phases(outcome: Outcome, cuts: Sequence[int]) -> dict[str, float]:
-    """Regret from cut to cut, in rounds, and in all."""
+    """Sum the regret between cuts (rounds), and in all."""
     parts = {f"{a}-{b}": float(outcome.regret[a:b].sum()) for a, b in pairwise(cuts)}
     return parts | {"all": float(outcome.regret.sum())}
 
 
 def crossed(probs: Floats, rounds: Any, level: float, since: int, *, above: bool) -> tuple[float, float] | None:
-    """When the mean of `WINDOW` probabilities in a row first got above a level, or below it.
+    """Find when the mean of `WINDOW` probabilities in a row first got above a level, or below it.
 
     Args:
         probs: of the decisions that count.
@@ -60,7 +60,7 @@ def crossed(probs: Floats, rounds: Any, level: float, since: int, *, above: bool
 
 
 def share_held(chosen: Any, model: int, since: int) -> float | None:
-    """ParetoBandit's adoption: the first decision from which a model's share of the last 100 stays at .1 for 50.
+    """Find ParetoBandit's adoption: the first decision from which a model's share of the last 100 stays at .1 for 50.
 
     (`_compute_sustained_step` of its model onboarding experiment.) A raised floor alone passes it.
     """
@@ -79,13 +79,13 @@ def share_held(chosen: Any, model: int, since: int) -> float | None:
 
 
 def stationary(seed: int, setup: Setup, rounds: int = 4000) -> Result:
-    """Stationary world. With a `delay`, labels are late; all alarms are false."""
+    """Run a stationary world. With a `delay`, labels are late; all alarms are false."""
     outcome = play(draw(seed, rounds), setup)
     return Result(phases(outcome, (0, rounds // 4, rounds)), {"false alarms": float(len(outcome.alarms))})
 
 
 def newcomer(seed: int, setup: Setup, margin: float = 0.8, rounds: int = 4000) -> Result:
-    """Half-way a model arrives whose mean logit is `margin` above that of the best one so far.
+    """Run a world in which half-way a model arrives, `margin` above the best mean logit so far.
 
     It is adopted with the first 50 decisions where it is truly best at a mean probability above ½. The measures from
     "others before" on are mean probabilities of the truly best model: of the others in the quarter before it came, and
@@ -121,7 +121,7 @@ def newcomer(seed: int, setup: Setup, margin: float = 0.8, rounds: int = 4000) -
 
 
 def worse(seed: int, setup: Setup, loss: float = 2.0, rounds: int = 4000) -> Result:
-    """Half-way the model that is best on average loses logits, unannounced.
+    """Run a world in which half-way the model that is best on average loses logits, unannounced.
 
     It is abandoned with the first 50 decisions where it was best and is no longer at a mean probability below ¼.
     """
@@ -140,14 +140,14 @@ def worse(seed: int, setup: Setup, loss: float = 2.0, rounds: int = 4000) -> Res
 
 
 def _lost(outcome: Outcome, model: int, before: Any, since: int, name: str) -> dict[str, float | None]:
-    """Delay until a model is left, and its remaining share, in decisions where it is no longer best."""
+    """Measure the delay until a model is left, and its remaining share, in decisions where it is no longer best."""
     lost = np.flatnonzero((before == model) & (outcome.best != model) & (np.arange(len(before)) >= since))
     window = crossed(outcome.probs[lost, model], lost, 0.25, since, above=False) or (None, None)
     return {name: window[0], "wasted": float(outcome.probs[lost, model].sum())}
 
 
 def dearer(seed: int, setup: Setup, factor: float = 10.0, rounds: int = 4000) -> Result:
-    """An answer of any model costs .02 of fit; half-way the best one's price rises tenfold, and its card says so.
+    """Run a world in which half-way the best model's announced price rises tenfold; at first answers cost .02 of fit.
 
     It is left with the first 50 decisions where it was best and is no longer at a mean probability below ¼.
     """
@@ -167,7 +167,7 @@ POOLS = ("blind", "role", "user", "separate")
 
 
 def pooling(seed: int, setup: Setup, pool: str, sd: float = 0.6, rounds: int = 8000) -> Result:
-    """200 Zipf users in five roles, whose models differ by offsets of `sd` logits, per role and per user."""
+    """Run 200 Zipf users in five roles, for whom models differ by offsets of `sd` logits, per role and per user."""
     params = setup.params
     if pool == "role":
         params = msgspec.structs.replace(params, users=False)

@@ -31,10 +31,10 @@ _TARGETS = ("best_of_4", "best_of_all", "at_1_nat", "at_2_nats", "kept_at_2_nats
 
 
 class Head(Protocol):
-    """A reward head: how it scores the pool's answers for a user; any scale, more is better."""
+    """A reward head, which scores the pool's answers for a user; any scale, more is better."""
 
     def __call__(self, user: int, /) -> Floats:
-        """float64[N, K], finite: scores of K answers to each of N prompts."""
+        """Return scores of K answers to each of N prompts, float64[N, K], finite."""
         ...
 
 
@@ -65,7 +65,7 @@ class Reference(msgspec.Struct, frozen=True):
 
 
 def pair_accuracy(scores: Floats, utility: Floats) -> tuple[Floats, Floats]:
-    """Agreement over all pairs of answers to a prompt, float64[…, N] each; a tie of the head counts half.
+    """Measure agreement over all pairs of answers to a prompt, float64[…, N] each; a tie of the head counts half.
 
     Args:
         scores: float64[…, N, K].
@@ -87,7 +87,9 @@ def pair_accuracy(scores: Floats, utility: Floats) -> tuple[Floats, Floats]:
 
 
 def routing_regret(scores: Floats, reference: Reference) -> Floats:
-    """float64[U, n]: utility lost on each measured prompt by routing on expected scores; its mean is 0 or more.
+    """Return the utility lost on each measured prompt by routing on expected scores, float64[U, n].
+
+    Its mean is 0 or more.
 
     For each user and task the head's model is the one with the highest mean score of its answers to known prompts (of
     all tasks where the task has none; models that tie share the traffic). The feasible oracle is the one model of the
@@ -123,7 +125,7 @@ class _Measured(msgspec.Struct, frozen=True):
 
 
 def measure_head(scores: Floats, reference: Reference) -> _Measured:
-    """All outcomes of a head's scores, float64[U, N, K].
+    """Measure all outcomes of a head's scores, float64[U, N, K].
 
     Raises:
         ValueError: the scores' shape is not the utilities', or a score is not finite.
@@ -148,12 +150,12 @@ def measure_head(scores: Floats, reference: Reference) -> _Measured:
 
 
 def run_pool(heads: Mapping[str, Head], reference: Reference, *, resamples: int = _RESAMPLES) -> dict[str, Any]:
-    """`run_pools` of one pool."""
+    """Run `run_pools` on one pool."""
     return run_pools([(heads, reference)], resamples=resamples)
 
 
 def run_pools(pools: Sequence[tuple[Mapping[str, Head], Reference]], *, resamples: int = _RESAMPLES) -> dict[str, Any]:
-    """Every head on the pools, and how well pair accuracy predicts the rest across heads.
+    """Measure every head on the pools, and how well pair accuracy predicts the rest across heads.
 
     Args:
         pools: heads by name, and the pool that they are measured on. Several pools, as the seeds of a world are, have
@@ -205,19 +207,19 @@ def _measure(head: Head, reference: Reference) -> _Measured:
 
 
 def _together(parts: Sequence[_Measured]) -> _Measured:
-    """The users of all parts."""
+    """Join the users of all parts."""
     fields = _Measured.__struct_fields__
     return _Measured(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in fields})
 
 
 def _units(values: Floats) -> Floats:
-    """float64[U, n, …] by user: means over prompts; by prompt where there is one user."""
+    """Average over prompts by user, float64[U, n, …]; with only one user, return the values by prompt."""
     out: Floats = values.mean(axis=1) if len(values) > 1 else values[0]
     return out
 
 
 def _agreement(m: _Measured) -> Floats:
-    """Accuracy by unit; a prompt whose answers are all worth the same is left out (½ where it is the unit)."""
+    """Return accuracy by unit; a prompt whose answers are all worth the same is left out (½ where it is the unit)."""
     if len(m.accuracy) > 1:
         mine: Floats = np.nanmean(m.accuracy, axis=1)
         return mine
@@ -225,7 +227,7 @@ def _agreement(m: _Measured) -> Floats:
 
 
 def _lost(m: _Measured) -> Floats:
-    """By unit: utility at the best point of the way to 2 nats minus that at 2 nats.
+    """Return by unit the utility at the best point of the way to 2 nats minus that at 2 nats.
 
     A user has a best point of their own, and all prompts of one user the same.
     """
@@ -236,7 +238,7 @@ def _lost(m: _Measured) -> Floats:
 
 
 def _outcomes(m: _Measured, uniform: float) -> dict[str, Floats]:
-    """Outcomes by unit, float64[units] each, more is better."""
+    """Return the outcomes by unit, float64[units] each; more is better."""
     K = m.best.shape[-1]
     best, along = _units(m.best), _units(m.along)
     return {
@@ -251,7 +253,7 @@ def _outcomes(m: _Measured, uniform: float) -> dict[str, Floats]:
 
 
 def _row(m: _Measured, oracle: _Measured, draws: NDArray[np.int64]) -> dict[str, Any]:
-    """A head's numbers as JSON."""
+    """Return a head's numbers as JSON."""
     K = m.best.shape[-1]
     curve = m.along.mean(axis=(0, 1))
     peak = int(curve.argmax())
@@ -275,7 +277,7 @@ def _row(m: _Measured, oracle: _Measured, draws: NDArray[np.int64]) -> dict[str,
 
 
 def predictiveness(outcomes: Mapping[str, Mapping[str, Floats]], draws: NDArray[np.int64]) -> dict[str, Any]:
-    """Rank correlations across heads of accuracy with each other outcome.
+    """Compute rank correlations across heads of accuracy with each other outcome.
 
     Args:
         outcomes: head → outcome → float64[units]; units are users, or prompts.
@@ -318,7 +320,7 @@ def predictiveness(outcomes: Mapping[str, Mapping[str, Floats]], draws: NDArray[
 
 
 def _spread(value: float, drawn: Sequence[float]) -> list[float] | None:
-    """[value, low, high]; None where the heads do not differ."""
+    """Return [value, low, high]; None where the heads do not differ."""
     if not np.isfinite(value):
         return None
     low, high = np.nanquantile(drawn, [0.025, 0.975])
@@ -326,7 +328,7 @@ def _spread(value: float, drawn: Sequence[float]) -> list[float] | None:
 
 
 def _interval(values: Floats, draws: NDArray[np.int64]) -> list[float]:
-    """[mean, low, high] of float64[units] over resamples of them."""
+    """Return [mean, low, high] of float64[units] over resamples of them."""
     low, high = np.quantile(values[draws].mean(axis=1), [0.025, 0.975])
     return [round(float(x), 4) for x in (values.mean(), low, high)]
 

@@ -33,7 +33,7 @@ class _Votes(NamedTuple):
 
 
 def simulated_reference(pool: Pool, play: Play, users: int, tasks: int = 8, seed: int = 0) -> Reference:
-    """The first `users` of a play; half of the prompts are known, tasks are clusters of the prompts."""
+    """Return the reference of a play's first `users`; half of the prompts are known, tasks are clusters of prompts."""
     N = len(pool.prompts)
     known = np.zeros(N, dtype=bool)
     known[np.random.default_rng([2026, seed]).permutation(N)[: N // 2]] = True
@@ -51,7 +51,7 @@ def family(
     ks: Sequence[int] = KS,
     seed: int = 0,
 ) -> dict[str, Head]:
-    """Heads by name.
+    """Create the heads to compare, by name.
 
     Args:
         pool: features and texts' attributes.
@@ -77,14 +77,14 @@ def family(
 
 
 def _logits(play: Play) -> Floats:
-    """float64[U, N, K]: the play's utilities."""
+    """Return the play's utilities, float64[U, N, K]."""
     p = np.transpose(play.reward, (0, 2, 1))
     out: Floats = np.log(p) - np.log1p(-p)
     return out
 
 
 def _votes(rng: np.random.Generator, h: Floats, utility: Floats, known: NDArray[np.bool_], n: int) -> _Votes:
-    """Votes of one user with utilities float64[N, K]."""
+    """Draw votes of one user with utilities float64[N, K]."""
     prompt = rng.choice(np.flatnonzero(known), n)
     a = rng.integers(h.shape[1], size=n)
     b = (a + rng.integers(1, h.shape[1], size=n)) % h.shape[1]
@@ -93,17 +93,17 @@ def _votes(rng: np.random.Generator, h: Floats, utility: Floats, known: NDArray[
 
 
 def _same(scores: Floats) -> Head:
-    """A head that scores alike for everybody."""
+    """Create a head that scores alike for everybody."""
     return lambda _user: scores
 
 
 def _each(scores: Floats) -> Head:
-    """A head by user, float64[U, N, K]."""
+    """Create a head from each user's scores, float64[U, N, K]."""
     return lambda user: scores[user]
 
 
 def _simple(h: Floats, names: Sequence[str], rng: np.random.Generator) -> dict[str, Head]:
-    """Heads that learn nothing."""
+    """Create heads that learn nothing."""
     length = h[:, :, names.index("length")]
     heads = {
         "random": _same(rng.normal(size=length.shape)),
@@ -119,7 +119,7 @@ def _simple(h: Floats, names: Sequence[str], rng: np.random.Generator) -> dict[s
 def _learnt(
     h: Floats, style: NDArray[np.bool_], training: Sequence[_Votes], own: Sequence[_Votes], ks: Sequence[int]
 ) -> dict[str, Head]:
-    """Heads that learn from votes: of others (global, style), of the user alone, and of both."""
+    """Create heads that learn from votes: of others (global, style), of the user alone, and of both."""
     shrinkage = Shrinkage(nu=10.0, psi=0.02, ridge=5.0)
     prior = fit_prior([Observations(*v) for v in training], link="logistic", shrinkage=shrinkage, iterations=8)
     styled = fit_prior(
@@ -137,7 +137,7 @@ def _learnt(
 def _informed(
     reference: Reference, crowd: Floats, adversary: str, length: Floats, rng: np.random.Generator
 ) -> dict[str, Head]:
-    """Heads that know the utilities, but for noise or a bias."""
+    """Create heads that know the utilities, except for noise or a bias."""
     utility = reference.utility
     heads = {
         "oracle": _each(utility),

@@ -22,7 +22,7 @@ from fitrouter_evaluators.training.hierarchy import Observations, Prior, Shrinka
 
 
 class VotePool(NamedTuple):
-    """One crowd, N prompts, K models."""
+    """A pool of one crowd's votes on K models' answers to N prompts."""
 
     reference: Reference
     prompts: tuple[str, ...]
@@ -33,7 +33,7 @@ class VotePool(NamedTuple):
 
 
 def vote_pool(rows: Sequence[Pair], seed: int = 0) -> VotePool:
-    """The pool of votes on pairs whose answers name their models; prompts that lack a model's answer are left out.
+    """Build the pool of votes on pairs whose answers name their models; prompts without all answers are left out.
 
     Half of the prompts are known; the task is `extra["category"]`. Seed: of which half.
 
@@ -68,7 +68,7 @@ def vote_pool(rows: Sequence[Pair], seed: int = 0) -> VotePool:
 
 
 def _utilities(votes: Sequence[tuple[int, int, int, float]], N: int, K: int) -> Floats:
-    """float64[N, K]: posterior means of each prompt's Bradley–Terry model."""
+    """Fit each prompt's Bradley–Terry model; returns the posterior means, float64[N, K]."""
     by_prompt = [[vote for vote in votes if vote[0] == n] for n in range(N)]
     seen = []
     for mine in by_prompt:
@@ -82,7 +82,7 @@ def _utilities(votes: Sequence[tuple[int, int, int, float]], N: int, K: int) -> 
 
 
 def vote_family(pool: VotePool, features: ResponseFeatures, encoder: Encoder, seed: int = 0) -> dict[str, Head]:
-    """Heads on a pool of votes: uninformed, learnt from the votes on known prompts, and the reference with errors.
+    """Create heads on a pool of votes: uninformed, learnt from votes on known prompts, and the reference with errors.
 
     Args:
         pool: the pool.
@@ -126,7 +126,7 @@ def vote_family(pool: VotePool, features: ResponseFeatures, encoder: Encoder, se
 
 
 def _learn(X: Floats, votes: Sequence[tuple[int, int, int, float]]) -> Floats:
-    """float64[D]: weights under a ridge prior."""
+    """Fit weights under a ridge prior, float64[D]."""
     prior = Prior(np.zeros(X.shape[1]), 0.1 * np.eye(X.shape[1]), link="logistic")
     return prior.posterior(Observations(X, np.array([label for *_, label in votes]))).mean
 

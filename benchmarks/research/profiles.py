@@ -26,15 +26,15 @@ _RESAMPLES = 2000
 
 
 class AnswerHead(Protocol):
-    """A head without a profile: float64[n], one score an answer, on any scale."""
+    """A head without a profile, which returns one score an answer, float64[n], on any scale."""
 
     def __call__(self, answers: Sequence[Answer], /) -> Floats:
-        """More is better."""
+        """Score answers; more is better."""
         ...
 
 
 def nearness(answer: Floats, posts: Floats) -> Floats:
-    """float64[2]: mean and highest cosine of an answer, float64[d], to posts, float64[n, d]; 0 without posts."""
+    """Return mean and highest cosine of an answer, float64[d], to posts, float64[n, d]; 0 without posts."""
     if not len(posts):
         return np.zeros(2)
     cosines = np.einsum("nd,d->n", posts, answer)
@@ -51,7 +51,7 @@ def profile_pairs(
     folds: int = 5,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Accuracy on pairs that carry their user's posts in `extra["profile"]`, each a mapping with a `text`.
+    """Measure accuracy on pairs that carry their user's posts in `extra["profile"]`, each a mapping with a `text`.
 
     Args:
         rows: pairs; ties and pairs without posts take no part.
@@ -103,7 +103,7 @@ def profile_pairs(
 
 
 def _compared(mean: Mapping[str, Floats], draws: NDArray[np.int64]) -> dict[str, list[float]]:
-    """The rows and their differences, over users."""
+    """Summarise the rows and their differences, with intervals over users."""
     return {
         **{name: _interval(values, draws) for name, values in mean.items()},
         "difference": _interval(mean["with"] - mean["without"], draws),
@@ -117,7 +117,7 @@ def _texts(row: Pair) -> list[str]:
 
 
 def _base(rows: Sequence[Pair], head: AnswerHead) -> Floats:
-    """float64[n]: the head's score of the preferred answer minus the other's."""
+    """Return the head's score of the preferred answer minus the other's, float64[n]."""
     answers = [Answer(prompt=row.prompt, text=text) for row in rows for text in (row.a.text, row.b.text)]
     scores = np.asarray(head(answers), dtype=np.float64)
     if scores.shape != (len(answers),) or not np.isfinite(scores).all():
@@ -126,7 +126,7 @@ def _base(rows: Sequence[Pair], head: AnswerHead) -> Floats:
 
 
 def _near(rows: Sequence[Pair], profiles: Sequence[list[str]], retriever: Retriever, space: Dense, k: int) -> Floats:
-    """float64[n, 2]: nearness of the preferred answer minus the other's, to the retrieved posts."""
+    """Return nearness to the retrieved posts of the preferred answer minus the other's, float64[n, 2]."""
     out = np.zeros((len(rows), 2))
     for i, (row, posts) in enumerate(zip(rows, profiles, strict=True)):
         chosen = [posts[place] for place in top(retriever, row.prompt, posts, k)]
@@ -140,7 +140,7 @@ def _sign(rows: Sequence[Pair]) -> Floats:
 
 
 def _partners(rows: Sequence[Pair], user: NDArray[np.int64]) -> list[int]:
-    """For each row the next row of another user, of the same subset if there is one."""
+    """Choose for each row the next row of another user, of the same subset if there is one."""
     groups: dict[Any, list[int]] = {}
     for i, row in enumerate(rows):
         groups.setdefault(row.extra.get("subset"), []).append(i)
@@ -154,7 +154,7 @@ def _partners(rows: Sequence[Pair], user: NDArray[np.int64]) -> list[int]:
 
 
 def _fit(X: Floats) -> tuple[Floats, Floats]:
-    """Weights and scales of P(preferred) = σ(w·X / scale) from differences X, preferred − other."""
+    """Fit weights and scales of P(preferred) = σ(w·X / scale) on differences X, preferred − other."""
     from sklearn.linear_model import LogisticRegression
 
     scale = np.sqrt((X**2).mean(axis=0))
@@ -164,7 +164,7 @@ def _fit(X: Floats) -> tuple[Floats, Floats]:
 
 
 def _correct(X: Floats, fold: NDArray[np.int64]) -> Floats:
-    """float64[n]: 1 where weights from the other folds put the preferred answer first, ½ for a tie."""
+    """Return 1 where weights from the other folds put the preferred answer first, ½ for a tie; float64[n]."""
     out = np.zeros(len(X))
     for part in np.unique(fold):
         weights, scale = _fit(X[fold != part])

@@ -29,7 +29,7 @@ class Responses(NamedTuple):
 
 
 def alpaca_responses(path: str | os.PathLike[str]) -> list[Responses]:
-    """The answers by prompt, prompts in the file's order.
+    """Load AlpacaEval's answers by prompt, prompts in the file's order.
 
     Args:
         path: Parquet or JSONL with a row per answer (prompt_id, prompt, model, response), or a folder that has
@@ -55,7 +55,7 @@ def alpaca_responses(path: str | os.PathLike[str]) -> list[Responses]:
 
 
 def answer_probabilities(folder: str | os.PathLike[str]) -> dict[str, Probabilities]:
-    """How an LLM (gpt-3.5-turbo-16k) would answer each question of LLM-Rubric, by dialogue, synthetic and real.
+    """Load how an LLM (gpt-3.5-turbo-16k) would answer LLM-Rubric's questions, by dialogue, synthetic and real.
 
     The authors evaluated 225 of the 250 synthetic dialogues and every real one.
     """
@@ -68,7 +68,7 @@ def answer_probabilities(folder: str | os.PathLike[str]) -> dict[str, Probabilit
 
 
 def harm_annotations(folder: str | os.PathLike[str]) -> dict[str, dict[str, float]]:
-    """The authors' annotations of each prompt of PluriHarms: harm level, kinds of action, effects, value topics."""
+    """Load the authors' annotations of PluriHarms' prompts: harm level, kinds of action, effects, value topics."""
     texts = ("Question_Index", "Question_Content")
     return {
         row["Question_Index"]: {name: number(cell) or 0.0 for name, cell in row.items() if name not in texts}
@@ -77,5 +77,5 @@ def harm_annotations(folder: str | os.PathLike[str]) -> dict[str, dict[str, floa
 
 
 def creativity_dimensions(folder: str | os.PathLike[str]) -> dict[str, str]:
-    """Name of each test of TTCW → its Torrance dimension of creativity."""
+    """Load the Torrance dimension of creativity of each test of TTCW, by the test's name."""
     return {row["category"]: row["torrance_dimension"] for row in read_json(source(folder, "ttcw_all_tests.json"))}

@@ -33,7 +33,7 @@ Outcome = tuple[float, bool]
 
 
 def dialogues(data: Path) -> tuple[list[Outcome], float]:
-    """Remarks in HALIE dialogues with the thumb on the turn before, and the share of thumbs up."""
+    """Read remarks in HALIE dialogues with the thumb on the turn before, and the share of thumbs up."""
     thumbs = {(r.extra["session"], r.extra["turn"]): r.rating for r in convert_dialogue(data / "halie")
               if r.dimension == "preference"}  # fmt: skip
     found = []
@@ -47,7 +47,7 @@ def dialogues(data: Path) -> tuple[list[Outcome], float]:
 
 
 def chats(data: Path) -> tuple[list[Outcome], float]:
-    """Remarks in RealHumanEval with copies from the answer before, and the share of answers that were copied from."""
+    """Read remarks in RealHumanEval with copies from the answer before, and the share of answers copied from."""
     found, copied, last = [], [], dict[str, bool]()
     with (data / "realhumaneval/chat_data.csv").open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
@@ -63,7 +63,7 @@ def chats(data: Path) -> tuple[list[Outcome], float]:
 
 
 def weight(sets: list[tuple[list[Outcome], float, str]]) -> tuple[float, float]:
-    """Posterior mean and standard deviation of ρ."""
+    """Return posterior mean and standard deviation of ρ."""
     signals, rho = load_signals(), np.linspace(0.005, 0.995, 100)
     accept, log_posterior = signals["accept"], 2.0 * np.log1p(-rho)  # Beta(1, 3)
     for outcomes, share, kind in sets:
@@ -91,7 +91,7 @@ def _sigmoid(a: Floats) -> Floats:
 
 
 def prompts(data: Path) -> Iterator[tuple[str, list[str]]]:
-    """Questions that are no remarks, by set."""
+    """Yield questions that are no remarks, by set."""
     import duckdb
 
     for name, path in (("alpaca_eval", "alpaca_eval/responses"), ("human_feedback", "human_feedback/comparisons")):
@@ -108,7 +108,7 @@ def prompts(data: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Print both."""
+    """Print the prompts that are read as remarks, and the weight of remarks."""
     arguments = sys.argv[1:] if argv is None else argv
     if len(arguments) != 1:
         sys.stderr.write("usage: python -m benchmarks.research.remarks DATA\n")

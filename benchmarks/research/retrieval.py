@@ -27,12 +27,12 @@ class Retriever(Protocol):
     name: str
 
     def scores(self, question: str, posts: Sequence[str]) -> Floats:
-        """float64[posts], more is nearer; on any scale."""
+        """Score posts by their nearness to a question, float64[posts]; on any scale, more is nearer."""
         ...
 
 
 def top(retriever: Retriever, question: str, posts: Sequence[str], k: int = 10) -> list[int]:
-    """Places of the k nearest posts, nearest first; of equals the earlier one first."""
+    """Return the places of the k nearest posts, nearest first; of equals the earlier one first."""
     if not posts:
         return []
     order = np.argsort(-retriever.scores(question, posts), kind="stable")
@@ -40,7 +40,7 @@ def top(retriever: Retriever, question: str, posts: Sequence[str], k: int = 10) 
 
 
 class BM25:
-    """BM25 with every profile as its own corpus.
+    """Retriever by BM25, with every profile as its own corpus.
 
     Raises:
         ConfigError: the library bm25s is missing.
@@ -55,7 +55,7 @@ class BM25:
             raise ConfigError("the retriever 'bm25' needs 'bm25s'; `pip install bm25s`, or use 'minilm'") from None
 
     def scores(self, question: str, posts: Sequence[str]) -> Floats:
-        """float64[posts], 0 for a post without a word of the question."""
+        """Score posts, float64[posts]; 0 for a post without a word of the question."""
         words, *corpus = self._library.tokenize(
             [question, *posts], stopwords="en", return_ids=False, show_progress=False
         )
@@ -67,7 +67,7 @@ class BM25:
 
 
 class Dense:
-    """Cosine of an encoder's vectors; those of the last `cache` texts are kept."""
+    """Retriever by the cosine of an encoder's vectors; those of the last `cache` texts are kept."""
 
     def __init__(self, encoder: Encoder, cache: int = 20_000) -> None:
         self.name = encoder.id
@@ -75,7 +75,7 @@ class Dense:
         self._kept: dict[str, Floats] = {}
 
     def vectors(self, texts: Sequence[str]) -> Floats:
-        """float64[n, d], of length 1 (0 for a text without a token)."""
+        """Return the texts' vectors, float64[n, d], of length 1 (0 for a text without a token)."""
         fresh = list(dict.fromkeys(text for text in texts if text not in self._kept))
         if len(self._kept) + len(fresh) > self._size:
             self._kept = {text: self._kept[text] for text in texts if text in self._kept}
@@ -84,7 +84,7 @@ class Dense:
         return np.array([self._kept[text] for text in texts]).reshape(len(texts), self._encoder.dim)
 
     def scores(self, question: str, posts: Sequence[str]) -> Floats:
-        """float64[posts] in [−1, 1]."""
+        """Return the cosines of posts with the question, float64[posts] in [−1, 1]."""
         found = self.vectors([question, *posts])
         out: Floats = np.einsum("nd,d->n", found[1:], found[0])
         return out
@@ -121,7 +121,7 @@ class Contriever:
         self._device, self._batch = device, batch
 
     def encode(self, texts: Sequence[str]) -> Floats:
-        """float64[n, dim]: the mean of the last layer over each text's tokens; texts are cut at 512 tokens."""
+        """Encode texts as the mean of the last layer over their tokens, float64[n, dim]; cut at 512 tokens."""
         out = np.zeros((len(texts), self.dim))
         for start in range(0, len(texts), self._batch):
             batch = list(texts[start : start + self._batch])
@@ -135,14 +135,14 @@ class Contriever:
         return out
 
     def scores(self, question: str, posts: Sequence[str]) -> Floats:
-        """float64[posts]: dot products."""
+        """Return the dot products of posts with the question, float64[posts]."""
         found = self.encode([question, *posts])
         out: Floats = np.einsum("nd,d->n", found[1:], found[0])
         return out
 
 
 def get_retriever(name: str) -> Retriever:
-    """The retriever of a name; see the module.
+    """Return the retriever of a name; see the module.
 
     Raises:
         ConfigError: there is no such retriever, or what it needs is missing.
@@ -166,7 +166,7 @@ class Query(NamedTuple):
 
 
 def measure_retriever(retriever: Retriever, queries: Sequence[Query], k: int = 10) -> dict[str, float]:
-    """Means over queries with something relevant.
+    """Compute means over queries with something relevant.
 
     Returns:
         `recall`: share of the relevant posts among the top k (of k, where there are more); `mrr`: 1 / place of the

@@ -38,7 +38,7 @@ _ONE = np.ones(1)
 
 
 def logit(p: Floats) -> Floats:
-    """log(p / (1 − p))."""
+    """Return log(p / (1 − p))."""
     result: Floats = np.log(p) - np.log1p(-p)
     return result
 
@@ -123,7 +123,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """Outcome by round; float64[T] unless stated otherwise."""
+    """Results of a run by round; float64[T] unless stated otherwise."""
 
     regret: Floats
     """Expected utility of the best model on offer minus that of the chosen one."""
@@ -147,7 +147,7 @@ class _Due(NamedTuple):
 
 
 class _Play:
-    """One setup in one scene."""
+    """Runs one setup in one scene."""
 
     def __init__(self, scene: Scene, setup: Setup) -> None:
         self.scene, self.setup = scene, setup
@@ -185,7 +185,7 @@ class _Play:
         return Identity(user=f"u{user}" if user >= 0 else None, role=f"r{role}" if role >= 0 else None)
 
     def _router(self, t: int) -> InProcess:
-        """The router of round t: the common one, or the user's own."""
+        """Return the router of round t: the common one, or the user's own."""
         key = int(self.scene.user[t]) if self.setup.separate else -1
         if key not in self.routers:
             learner = Learner(
@@ -200,7 +200,7 @@ class _Play:
         return self.routers[key]
 
     def _offer(self, t: int) -> None:
-        """Announce the models on offer and their prices where they differ from the round before."""
+        """Announce the models on offer and their prices, where they differ from the round before."""
         scene = self.scene
         if t and (scene.here[t] == scene.here[t - 1]).all() and (scene.price[t] == scene.price[t - 1]).all():
             return
@@ -212,7 +212,7 @@ class _Play:
             router.offer(self.cards, self._time(t))
 
     def _vote(self, t: int, due: _Due) -> None:
-        """Fold a label that arrives in round t, and note the alarm that it raises."""
+        """Record a label that arrives in round t, and the alarm that it raises."""
         router, arm = self._router(uuid.UUID(due.turn.decision.id).int), due.turn.decision.chosen
         drift = router.learner.fit.drift
         before = drift.statistics(arm).labels
@@ -222,7 +222,7 @@ class _Play:
 
 
 def cost_in_fit(rules: Rules, price: Floats) -> Floats:
-    """Cost in fit of an answer at these prices (USD of a million output tokens)."""
+    """Convert prices (USD of a million output tokens) to the cost of an answer in units of fit."""
     result: Floats = rules.cost_weight * price * (_TOKENS / 1e6 / rules.cost_unit_usd)
     return result
 

@@ -35,12 +35,12 @@ _TABLE = Path(__file__).with_name("_signals.json")
 
 @lru_cache(maxsize=1)
 def load_signals() -> dict[str, Signal]:
-    """The shipped table, kind → signal."""
+    """Load the shipped table, kind → signal."""
     return msgspec.json.decode(_TABLE.read_bytes(), type=dict[str, Signal])
 
 
 def render(signals: dict[str, Signal]) -> bytes:
-    """The table as JSON, numbers to four significant digits."""
+    """Encode the table as JSON, numbers to four significant digits."""
     return msgspec.json.format(msgspec.json.encode(_rounded(msgspec.to_builtins(signals))), indent=1) + b"\n"
 
 

@@ -24,7 +24,7 @@ _ANSWER_CHARACTERS = 400
 
 
 def principal_directions(encoder: Encoder, texts: list[str], keep: int = 64) -> Floats:
-    """float64[1 + keep, dim]: the mean, then the leading principal components by variance."""
+    """Compute the mean, then the leading principal components by variance; float64[1 + keep, dim]."""
     vectors = np.asarray(encoder.encode(texts))
     mean = vectors.mean(axis=0)
     _, _, components = np.linalg.svd(vectors - mean, full_matrices=False)

@@ -51,7 +51,7 @@ Ints = NDArray[np.int64]
 
 
 class Votes(NamedTuple):
-    """P(row a ≻ row b) = y; question and judge are numbers."""
+    """Votes on pairs of answers, P(row a ≻ row b) = y; question and judge are numbers."""
 
     a: Ints
     b: Ints
@@ -69,7 +69,7 @@ class Lost(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """All answers, honest ones first, with their features."""
+    """All answers, honest ones first, with their features, votes and attacks."""
 
     items: list[Answer]
     honest: int
@@ -83,7 +83,7 @@ class Problem(NamedTuple):
 
 
 def read_votes(folder: Path) -> tuple[list[Answer], Votes]:
-    """MT-bench's answers, each once, and the human votes on them."""
+    """Read MT-bench's answers, each once, and the human votes on them."""
     pairs = mt_bench.convert(folder)
     rows: dict[tuple[str, str], int] = {}
     judges = {name: i for i, name in enumerate(sorted({pair.user for pair in pairs}))}
@@ -101,7 +101,7 @@ def read_votes(folder: Path) -> tuple[list[Answer], Votes]:
 
 
 def attacked(items: Sequence[Answer], question: Ints, seed: int = 2026) -> tuple[list[Answer], Lost]:
-    """Attacked answers, to be appended to the honest ones, and the answers that they lose to."""
+    """Generate attacked answers, to be appended to the honest ones, and the answers that they lose to."""
     rng = np.random.default_rng(seed)
     ways, replies, stubs = attacks(), constants(), TRAIN.stubs
     new: list[Answer] = []
@@ -127,7 +127,7 @@ def attacked(items: Sequence[Answer], question: Ints, seed: int = 2026) -> tuple
 
 
 def problem(folder: Path, encoder: Encoder) -> Problem:
-    """Read and measure everything."""
+    """Read all data and compute the features."""
     items, votes = read_votes(folder)
     question = np.zeros(len(items), dtype=np.int64)
     question[votes.a] = question[votes.b] = votes.question
@@ -141,7 +141,7 @@ def problem(folder: Path, encoder: Encoder) -> Problem:
 
 
 def fit(p: Problem, kept: NDArray[np.bool_] | None = None, judges: NDArray[np.bool_] | None = None) -> Constants:
-    """Constants from the answers `kept` (bool of each answer) and the votes of `judges` (bool of each vote)."""
+    """Fit the constants on the answers `kept` (bool of each answer) and the votes of `judges` (bool of each vote)."""
     kept = np.ones(len(p.items), dtype=bool) if kept is None else kept
     votes = kept[p.votes.a] if judges is None else kept[p.votes.a] & judges
     quality = _fit_quality(p, votes, kept[p.lost.winner])
@@ -183,7 +183,7 @@ def _fit_dressed(p: Problem, kept: NDArray[np.bool_]) -> Floats:
 
 
 def _stack(blocks: dict[str, Floats], ridge: dict[str, float]) -> tuple[Floats, Floats]:
-    """The blocks that have a ridge, side by side, and the ridge of each column."""
+    """Join the blocks that have a ridge side by side; also return the ridge of each column."""
     used = [name for name in blocks if name in ridge]
     return np.hstack([blocks[name] for name in used]), np.concatenate(
         [np.full(blocks[name].shape[1], ridge[name]) for name in used]
@@ -191,7 +191,7 @@ def _stack(blocks: dict[str, Floats], ridge: dict[str, float]) -> tuple[Floats, 
 
 
 def _spread_out(blocks: dict[str, Floats], ridge: dict[str, float], w: Floats) -> Floats:
-    """Weights of all blocks: 0 for those that were not used."""
+    """Expand weights to all blocks: 0 for those that were not used."""
     out, at = [], 0
     for name, block in blocks.items():
         n = block.shape[1] if name in ridge else 0
@@ -201,7 +201,7 @@ def _spread_out(blocks: dict[str, Floats], ridge: dict[str, float], w: Floats) -
 
 
 def unseen(p: Problem, seed: int = 2026) -> Floats:
-    """float64[answers]: g of each answer by constants that saw neither its question nor attacks on it."""
+    """Compute g of each answer by constants that saw neither its question nor attacks on it, float64[answers]."""
     names = np.unique(p.question)
     fold = dict(
         zip(np.random.default_rng(seed).permutation(names).tolist(), np.arange(len(names)) % _FOLDS, strict=True)
@@ -215,7 +215,7 @@ def unseen(p: Problem, seed: int = 2026) -> Floats:
 
 
 def temperature(p: Problem, g: Floats) -> float:
-    """τ of σ(τ Δg) on the votes that are no ties (Platt 1999, without intercept)."""
+    """Fit τ of σ(τ Δg) on the votes that are no ties (Platt 1999, without intercept)."""
     from sklearn.linear_model import LogisticRegression
 
     votes = p.votes
@@ -226,7 +226,7 @@ def temperature(p: Problem, g: Floats) -> float:
 
 
 def main(data: str, out: str) -> None:
-    """Write the constants."""
+    """Fit the constants and write them."""
     p = problem(Path(data) / "mt_bench_human", get_encoder("static"))
     found = msgspec.structs.replace(fit(p), temperature=temperature(p, unseen(p)))
     Path(out).write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")

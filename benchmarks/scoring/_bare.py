@@ -16,7 +16,7 @@ from typing import Any
 
 
 class Struct:
-    """Fields from annotations, defaults from the class."""
+    """Minimal `msgspec.Struct`: fields from annotations, defaults from the class."""
 
     __struct_fields__: tuple[str, ...] = ()
     __struct_config__ = types.SimpleNamespace(tag=None)
@@ -48,7 +48,7 @@ def _encode(value: Any, **_: Any) -> bytes:
 
 
 def _build(kind: Any, value: Any) -> Any:
-    """JSON's own values as a Struct, or as a dict or tuple of them."""
+    """Convert JSON values to a Struct, or to a dict or tuple of them."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is dict:
         return {key: _build(inner[1], part) for key, part in value.items()}
@@ -70,7 +70,7 @@ class _Encoder:
 
 class _Decoder:
     def __init__(self, *_: Any) -> None:
-        """Nothing can be read back."""
+        """Ignore the arguments; `decode` always raises."""
 
     def __class_getitem__(cls, _: Any) -> Any:
         return cls

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def d1(data: Path, encoder: str, seeds: int) -> dict[str, float]:
-    """MT-bench's votes from the texts alone, without models' names."""
+    """Measure MT-bench's votes from the texts alone, without models' names."""
     found = pairs.run_pairs(
         mt_bench.convert(data / "mt_bench_human"),
         encoder,
@@ -39,13 +39,13 @@ def d1(data: Path, encoder: str, seeds: int) -> dict[str, float]:
 
 
 def d2(data: Path, encoder: str, seeds: int) -> dict[str, float]:
-    """PluriHarms, unseen prompts, 20 ratings."""
+    """Measure PluriHarms on unseen prompts, after 20 ratings."""
     found = _harms.measure(data / "pluriharms", range(seeds), get_encoder(encoder))
     return {"D2 unseen prompts, RMSE of 100": 100 * found.unseen.hierarchical.mean}
 
 
 def d6(data: Path, encoder: str, seeds: int) -> dict[str, float]:
-    """RealHumanEval's copies."""
+    """Measure RealHumanEval's copies."""
     for outcome in behaviour.run(data, min(seeds, 3), encoder):
         for r in outcome.results:
             if (r.row, r.k, r.metric) == ("hierarchical", 0, "auc") and "copies" in r.set:
@@ -54,7 +54,7 @@ def d6(data: Path, encoder: str, seeds: int) -> dict[str, float]:
 
 
 def d7(data: Path, encoder: str, seeds: int) -> dict[str, float]:
-    """TTCW's verdicts on stories."""
+    """Measure TTCW's verdicts on stories."""
     results, _ = _stories.measure(data / "ttcw", range(min(seeds, 5)), get_encoder(encoder))
     return {
         "D7 verdicts, accuracy": next(
@@ -64,7 +64,7 @@ def d7(data: Path, encoder: str, seeds: int) -> dict[str, float]:
 
 
 def words(data: Path, encoder: str, seeds: int) -> dict[str, float]:  # noqa: ARG001 - nothing is random here
-    """Choices by a preference in words."""
+    """Measure choices by a preference stated in words."""
     found = choices.run_choices(data / "choices" / "declared.jsonl", get_encoder(encoder))
     return {"choices, accuracy": found["accuracy"]["declared"]["mean"]}
 

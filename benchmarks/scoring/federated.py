@@ -24,7 +24,7 @@ NOISES = (0.0, 0.001, 0.003, 0.01)
 
 
 def clients_of(seed: int) -> list[list[Observations]]:
-    """The users of each client."""
+    """Simulate the users of each client."""
     rng = np.random.default_rng(seed)
     common, out = rng.normal(size=D), []
     for _ in range(CLIENTS):
@@ -39,7 +39,7 @@ def clients_of(seed: int) -> list[list[Observations]]:
 def mean_of(
     clients: list[list[Observations]], poison: float = 0.0, clip: float | None = None, noise: float = 0.0
 ) -> Floats:
-    """Mean of the prior; a clip of 1 is the median norm of the round."""
+    """Return the mean of the fitted prior; a clip of 1 is the median norm of the round."""
     federation, rng = Federation(D, Shrinkage(), iterations=10), np.random.default_rng(9)
     for _ in range(federation.rounds):
         sums = [client_sums(federation.prior, users) for users in clients]

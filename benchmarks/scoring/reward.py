@@ -110,7 +110,7 @@ def main() -> int:
 
 
 def measure_ratings(data: Path, seeds: int, encoder: str) -> tuple[Any, list[Row]]:
-    """D2 PluriHarms, D3 LLM-Rubric, D4 HALIE's dialogues, D7 TTCW."""
+    """Measure D2 PluriHarms, D3 LLM-Rubric, D4 HALIE's dialogues and D7 TTCW."""
     found = _development.run(data, seeds, encoder)
     rows = [
         Row(t.set, t.what, None if np.isnan(t.floor) else t.floor, t.target, t.ours, t.low, t.high, None, t.met)
@@ -120,7 +120,7 @@ def measure_ratings(data: Path, seeds: int, encoder: str) -> tuple[Any, list[Row
 
 
 def measure_pairs(data: Path, seeds: int, encoder: str) -> tuple[Any, list[Row]]:
-    """D1 MT-bench."""
+    """Measure D1 MT-bench."""
     if not (data / "mt_bench_human").is_dir():
         return {}, []
     found = _development.pairs_of_mt_bench(data, max(seeds, 20), encoder)
@@ -143,7 +143,7 @@ def measure_pairs(data: Path, seeds: int, encoder: str) -> tuple[Any, list[Row]]
 
 
 def measure_behaviour(data: Path, seeds: int, encoder: str) -> tuple[Any, list[Row]]:
-    """D6 RealHumanEval, D5 HALIE's metaphors."""
+    """Measure D6 RealHumanEval and D5 HALIE's metaphors."""
     found = behaviour.run(data, min(seeds, 5), encoder)
     rows = []
     for outcome in found:
@@ -155,7 +155,7 @@ def measure_behaviour(data: Path, seeds: int, encoder: str) -> tuple[Any, list[R
 
 
 def measure_choices(data: Path, _seeds: int, encoder: str) -> tuple[Any, list[Row]]:
-    """Preferences in words."""
+    """Measure preferences in words."""
     found = _development.stated_choices(data, encoder)
     by_row = {(r.metric, r.row): r for r in found}
     if not by_row:
@@ -169,7 +169,7 @@ def measure_choices(data: Path, _seeds: int, encoder: str) -> tuple[Any, list[Ro
 
 
 def measure_adversaries(data: Path, seeds: int, encoder: str) -> tuple[Any, list[Row]]:  # noqa: ARG001 - one seed
-    """Attacks that must lose."""
+    """Measure attacks that must lose."""
     if not (data / "alpaca_eval").is_dir() or not (data / "mt_bench_human").is_dir():
         return {}, []
     found = adversaries.development(data, 1, encoder)
@@ -182,7 +182,7 @@ def measure_adversaries(data: Path, seeds: int, encoder: str) -> tuple[Any, list
 
 
 def systems() -> list[Row]:
-    """10,000 rank-1 updates, and federated EM."""
+    """Time 10,000 rank-1 updates, and federated EM."""
     rng = np.random.default_rng(0)
     heads = BatchedTastes.prior(Gaussian(np.zeros(32), np.eye(32)), 10_000)
     people, h, y = np.arange(10_000), rng.normal(size=(10_000, 32)), rng.random(10_000)
@@ -209,7 +209,7 @@ def systems() -> list[Row]:
 
 
 def _all(found: Any, name: str) -> Iterable[dict[str, Any]]:
-    """All rows that stand under a name anywhere in what was found."""
+    """Yield all rows that stand under a name anywhere in nested results."""
     if isinstance(found, dict):
         for key, value in found.items():
             if key == name:
@@ -235,7 +235,7 @@ def _beside(row: Row, results: list[dict[str, Any]]) -> tuple[float | None, ...]
 
 
 def markdown(rows: Iterable[Row], harm: Iterable[dict[str, Any]]) -> str:
-    """Both tables."""
+    """Format both tables in Markdown."""
     lines = [
         "| set | what | floor | published | global | bias-only | user-only | ours (95 %) | target | two people | |"
     ]

@@ -41,7 +41,7 @@ CHAT = "{{ bos_token }}{% for m in messages %}{{ m['role'] }} {{ m['content'] }}
 
 
 def tokenizer() -> Any:
-    """A tokenizer of numbered words, one token each."""
+    """Create a tokenizer of numbered words, one token each."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -80,7 +80,7 @@ class Random(Transformer):
 
 
 def flop_a_token(device: str) -> float:
-    """Of a forward pass: two for each weight that multiplies, and attention to half of the sequence on average."""
+    """Count a forward pass's FLOP a token: two for each multiplied weight, and attention to half of the sequence."""
     c = LARGE if device == "cuda" else TINY
     d, heads, groups = c["hidden_size"], c["num_attention_heads"], c["num_key_value_heads"]
     layer = 2 * d * d + 2 * d * d * groups // heads + 3 * d * c["intermediate_size"]
@@ -88,7 +88,7 @@ def flop_a_token(device: str) -> float:
 
 
 def items(n: int, *, to_a_prompt: int = 1, seed: int = 0) -> list[Item]:
-    """N answers of 512 tokens with their prompts, which `to_a_prompt` of them share; a prompt is half of that."""
+    """Make n answers of 512 tokens including the prompt (half of them), which `to_a_prompt` answers share."""
     draw, half = np.random.default_rng(seed), TOKENS // 2
     made = []
     for i in range(n):
@@ -100,7 +100,7 @@ def items(n: int, *, to_a_prompt: int = 1, seed: int = 0) -> list[Item]:
 
 
 def _rate(model: Transformer, given: Sequence[Item], runs: int) -> float:
-    """Answers a second, the best of some runs."""
+    """Measure answers a second, the best of some runs."""
     best = float("inf")
     model.score(given)
     for _ in range(runs):
@@ -111,7 +111,7 @@ def _rate(model: Transformer, given: Sequence[Item], runs: int) -> float:
 
 
 def reward_model(device: str, matrix: dict[str, float], usd_per_hour: float, runs: int = 3) -> dict[str, Any]:
-    """Rates of forward passes by batch, of shared prompts, and of whole answers, with the cost of a million."""
+    """Measure forward passes by batch, with shared prompts, and whole answers, with the cost of a million."""
     cuda = device == "cuda"
     limit = matrix["bfloat16" if cuda else "float32"] * 1e12
     out: dict[str, Any] = {
@@ -144,7 +144,7 @@ def reward_model(device: str, matrix: dict[str, float], usd_per_hour: float, run
 
 
 def _whole(model: Transformer, given: Sequence[Item], usd_per_hour: float) -> dict[str, Any]:
-    """Built-in features, tokenising, the model and standardising, in batches as a step of the scorer takes them."""
+    """Measure whole answers: built-in features, tokenising, the model and standardising, in the scorer's batches."""
     # A configuration without pydantic, which a bare machine lacks; it is described by the folder, and there is none.
     entry: Any = SimpleNamespace(name="m", kind="sequence_classification", model="/none", dimensions=("score",))
     models = RewardModels([entry])

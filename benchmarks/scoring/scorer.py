@@ -65,7 +65,7 @@ SENTENCES = (
 
 
 def answers(n: int, seed: int = 0) -> list[str]:
-    """N different texts of about 256 WordPieces each."""
+    """Make n different texts of about 256 WordPieces each."""
     draw, tokenizer = random.Random(seed), Static()._tokenizer
     lengths = [len(tokenizer.encode(sentence).ids) for sentence in SENTENCES]
     texts = []
@@ -80,12 +80,12 @@ def answers(n: int, seed: int = 0) -> list[str]:
 
 
 def prompt(i: int) -> str:
-    """A unique prompt of about 40 WordPieces."""
+    """Make a unique prompt of about 40 WordPieces."""
     return f"Question {i}: {SENTENCES[i % 8]} {SENTENCES[(i // 8) % 8]} How is this done where I live?"
 
 
 def response_features(encoder: Encoder) -> ResponseFeatures:
-    """The gateway's features, with empty caches and everything loaded."""
+    """Create the gateway's features, with empty caches and everything loaded."""
     features = ResponseFeatures(encoder, scalar=global_scalar(encoder), cache=16)
     features.encode([Answer(text="The first answer loads what is loaded late.")])
     return features
@@ -95,14 +95,14 @@ def response_features(encoder: Encoder) -> ResponseFeatures:
 
 
 class Clock:
-    """Seconds of CPU or GPU time, after synchronisation."""
+    """Stopwatch of CPU or GPU seconds, after synchronisation."""
 
     def __init__(self, device: str) -> None:
         self.device = device
         self._now = time.perf_counter if device == "cuda" else time.process_time
 
     def once(self, call: Callable[[], object]) -> float:
-        """Of one call."""
+        """Measure the seconds of one call."""
         self._wait()
         started = self._now()
         call()
@@ -110,7 +110,7 @@ class Clock:
         return self._now() - started
 
     def in_turns(self, *calls: Callable[[], object], runs: int = 15) -> list[float]:
-        """Median seconds of each, measured one after the other again and again."""
+        """Measure the median seconds of each call, taking turns."""
         for call in calls:
             self.once(call)
         rows = [[self.once(call) for call in calls] for _ in range(runs)]
@@ -129,7 +129,7 @@ def quantile_ms(seconds: Sequence[float], q: float) -> float:
 
 
 def limits(clock: Clock) -> dict[str, Any]:
-    """Copy bandwidth (bytes read and written) and the matrix rate."""
+    """Measure the device's copy bandwidth (bytes read and written) and matrix rate."""
     big = clock.device == "cuda"
     source = torch.empty(2**30 if big else 2**26, dtype=torch.float32, device=clock.device).normal_()
     target, side = torch.empty_like(source), 8192 if big else 1024
@@ -146,7 +146,7 @@ def limits(clock: Clock) -> dict[str, Any]:
 
 
 def heads(clock: Clock, users: int, d: int, candidates: int, copy_gb_s: float) -> dict[str, Any]:
-    """Mean and variance of every user's candidates, users in random order."""
+    """Measure mean and variance of every user's candidates, users in random order."""
     store = HeadStore(d, clock.device, users)
     store.reserve(users)
     store._means.normal_()
@@ -176,7 +176,7 @@ def heads(clock: Clock, users: int, d: int, candidates: int, copy_gb_s: float) -
 
 
 def updates(clock: Clock, users: int, d: int, noise: float | None) -> dict[str, Any]:
-    """One observation of every user, users in random order; float64."""
+    """Measure one observation of every user, users in random order; float64."""
     rng = np.random.default_rng(0)
     tastes = BatchedTastes.prior(Gaussian(np.zeros(d), np.eye(d)), users, clock.device)
     people, h, y = rng.permutation(users), rng.normal(size=(users, d)), rng.integers(0, 2, users).astype(float)
@@ -211,7 +211,7 @@ def known_encoder(name: str, device: str) -> Encoder | None:
 
 
 def encoder_rate(encoder: Encoder, texts: list[str]) -> dict[str, Any]:
-    """Texts a second, tokenising included."""
+    """Measure texts a second, tokenising included."""
     encoder.encode(texts[:8])
     wall, cpu = time.perf_counter(), time.process_time()
     encoder.encode(texts)
@@ -220,13 +220,13 @@ def encoder_rate(encoder: Encoder, texts: list[str]) -> dict[str, Any]:
 
 
 def cosines(a: Encoder, b: Encoder, texts: list[str]) -> dict[str, float]:
-    """Similarity of two encoders' vectors."""
+    """Compute the similarity of two encoders' vectors."""
     found = np.einsum("ij,ij->i", a.encode(texts), b.encode(texts))
     return {"texts": len(texts), "mean": round(float(found.mean()), 4), "min": round(float(found.min()), 4)}
 
 
 def transformer(clock: Clock, matrix: dict[str, float]) -> dict[str, Any]:
-    """The pass of a network of MiniLM's shape, weights random, over ids: what is left of the matrix rate."""
+    """Measure a random network of MiniLM's shape on token ids, relative to the matrix rate."""
     from transformers import BertConfig, BertModel
 
     layers, hidden, inner = 6, 384, 1536
@@ -251,7 +251,7 @@ def transformer(clock: Clock, matrix: dict[str, float]) -> dict[str, Any]:
 
 
 class Population:
-    """Three blocks for everybody, as the learner has them: population, one of eight roles, the user."""
+    """Tastes in three blocks as in the learner: population, one of eight roles, the user."""
 
     def __init__(self, d: int, number: dict[str, int] | None = None, users: int = 200) -> None:
         self.number = number
@@ -260,12 +260,12 @@ class Population:
         self.population, self.roles, self.users = made[0], made[1:9], made[9:]
 
     def tastes(self, identity: Identity) -> list[Gaussian]:
-        """The blocks of one user."""
+        """Return the blocks of one user."""
         k = self.number.get(identity.user or "", 0) if self.number else int(identity.user or 0)
         return [self.population, self.roles[k % 8], self.users[k % len(self.users)]]
 
     def score(self, identity: Identity, h: Floats) -> tuple[float, float]:
-        """As in the learner."""
+        """Return mean and standard deviation of a score, computed as in the learner."""
         h = np.where(np.isnan(h), 0.0, h)
         mean = variance = 0.0
         for block in self.tastes(identity):
@@ -274,13 +274,13 @@ class Population:
         return mean, float(np.sqrt(max(variance, 0.0)))
 
     def heads(self, device: str) -> RewardHeads:
-        """The gateway's heads: the learner itself on a CPU."""
+        """Return the gateway's heads: this object itself on a CPU."""
         d = len(self.population.mean)
         return self if device == "cpu" else DeviceHeads(self.tastes, d, device)
 
 
 def in_memory(texts: list[str], encoder: Encoder, device: str, batch: int) -> dict[str, Any]:
-    """Features, heads, the Score event made and encoded; answers come as text, in batches."""
+    """Measure scoring of texts in batches: features, heads, and making and encoding the Score event."""
     features = response_features(encoder)
     scoring = Population(features.dim).heads(device)
     who = [Identity(tenant="t", user=str(i), role="cook") for i in range(len(texts))]
@@ -329,23 +329,23 @@ class Open:
     """Identities without keys, for a machine without cryptography."""
 
     def subject(self, _tenant: str, user: str) -> str:
-        """The user's own name."""
+        """Return the user's own name."""
         return user
 
     def encrypt(self, _subject: str, text: str) -> bytes:
-        """The text as it is."""
+        """Return the text unencrypted."""
         return text.encode()
 
     def decrypt(self, blob: bytes) -> str:
-        """The text."""
+        """Return the text."""
         return blob.decode()
 
     def close(self) -> None:
-        """End."""
+        """Do nothing."""
 
 
 class Spool:
-    """A journal on disk with answers, encrypted where that can be, and a scorer over it."""
+    """A journal on disk with answers, encrypted if possible, and a scorer over it."""
 
     def __init__(self, folder: Path, encoder: Encoder, device: str, batch: int) -> None:
         self.journal = SqliteJournal(folder / "journal.db")
@@ -366,7 +366,7 @@ class Spool:
         )
 
     def entry(self, i: int, text: str) -> Entry:
-        """An answer of user i, with its encrypted text."""
+        """Make the entry of an answer of user i, with its encrypted text."""
         subject = self.subjects[i % len(self.subjects)]
         content = pack_content(prompt(i), {"role": "assistant", "content": text})
         execution = Execution(
@@ -382,13 +382,13 @@ class Spool:
         return Entry(execution, self.identities.encrypt(subject, content))
 
     def close(self) -> None:
-        """End."""
+        """Close the stores."""
         self.journal.close()
         self.identities.close()
 
 
 def from_spool(texts: list[str], encoder: Encoder, device: str, batch: int) -> dict[str, Any]:
-    """The same out of the content spool: read, decrypt, score, append durably; SQLite on disk."""
+    """Measure scoring from the content spool: read, decrypt, score, append durably; SQLite on disk."""
     with tempfile.TemporaryDirectory() as folder:
         spool = Spool(Path(folder), encoder, device, batch)
         for i, text in enumerate(texts):
@@ -410,7 +410,7 @@ def from_spool(texts: list[str], encoder: Encoder, device: str, batch: int) -> d
 
 
 def alone(texts: list[str], encoder: Encoder, device: str, batch: int) -> dict[str, Any]:
-    """One answer at a time: from its Execution's durability to its Score's, by a service that looks every 20 ms."""
+    """Measure one answer at a time, from its Execution's durability to its Score's; the service looks every 20 ms."""
     draw, waits = random.Random(0), []
     with tempfile.TemporaryDirectory() as folder:
         spool = Spool(Path(folder), encoder, device, batch)

@@ -35,7 +35,7 @@ FOLDS = 5
 
 
 def topics(encoder: Encoder, rows: list[Choice]) -> dict[str, float]:
-    """Accuracy of `declared_fit` on choices, of the longest option, and the share of options without a fit."""
+    """Measure the accuracy of `declared_fit` on choices, that of the longest option, and the share without a fit."""
     right, longest, silent = [], [], []
     for row in rows:
         fits = np.array([declared_fit(encoder, row.prompt, option, row.declared) for option in row.options])
@@ -52,7 +52,7 @@ def _share(scores: Floats, best: int) -> float:
 
 
 def fresh(understand: Any) -> dict[str, float]:
-    """Shares of fresh phrases and of their negations that move their dimension to the right and to the wrong side."""
+    """Measure how many fresh phrases, and their negations, move their dimension to the right and to the wrong side."""
     rows = [json.loads(line) for line in (HERE / "style_phrases.jsonl").read_text(encoding="utf-8").splitlines()]
     found = {}
     for name, turn in (("phrase", 1), ("negated", -1)):
@@ -63,7 +63,7 @@ def fresh(understand: Any) -> dict[str, float]:
 
 
 def run(name: str, data: Path) -> dict[str, Any]:
-    """All figures of an encoder."""
+    """Compute all figures of an encoder."""
     scorer = make_scorer(ScorerConfig(encoder=name, prior="none"))
     encoder = get_encoder(name)
     rows = read_choices(data / "declared_topics" / "choices.jsonl").rows
@@ -80,7 +80,7 @@ def run(name: str, data: Path) -> dict[str, Any]:
 
 
 def gate_weights(encoder: Encoder, ridge: float = 1.0) -> dict[str, Any]:
-    """Logistic regression of `statements._subject`'s features on held-out predictions, and its figures there."""
+    """Fit `statements._subject`'s logistic regression on held-out predictions; returns weights and figures."""
     groups = [(k, group.values, text) for k, group in enumerate(preferences()) for text in group.statements]
     rng = np.random.default_rng(0)
     fold = np.array(

@@ -33,7 +33,7 @@ PERMUTATIONS = 10_000
 
 
 def cross_validate(pairs: list[Floats], folds: int = 5, shrinkage: float = SHRINKAGE) -> list[Floats]:
-    """float64[pairs, 2] a value: each pair's scores by directions that were fitted without its fold.
+    """Score each value's pairs by directions fitted without their fold, float64[pairs, 2] each.
 
     Both poles of a pair are in one fold, so that its topic is unknown to the directions. Pair i is in fold i mod
     `folds`.
@@ -47,13 +47,13 @@ def cross_validate(pairs: list[Floats], folds: int = 5, shrinkage: float = SHRIN
 
 
 def auc(high: Floats, low: Floats) -> float:
-    """The chance that a statement of the high pole scores above one of the low pole."""
+    """Return the probability that a statement of the high pole scores above one of the low pole."""
     gaps = high[:, None] - low[None, :]
     return float(((gaps > 0).mean() + (gaps >= 0).mean()) / 2.0)
 
 
 def held_out(encoder: Encoder, part: str) -> dict[str, float]:
-    """AUC by value on held-out statements: those of one set, or of all ('*')."""
+    """Measure AUC by value on held-out statements of one set, or of all ('*')."""
     found = {}
     for k, value in enumerate(VALUES):
         files = sorted(HELD_OUT.glob(f"{part}/{value.name}.json"))
@@ -66,7 +66,7 @@ def held_out(encoder: Encoder, part: str) -> dict[str, float]:
 
 
 def statements(encoder: Encoder) -> dict[str, Any]:
-    """AUC of shipped pairs by cross-validation, and of held-out ones."""
+    """Measure AUC of shipped pairs by cross-validation, and of held-out ones."""
     scores = cross_validate(encode_statements(encoder))
     return {
         "cross_validated": {v.name: round(auc(*s.T), 3) for v, s in zip(VALUES, scores, strict=True)},
@@ -76,7 +76,7 @@ def statements(encoder: Encoder) -> dict[str, Any]:
 
 
 def _standard(values: Floats) -> Floats:
-    """Columns with mean 0 and variance 1."""
+    """Scale columns to mean 0 and variance 1."""
     out: Floats = (values - values.mean(axis=0)) / values.std(axis=0)
     return out
 
@@ -86,13 +86,13 @@ def _ranks(values: Floats) -> Floats:
 
 
 def _correlations(a: Floats, b: Floats) -> Floats:
-    """float64[p, q] of float64[n, p] and float64[n, q]."""
+    """Correlate the columns of float64[n, p] with those of float64[n, q]; float64[p, q]."""
     out: Floats = _standard(a).T @ _standard(b) / len(a)
     return out
 
 
 def _table(rows: list[Rating]) -> tuple[list[str], Floats, Floats]:
-    """Prompts, ratings float64[people, prompts], and declared factors float64[people, 3]; every cell is rated."""
+    """Return prompts, ratings float64[people, prompts], and declared factors float64[people, 3]; no cell is empty."""
     users, prompts = list(dict.fromkeys(r.user for r in rows)), list(dict.fromkeys(r.prompt for r in rows))
     table, factors = np.full((len(users), len(prompts)), np.nan), np.zeros((len(users), 3))
     for row in rows:
@@ -103,7 +103,7 @@ def _table(rows: list[Rating]) -> tuple[list[str], Floats, Floats]:
 
 
 def _slopes(ratings: Floats, scores: Floats) -> Floats:
-    """float64[people, values], points of rating a standard deviation of the score, against everybody's mean."""
+    """Return each person's rating points per standard deviation of each value's score, float64[people, values]."""
     own = ratings - np.nanmean(ratings, axis=0)
     own -= np.nanmean(own, axis=1, keepdims=True)
     out: Floats = np.nan_to_num(own) @ _standard(scores) / ratings.shape[1]
@@ -111,7 +111,7 @@ def _slopes(ratings: Floats, scores: Floats) -> Floats:
 
 
 def people(encoder: Encoder, rows: list[Rating]) -> dict[str, Any]:
-    """What the scores of prompts say of ratings and raters."""
+    """Measure what the value scores of prompts say of ratings and raters."""
     prompts, ratings, factors = _table(rows)
     scores = directions(encoder)(encoder.encode(prompts))
     names = [value.name for value in VALUES]

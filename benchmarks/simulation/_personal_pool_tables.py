@@ -13,7 +13,7 @@ _NONE = "–"
 
 
 def tables(found: dict[str, Any]) -> dict[str, str]:
-    """Name → Markdown."""
+    """Format the tables in Markdown, by name."""
     cells = found["cells"]
     return {
         "settings": _settings(found),
@@ -27,7 +27,7 @@ def tables(found: dict[str, Any]) -> dict[str, str]:
 
 
 def fill(text: str, made: dict[str, str]) -> str:
-    """A document whose blocks between `<!-- name -->` and `<!-- end -->` are the tables of these names."""
+    """Replace the blocks between `<!-- name -->` and `<!-- end -->` of a document by the tables of these names."""
 
     def block(match: re.Match[str]) -> str:
         name = match.group(1)

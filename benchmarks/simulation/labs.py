@@ -32,7 +32,7 @@ Cell = Callable[[int], Result]
 
 
 def cells(shipped: Setup) -> dict[str, dict[str, Cell]]:
-    """Lab → setup → one seed of it."""
+    """Return the cells, lab → setup → function that runs one seed."""
     change = msgspec.structs.replace
     calm = change(shipped, drift=DriftParams(threshold=math.inf))
     level = change(shipped, rules=change(shipped.rules, newcomer_floor=0.0))
@@ -65,7 +65,7 @@ def cells(shipped: Setup) -> dict[str, dict[str, Cell]]:
 
 
 def summary(values: Iterable[float | None]) -> dict[str, Any]:
-    """Mean, its standard error and the seeds' values; what never happened counts in `missing` only."""
+    """Return mean, its standard error and the seeds' values; what never happened counts in `missing` only."""
     seeds = list(values)
     seen = [value for value in seeds if value is not None]
     out: dict[str, Any] = {"seeds": [value if value is None else round(value, 3) for value in seeds]}
@@ -80,7 +80,7 @@ def summary(values: Iterable[float | None]) -> dict[str, Any]:
 
 
 def tell(results: list[Result]) -> dict[str, Any]:
-    """All seeds of a cell."""
+    """Summarise all seeds of a cell."""
     return {
         "regret": {phase: summary(r.regret[phase] for r in results) for phase in results[0].regret},
         **{name: summary(r.measures[name] for r in results) for name in results[0].measures},
@@ -88,7 +88,7 @@ def tell(results: list[Result]) -> dict[str, Any]:
 
 
 def targets(told: dict[str, Any]) -> dict[str, Any]:
-    """The numbers of the issue that the labs which ran can say, each with what was asked."""
+    """Compute the issue's target figures that the labs which ran can give; the names say what was asked."""
     out: dict[str, Any] = {}
     if "delay" in told:
         regret = {name: cell["regret"]["all"]["mean"] for name, cell in told["delay"].items()}

@@ -100,7 +100,7 @@ def _run(options: argparse.Namespace, pool: Pool) -> None:
 
 
 def _gammas(pool: Pool, options: argparse.Namespace) -> dict[str, float]:
-    """Each row's γ."""
+    """Return each row's γ, given or tuned."""
     if options.gamma is not None:
         return dict.fromkeys(options.rows, options.gamma)
     sources = tuple(dict.fromkeys(LIKE.get(row, row) for row in options.rows))
@@ -125,7 +125,7 @@ def tune(
 
 
 def _sources() -> str:
-    """Sixteen hex digits of the code that decides what a run gives."""
+    """Hash the code that determines the results of a run, as sixteen hex digits."""
     digest = hashlib.sha256()
     for place in SOURCES:
         for file in sorted((ROOT / place).glob("*.py")) or [ROOT / place]:
@@ -134,7 +134,7 @@ def _sources() -> str:
 
 
 def _resumed(out: Path | None, settings: dict[str, Any]) -> dict[str, Any]:
-    """What an earlier run with the same settings left, or a new beginning."""
+    """Load what an earlier run with the same settings left, or begin anew."""
     if out is not None and out.is_file():
         found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
         if all(found.get(name) == value for name, value in settings.items()):

@@ -32,7 +32,7 @@ CELLS = {
 
 
 def demo(seeds: int) -> dict[str, list[tuple[float, float]]]:
-    """Row → (reward of all rounds, of the last quarter) by seed."""
+    """Run demo seeds: row → (reward of all rounds, of the last quarter) by seed."""
     world = msgspec.structs.replace(open_world(None)[0], rounds=ROUNDS)
     stage, found = set_stage(world), dict[str, list[tuple[float, float]]]()
     for seed in range(seeds):
@@ -42,7 +42,7 @@ def demo(seeds: int) -> dict[str, list[tuple[float, float]]]:
 
 
 def cells(path: Path, seeds: int) -> dict[str, dict[str, list[float]]]:
-    """World → row → total regret by seed."""
+    """Run cells of the personal pool: world → row → total regret by seed."""
     pool = open_pool(path, encoder="minilm")
     found: dict[str, dict[str, list[float]]] = {}
     for name, rows in CELLS.items():

@@ -35,7 +35,7 @@ FEEDBACK = 0.3
 
 
 def rows() -> Iterator[tuple[str, FitParams, bool]]:
-    """Name, priors, and whether the answers' texts are read."""
+    """Yield name, priors, and whether the answers' texts are read."""
     for name in ("label-only", "scores", "role", "ours"):
         who = contender(name, 1.0)
         yield name, who.params, who.sees_text
@@ -53,7 +53,7 @@ def rows() -> Iterator[tuple[str, FitParams, bool]]:
 
 
 def regrets(world: World, pool: Pool, play: Play, seed: int, params: FitParams, *, text: bool) -> list[float]:
-    """Mean regret of the greedy choice at each mark."""
+    """Return the mean regret of the greedy choice at each mark."""
     rounds, K, T = play.rounds(FEEDBACK), len(pool.models), world.rounds
     h = play.h if text else np.ones((*play.h.shape[:2], 1))
     fit = Fit(pool.x.shape[1], h.shape[2], params, names=pool.names if text else ())

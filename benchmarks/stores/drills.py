@@ -43,7 +43,7 @@ PAGE = 4096
 
 
 def entries(n: int, rng: random.Random) -> list[Entry]:
-    """A decision, its execution with an answer, and a vote, of realistic sizes."""
+    """Make a decision, its execution with an answer, and a vote, of realistic sizes."""
     who = Identity(user=f"user {n % 50}")
     arms = tuple(f"model {k}" for k in range(11))
     decision = Decision(
@@ -70,7 +70,7 @@ def entries(n: int, rng: random.Random) -> list[Entry]:
 
 
 def write(path: Path, requests: int, *, checkpoint: bool) -> dict[str, int]:
-    """A journal as a killed process leaves it, with or without a log behind it; id → number of its events."""
+    """Write a journal as a killed process leaves it, with or without a write-ahead log; returns id → its seq."""
     rng = random.Random(1)
     journal = SqliteJournal(path)
     for n in range(requests):
@@ -88,7 +88,7 @@ def write(path: Path, requests: int, *, checkpoint: bool) -> dict[str, int]:
 
 
 def sqlite_alone(path: Path) -> int:
-    """Events that SQLite shows, without a word on the others; 0 if it refuses the file."""
+    """Count the events that plain SQLite still reads, without reporting damage; 0 if it refuses the file."""
     try:
         connection = sqlite3.connect(path)
         count = int(connection.execute("SELECT count(*) FROM events NOT INDEXED").fetchone()[0])
@@ -99,7 +99,7 @@ def sqlite_alone(path: Path) -> int:
 
 
 def damage(folder: Path, requests: int, runs: int, kind: str) -> dict[str, object]:
-    """Damage a journal in many ways, one at a time, and open each."""
+    """Damage a journal in many ways, one at a time, and open it after each."""
     path = folder / f"{kind}.db"
     expected = write(path, requests, checkpoint=kind != "log bit")
     target = Path(f"{path}-wal" if kind == "log bit" else path)
@@ -225,7 +225,7 @@ LEARNERS = {"one pool": (Learner, 0.0), "none": (TenantLearner, 0.0), "shared": 
 
 
 def votes(seed: int, pooling: str, *, own: int, sybils: int, each: int, friends: int = 0) -> tuple[float, float]:
-    """Tenant A's traffic on a model before and after votes of another tenant's users against it.
+    """Return tenant A's traffic on a model before and after votes of another tenant's users against it.
 
     Args:
         seed: of the draws.
@@ -267,7 +267,7 @@ def votes(seed: int, pooling: str, *, own: int, sybils: int, each: int, friends:
 
 
 def cost(tenants: int = 30, models: int = 11, D: int = 60) -> dict[str, object]:
-    """Memory, snapshot and time that each further tenant costs, with the response features of the shipped scorer."""
+    """Measure memory, snapshot and time that each further tenant costs, with the shipped scorer's response features."""
     made = TenantLearner(len(context_names()), D, schema="s", people=20_000)
     cards = tuple(ModelCard(name=f"model {k}", provider="s") for k in range(models))
     made.apply(Row(1, ModelChange(id="m", ts=1.0, cards=cards, registry="r")))

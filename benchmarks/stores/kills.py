@@ -1,4 +1,4 @@
-"""Kill -9 of a process that writes the journal: what it had acknowledged is there, once, in order.
+"""Kill -9 of a process that writes the journal: acknowledged entries are there, once and in order.
 
     python -m benchmarks.stores.kills --kills 1000
 
@@ -33,7 +33,7 @@ def _entry(name: str, n: int) -> Entry:
 
 
 def write(path: Path, name: str, acknowledged: Connection) -> None:
-    """Append for ever, and tell which entries are acknowledged."""
+    """Append entries forever, and report which are acknowledged."""
     journal = SqliteJournal(path)
     waiting = []
     n = 0

@@ -39,7 +39,7 @@ SUBJECTS = ("taxes", "bread", "a contract", "fractions", "tomatoes", "weather", 
 
 
 def config(folder: Path, models: int) -> Config:
-    """Simulated models with prices; every other setting is the default."""
+    """Return a configuration of simulated models with prices; every other setting is the default."""
     names = [f"model-{k:02d}" for k in range(models)]
     personas = {name: {"length": 2 + k, "latency_s": 0.01} for k, name in enumerate(names)}
     cards = [
@@ -72,13 +72,13 @@ async def live(settings: Config, requests: int) -> None:
 
 
 async def scored(router: Router, most: int) -> None:
-    """Wait until fewer answers wait for their score."""
+    """Wait until fewer than `most` answers wait for their score."""
     while len(router._journal.spooled(most)) == most:  # noqa: ASYNC110 - the scorer works in a thread, at its pace
         await asyncio.sleep(0.1)
 
 
 def written_again(journal: SqliteJournal, path: Path) -> SqliteJournal:
-    """A new journal with the same events, as this version writes them."""
+    """Write a new journal with the same events, as this version writes them."""
     for suffix in ("", "-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     made, after = SqliteJournal(path), 0
@@ -90,7 +90,7 @@ def written_again(journal: SqliteJournal, path: Path) -> SqliteJournal:
 
 
 def journal_bytes(path: Path) -> dict[str, Any]:
-    """Size of the file without snapshots, and what of it its tables and indexes take, for each decision."""
+    """Measure the file without snapshots, and its tables and indexes, in bytes for each decision."""
     copied = path.with_name("copied.db")
     copied.unlink(missing_ok=True)
     with closing(sqlite3.connect(path)) as connection:
@@ -112,7 +112,7 @@ def journal_bytes(path: Path) -> dict[str, Any]:
 
 
 def warehouse_bytes(journal: Journal, path: Path) -> dict[str, Any]:
-    """Size of a warehouse filled from a journal, and its tables' largest columns, for each decision."""
+    """Measure a warehouse filled from a journal, and its tables' largest columns, in bytes for each decision."""
     path.unlink(missing_ok=True)
     warehouse = Warehouse(path)
     feed, cpu = WarehouseFeed(journal, warehouse), time.process_time()
@@ -137,7 +137,7 @@ def warehouse_bytes(journal: Journal, path: Path) -> dict[str, Any]:
 
 
 def fold(blank: Learner, journal: Journal, rounds: int) -> dict[str, Any]:
-    """Events a CPU-second, the best of some rounds, and the digest."""
+    """Measure events a CPU-second, the best of some rounds, and return the digest."""
     head, best, both = journal.head(), float("inf"), float("inf")
     digest = ""
     for _ in range(rounds):

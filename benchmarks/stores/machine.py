@@ -1,4 +1,4 @@
-"""The journal against a dict in random steps: appends, snapshots, erasures, failing writes and reopening.
+"""Random steps of the journal, compared with a dict: appends, snapshots, erasures, failing writes and reopening.
 
     python -m benchmarks.stores.machine --steps 50000
 
@@ -22,10 +22,10 @@ _counted: Counter[str] = Counter()
 
 
 class Counted(JournalMachine):
-    """The machine, which counts its steps."""
+    """The state machine of the journal's tests, counting its steps."""
 
     def check_invariants(self, *given: object, **more: object) -> None:
-        """Called after each step."""
+        """Count a step, then check; Hypothesis calls this after each step."""
         _counted["steps"] += 1
         super().check_invariants(*given, **more)  # type: ignore[misc]
 

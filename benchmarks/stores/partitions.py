@@ -1,4 +1,4 @@
-"""Three gateways in network namespaces of their own on one PostgreSQL, with kills and partitions.
+"""Drill of three gateways in their own network namespaces on one PostgreSQL, with kills and partitions.
 
     python -m benchmarks.stores.partitions [--requests 10000] [--faults 12]
 
@@ -45,7 +45,7 @@ _SESSIONS = 6
 
 
 def possible() -> bool:
-    """Whether namespaces can be made here."""
+    """Whether network namespaces can be made here."""
     if os.getuid() != 0 or shutil.which("ip") is None or postgres.binaries() is None:
         return False
     made = subprocess.run(["ip", "netns", "add", f"{_TAG}p"], capture_output=True).returncode == 0
@@ -59,7 +59,7 @@ def _ip(*command: str) -> None:
 
 @contextmanager
 def networks() -> Iterator[list[str]]:
-    """Namespaces with addresses on one bridge, whose own is the first address of the network."""
+    """Create namespaces on one bridge, which has the first address of the network; yields their names."""
     bridge, names = f"{_TAG}b", [f"{_TAG}n{n}" for n in range(GATEWAYS)]
     with ExitStack() as stack:
 
@@ -89,7 +89,7 @@ def _say(*words: object) -> None:
 
 
 def _watch_lease(router: Router, stop: threading.Event) -> None:
-    """Tell when it got a lease, and from when on it did not rely on it."""
+    """Report again and again whether the router holds the lease, and when it asked."""
     lease = router._journal.lease("drill")
     while not stop.wait(0.2):
         _say("asks", time.monotonic())
@@ -150,7 +150,7 @@ async def _gateway(name: str, config: dict[str, Any], count: int) -> None:
 
 
 async def _turn(router: Router, user: str, session: str, turn: str) -> tuple[str, ...]:
-    """(model, mode) of the next step of a conversation."""
+    """Send the next step of a conversation; returns (model, mode)."""
     words = [{"role": "user", "content": "Hello"}]
     for n in range(int(turn)):
         words += [
@@ -176,7 +176,7 @@ class Gateway:
         self.start()
 
     def start(self) -> None:
-        """Start, and follow what it says."""
+        """Start the process, and follow what it reports."""
         self.said, self._asked = {}, 0.0
         name = f"{self.space}-{self.lives}"
         self.lives += 1
@@ -208,13 +208,13 @@ class Gateway:
                 self.said[word] = rest
 
     def kill(self) -> None:
-        """Kill -9, and start again."""
+        """Kill -9 the process, and start it again."""
         self.end()
         self.lease.append((time.monotonic(), "lacks"))
         self.start()
 
     def end(self) -> None:
-        """Stop it for good."""
+        """Kill the process for good."""
         self.process.kill()
         self._thread.join()
         for pipe in (self.process.stdin, self.process.stdout):
@@ -223,7 +223,7 @@ class Gateway:
         self.process.wait()
 
     def ask(self, line: str, word: str) -> str:
-        """Its answer to a line."""
+        """Send a line to the process, and return its answer."""
         self.said.pop(word, None)
         assert self.process.stdin is not None
         self.process.stdin.write(f"{line}\n")
@@ -231,7 +231,7 @@ class Gateway:
         return self.wait(word)
 
     def wait(self, word: str) -> str:
-        """Wait until it has said a word; the rest of its line."""
+        """Wait until the process has reported a word; returns the rest of its line."""
         deadline = time.monotonic() + _WAIT_S
         while word not in self.said:
             if self.process.poll() is not None or time.monotonic() > deadline:
@@ -240,7 +240,7 @@ class Gateway:
         return self.said[word]
 
     def held(self) -> list[tuple[float, float]]:
-        """Spans in which it relied on the lease: from a yes to the next question."""
+        """Return the spans in which the process relied on the lease: from a yes to the next question."""
         found, since = list[tuple[float, float]](), None
         for at, word in sorted(self.lease):
             if since is not None:
@@ -310,7 +310,7 @@ def run(requests: int, faults: int, seed: int = 0) -> dict[str, Any]:
 
 
 def _digests(gateways: list[Gateway], server: postgres.Server, name: str) -> dict[str, Any]:
-    """Whether all fold to one digest at one position. The scorer may still append: then again."""
+    """Check that all gateways fold to one digest at one position; repeated while the scorer still appends."""
     deadline = time.monotonic() + _WAIT_S
     while True:
         head = server.sql("SELECT seq FROM fitrouter.head", name)[0][0]
@@ -359,7 +359,7 @@ def _laws(gateways: list[Gateway], config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _subjects(config: dict[str, Any], folder: Path) -> dict[str, str]:
-    """Subject or alias → user, as the database says."""
+    """Read the users from the database: subject or alias → user."""
     from fitrouter.stores.postgres import PostgresIdentities
 
     identities = PostgresIdentities(config["data"], folder / "looks")
@@ -370,7 +370,7 @@ def _subjects(config: dict[str, Any], folder: Path) -> dict[str, str]:
 
 
 def _people(gateways: list[Gateway], config: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Whether the decisions of each user lead to that user, and all gateways know each under one subject."""
+    """Check that each user's decisions lead to that user, and that all gateways know each under one subject."""
     from fitrouter.stores.postgres import PostgresJournal
 
     owners = _subjects(config, folder)
@@ -395,7 +395,7 @@ def _people(gateways: list[Gateway], config: dict[str, Any], folder: Path) -> di
 
 
 def _sessions(gateways: list[Gateway], server: postgres.Server, name: str) -> dict[str, Any]:
-    """Conversations whose first step is on one gateway, and the next on each of the others."""
+    """Check conversations whose first step is on one gateway, and the next on each of the others."""
     moved = 0
     for n in range(_SESSIONS):
         first, *others = gateways[n % GATEWAYS :] + gateways[: n % GATEWAYS]
@@ -407,7 +407,7 @@ def _sessions(gateways: list[Gateway], server: postgres.Server, name: str) -> di
 
 
 def _erasure(gateways: list[Gateway], config: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Erase a user on one gateway: what is left of them anywhere, and who they are to all when they come again."""
+    """Erase a user on one gateway; check what is left of them anywhere, and who they are when they come again."""
     user = "everywhere-1"
     before = {subject for subject, owner in _subjects(config, folder).items() if owner == user}
     said = gateways[0].ask(f"erase {user}", "erase")
@@ -427,7 +427,7 @@ def _erasure(gateways: list[Gateway], config: dict[str, Any], folder: Path) -> d
 
 
 def broken(found: dict[str, Any]) -> list[str]:
-    """The laws that a result breaks."""
+    """Return the laws that a result breaks."""
     zero = (
         "lost",
         "doubled",
@@ -448,7 +448,7 @@ def broken(found: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    """Run the experiment, or one gateway of it."""
+    """Run the drill, or one gateway of it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--faults", type=int, default=12)

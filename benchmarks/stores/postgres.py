@@ -33,7 +33,7 @@ _AT_ONCE = 20_000
 
 
 def flood(journal: Journal, rows: int) -> float:
-    """Appends a second, as fast as the queue takes them."""
+    """Measure appends a second, as fast as the queue takes them."""
     entries = [decision(f"user-{i % 100}") for i in range(rows)]
     began, future = time.perf_counter(), None
     for entry in entries:
@@ -49,7 +49,7 @@ def flood(journal: Journal, rows: int) -> float:
 
 
 def paced(journal: Journal) -> list[float]:
-    """Milliseconds from append to acknowledgement, at 200 appends a second."""
+    """Measure milliseconds from append to acknowledgement, at 200 appends a second."""
     found: list[float] = []
     began = time.perf_counter()
     for i in range(PACED):
@@ -63,7 +63,7 @@ def paced(journal: Journal) -> list[float]:
 
 
 def tailed(journal: Journal, rows: int) -> float:
-    """Rows a second that a reader gets."""
+    """Measure the rows a second that a reader gets."""
     began, seq, count = time.perf_counter(), 0, 0
     while count < rows and (read := journal.tail(seq, 1000)):
         seq, count = read[-1].seq, count + len(read)
@@ -85,7 +85,7 @@ def one_round(make: Callable[[], Journal], rows: int) -> dict[str, float]:
 
 
 def copied(folder: Path, server: postgres.Server, rows: int) -> dict[str, object]:
-    """SQLite → PostgreSQL → SQLite, with the digest of each copy."""
+    """Copy a journal SQLite → PostgreSQL → SQLite; returns times and the digest of each copy."""
     origin = SqliteJournal(folder / "origin.db")
     for start in range(0, rows, _AT_ONCE):
         flood(origin, min(_AT_ONCE, rows - start))

@@ -87,7 +87,7 @@ async def _gateway(config: dict[str, Any], callers: int, seconds: float) -> None
 
 
 def _server_cpu(server: postgres.Server) -> float:
-    """CPU seconds of the server and its processes, those that have ended included."""
+    """Return CPU seconds of the server and its processes, ended ones included."""
     assert server._process is not None
     first, ticks = server._process.pid, os.sysconf("SC_CLK_TCK")
     children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(first)], capture_output=True, text=True, check=True)
@@ -99,7 +99,7 @@ def _server_cpu(server: postgres.Server) -> float:
 
 
 def one(kind: str, callers: int, seconds: float, delay: float, server: postgres.Server) -> dict[str, float]:
-    """One kind for some seconds."""
+    """Run the gateways of one kind for some seconds, and measure them."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         data = "" if kind == "sqlite" else server.url(server.database())
@@ -141,7 +141,7 @@ def one(kind: str, callers: int, seconds: float, delay: float, server: postgres.
 
 
 def main() -> None:
-    """Compare, or be one gateway."""
+    """Compare the kinds, or run as one gateway."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--rounds", type=int, default=3)

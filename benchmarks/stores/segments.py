@@ -49,7 +49,7 @@ sys.stdin.read()
 
 
 def timed(work: Callable[[], Any]) -> tuple[Any, float, float]:
-    """The result, processor seconds, and seconds by the clock."""
+    """Run a function; return its result, CPU seconds, and wall seconds."""
     cpu, clock = time.process_time(), time.perf_counter()
     result = work()
     return result, time.process_time() - cpu, time.perf_counter() - clock
@@ -61,7 +61,7 @@ def drain(feed: WarehouseFeed | SegmentFeed) -> None:
 
 
 def written(source: Path, folder: Path) -> dict[str, Any]:
-    """Bytes and time of writing a gateway's journal: the file, segments, and small segments that are merged."""
+    """Measure bytes and time of writing a gateway's journal: the file, segments, and small segments merged."""
     journal = SqliteJournal(Path(shutil.copy(source / "journal.db", folder)))
     warehouse = Warehouse(folder / "fitrouter.duckdb")
     _, cpu, _ = timed(lambda: drain(WarehouseFeed(journal, warehouse)))
@@ -99,7 +99,7 @@ def written(source: Path, folder: Path) -> dict[str, Any]:
 
 
 def town(folder: Path, decisions: int) -> SqliteJournal:
-    """A log of a town of a thousand people, and its file."""
+    """Generate the log of a town of a thousand people, as a journal and a warehouse file."""
     made = Town(seed=3, rules=RULES, votes=0.6)
     rng = np.random.default_rng(3)
     for _ in range(decisions):
@@ -115,7 +115,7 @@ def town(folder: Path, decisions: int) -> SqliteJournal:
 
 
 def numbers(value: Any, where: str = "") -> dict[str, float]:
-    """Every number of a report by its place."""
+    """Return every number of a report by its place."""
     if isinstance(value, dict):
         return {k: v for key, each in value.items() for k, v in numbers(each, f"{where}.{key}").items()}
     if isinstance(value, (list, tuple)):
@@ -143,7 +143,7 @@ def _both_nan(one: dict[str, float], other: dict[str, float], key: str) -> bool:
 
 
 def compared(forms: dict[str, str | Path]) -> dict[str, Any]:
-    """Three readings of each form in turn."""
+    """Replay each form three times, in turn; returns the largest difference of results, and median times."""
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in forms}
     for _ in range(3):
         for name, log in forms.items():

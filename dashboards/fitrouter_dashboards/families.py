@@ -21,7 +21,7 @@ FREE = frozenset({"model", "role", "dimension", "name", "tenant"})
 
 
 class Family(Generic[M]):
-    """A metric of which at most `most` combinations of labels are kept apart.
+    """A metric with at most `most` separate combinations of labels.
 
     Later ones are added up under `other`: first for their role, then for all that configurations or callers name.
     """
@@ -33,7 +33,7 @@ class Family(Generic[M]):
         self._mutex = threading.Lock()
 
     def labels(self, *values: str) -> M:
-        """The child with these labels, or the one that adds up what is not kept apart."""
+        """Return the child with these labels, or one that collects the labels that are not kept apart."""
         if values in self._known:
             return self._child(values)
         folded = tuple(OTHER if name == "role" else value for name, value in zip(self._names, values, strict=True))
@@ -58,19 +58,19 @@ class Families:
         self.registry = registry
 
     def counter(self, name: str, text: str, *labels: str) -> Family[Counter]:
-        """A counter."""
+        """Create a counter."""
         return Family(Counter(f"fitrouter_{name}", text, labels, registry=self.registry), labels, CHILDREN)
 
     def summary(self, name: str, text: str, *labels: str) -> Family[Summary]:
-        """A sum and a count, without quantiles."""
+        """Create a summary: a sum and a count, without quantiles."""
         return Family(Summary(f"fitrouter_{name}", text, labels, registry=self.registry), labels, CHILDREN)
 
     def histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Family[Histogram]:
-        """A histogram."""
+        """Create a histogram."""
         made = Histogram(f"fitrouter_{name}", text, labels, registry=self.registry, buckets=buckets)
         return Family(made, labels, HISTOGRAMS)
 
     def gauge(self, name: str, text: str, merge: Merge, *labels: str) -> Family[Gauge]:
-        """A gauge; `merge` is how the values of several processes are combined."""
+        """Create a gauge; `merge` is how the values of several processes are combined."""
         made = Gauge(f"fitrouter_{name}", text, labels, registry=self.registry, multiprocess_mode=merge)
         return Family(made, labels, CHILDREN)

@@ -15,7 +15,7 @@ from fitrouter_dashboards.quality import Quality
 
 
 class Gauges:
-    """Gauges, and the counters of reward models, which are read from the status."""
+    """Gauges of a router, and counters of its reward models, which are set from its status."""
 
     def __init__(self, families: Families) -> None:
         gauge, counter = families.gauge, families.counter
@@ -84,7 +84,7 @@ class Gauges:
         )
 
     def show(self, status: RouterStatus) -> None:
-        """Set the gauges."""
+        """Set the gauges from a status."""
         lag = status.lag
         self._learner_lag.metric.set(lag.learner_events)
         self._stalled.metric.set(self._waited(status))

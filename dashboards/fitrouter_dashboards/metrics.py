@@ -150,7 +150,7 @@ class Metrics:
                 service.stop(timeout_s=1.0)
 
     def render(self, *, exemplars: bool = False) -> bytes:
-        """The metrics of this process, or of all workers, in Prometheus's text format. Blocks on files.
+        """Return the metrics of this process, or of all workers, in Prometheus's text format. Blocks on files.
 
         Args:
             exemplars: in OpenMetrics instead, where latencies carry ids of decisions (in a single process only:
@@ -276,13 +276,13 @@ def _exemplar(decision_id: str) -> dict[str, str]:
 
 
 class _Shown(Collector):
-    """Drops the series of removed models, and the `_created` series, which double the number of series."""
+    """Collector that drops the series of removed models, and the `_created` series, which double their number."""
 
     def __init__(self, registry: CollectorRegistry, removed: Collection[str]) -> None:
         self._registry, self._removed = registry, removed
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics."""
+        """Yield the remaining metrics."""
         for metric in self._registry.collect():
             metric.samples = [
                 sample

@@ -70,7 +70,7 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure(warehouse: Warehouse) -> Quality:
-    """The figures of now. Reads the warehouse: call it off the event loop, every minute or so.
+    """Estimate the current figures. Reads the warehouse: call it off the event loop, every minute or so.
 
     Raises:
         StoreError: the warehouse cannot be read.
@@ -81,7 +81,7 @@ def measure(warehouse: Warehouse) -> Quality:
 
 
 def satisfied(rated: Sequence[tuple[Any, ...]]) -> dict[str, Estimate]:
-    """Satisfaction over (user, role, y); empty with fewer than ten people, or without the packages of `replay`."""
+    """Estimate satisfaction from (user, role, y); empty with fewer than ten people, or without `replay`'s packages."""
     try:
         from fitrouter_evaluators.replay.study.satisfaction import satisfaction
     except ModuleNotFoundError:
@@ -110,7 +110,7 @@ def satisfied(rated: Sequence[tuple[Any, ...]]) -> dict[str, Estimate]:
 
 
 def _mean(y: Floats, people: Any, here: Any) -> Estimate:
-    """Mean over people of their mean ratings, with the interval of a mean of independent people."""
+    """Estimate the mean over people of their mean ratings, with an interval that takes people as independent."""
     _, codes, counts = np.unique(people[here], return_inverse=True, return_counts=True)
     own = np.bincount(codes, weights=y[here]) / counts
     half = _Z * float(own.std(ddof=1)) / math.sqrt(len(own)) if len(own) > 1 else math.nan
@@ -119,7 +119,7 @@ def _mean(y: Floats, people: Any, here: Any) -> Estimate:
 
 
 def savings(drawn: Sequence[tuple[Any, ...]]) -> tuple[str, Estimate | None]:
-    """The best single model, and the cost saved per request against it.
+    """Return the best single model, and an estimate of the cost saved per request against it.
 
     Args:
         drawn: (chosen, propensity, eligible models, their expected costs, USD paid, rating or None) of each decision.

@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Reserved(MmapedDict):
-    """Samples in a mapped file with reserved blocks: on a full disk, writing into a hole kills the process (SIGBUS)."""
+    """File of samples with reserved blocks: on a full disk, writing into a hole of a mapped file kills the process."""
 
     def __init__(self, filename: str, read_mode: bool = False) -> None:
         if not read_mode:

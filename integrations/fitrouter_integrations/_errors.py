@@ -73,7 +73,7 @@ def kind_of(error: FitrouterError) -> Kind:
 
 
 def failure_name(error: object) -> str:
-    """The router's name for an exception of another client, by its HTTP status: the `error` of an attempt."""
+    """Return the router's name for another client's exception, by its HTTP status; it is an attempt's `error`."""
     status = getattr(error, "status_code", None)
     if not isinstance(status, int) or not isinstance(error, BaseException):
         return ProviderUnavailable.__name__

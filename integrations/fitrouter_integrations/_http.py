@@ -48,7 +48,7 @@ def call(
     timeout_s: float = 10.0,
     answers: Collection[int] = (),
 ) -> Any:
-    """The JSON that a gateway answers; the key comes from the environment.
+    """Send a request to a gateway and return its JSON answer; the API key comes from the environment.
 
     Args:
         method: HTTP method.
@@ -96,7 +96,7 @@ def call(
 
 
 def _refused(error: HTTPError, url: str) -> FitrouterError:
-    """The error for a gateway's error response."""
+    """Return the exception for a gateway's error response."""
     try:
         message = msgspec.json.decode(error.read())["error"]["message"]
     except (msgspec.DecodeError, KeyError, TypeError, OSError):

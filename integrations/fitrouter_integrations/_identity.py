@@ -28,7 +28,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def name_of(value: object, where: str) -> str | None:
-    """A value as a name; None for None and empty text.
+    """Return a value as a valid name, None for None and empty text.
 
     Args:
         value: text or an integer.
@@ -54,7 +54,7 @@ def name_of(value: object, where: str) -> str | None:
 
 
 def first_said(channels: Iterable[tuple[str, object]]) -> dict[str, str]:
-    """The fields of an identity, each from the first channel that has it.
+    """Merge identity fields from several channels, taking each from the first channel that has it.
 
     Args:
         channels: the most explicit first; each a place for errors, and a mapping or an object with attributes.
@@ -82,12 +82,12 @@ def _field(channel: object, names: tuple[str, ...], where: str) -> str | None:
 
 
 def made(own: Identity) -> dict[str, str | None]:
-    """The identity that an adapter was constructed with, as a channel, without the default tenant."""
+    """Return the identity that an adapter was constructed with as a channel, without the default tenant."""
     return {field: value for field in FIELDS if (value := getattr(own, field)) != getattr(Identity(), field)}
 
 
 def settled(data: Mapping[str, Any], further: str) -> dict[str, Any]:
-    """An adapter's settings with identity fields under their own names, as text.
+    """Return an adapter's settings with all identity fields as text under their canonical names.
 
     Args:
         data: the settings, with identity fields under any of their names.
@@ -111,7 +111,7 @@ def settled(data: Mapping[str, Any], further: str) -> dict[str, Any]:
 
 
 def short(text: object) -> str:
-    r"""A short name, on one line, from free text of a framework, such as an agent's role.
+    r"""Shorten free text of a framework, such as an agent's role, to a name on one line.
 
     >>> short("Senior\n  researcher\n")
     'Senior researcher'

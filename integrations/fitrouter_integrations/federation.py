@@ -35,7 +35,7 @@ PATIENCE_S = 600
 
 
 class _Rounds(Strategy):  # type: ignore[misc, unused-ignore]
-    """Flower's view of a federation: every client takes part in every round."""
+    """Flower strategy of a federation, in which every client takes part in every round."""
 
     def __init__(self, federation: Federation, clients: int, schema: str) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class _Rounds(Strategy):  # type: ignore[misc, unused-ignore]
         return ndarrays_to_parameters([])
 
     def configure_fit(self, server_round: int, parameters: Any, client_manager: Any) -> list[tuple[Any, Any]]:
-        """The same prior to all."""
+        """Send the same prior to all clients."""
         if self.failed:
             return []
         return [(one, FitIns(parameters, {"schema": self._schema})) for one in client_manager.all().values()]
@@ -66,7 +66,7 @@ class _Rounds(Strategy):  # type: ignore[misc, unused-ignore]
         return ndarrays_to_parameters(_arrays(self._federation.prior)), {}
 
     def configure_evaluate(self, server_round: int, parameters: Any, client_manager: Any) -> list[Any]:
-        """No evaluation: it would need votes."""
+        """Select no clients for evaluation, which would need their votes."""
         return []
 
     def aggregate_evaluate(self, server_round: int, results: Any, failures: Any) -> tuple[None, dict[str, Any]]:
@@ -78,13 +78,13 @@ class _Rounds(Strategy):  # type: ignore[misc, unused-ignore]
 
 
 class _Votes(NumPyClient):  # type: ignore[misc, unused-ignore]
-    """A client's users, whose labels never leave."""
+    """Flower client with the labels of its users, which never leave it."""
 
     def __init__(self, users: Sequence[Observations], schema: str, clip: float, noise: float) -> None:
         self._users, self._schema, self._clip, self._noise = users, schema, clip, noise
 
     def fit(self, parameters: list[Any], config: dict[str, Any]) -> tuple[list[Any], int, dict[str, Any]]:
-        """The sums of a round."""
+        """Compute the sums of a round."""
         if config["schema"] != self._schema:
             raise ValueError(f"the coordinator has the features {config['schema']!r}, this client {self._schema!r}")
         sums = client_sums(_prior(parameters), self._users, clip=self._clip, noise=self._noise)
@@ -128,7 +128,7 @@ def take_part(
     noise: float,
     tls: Path | None = None,
 ) -> None:
-    """Answer a coordinator until it is done; `tls` is a folder with ca.pem.
+    """Answer a coordinator's rounds until the fit is done; `tls` is a folder with ca.pem.
 
     Raises:
         ConfigError: the address is none, or nothing has listened there for `PATIENCE_S`.
@@ -163,7 +163,7 @@ def _wait_for(address: str) -> None:
 
 
 def _vector(arrays: list[Any]) -> Floats:
-    """The vector that a client sent; empty if it sent none."""
+    """Return the vector that a client sent; empty if it sent none."""
     if len(arrays) == 1 and arrays[0].dtype == np.float64 and arrays[0].ndim == 1:
         found: Floats = arrays[0]
         return found

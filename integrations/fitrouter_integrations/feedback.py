@@ -96,7 +96,7 @@ async def asend(
 
 
 def carrier(client: Any, method: str = "feedback") -> Any:
-    """The client that sends feedback: the object itself, or the client of a target of `connect`.
+    """Return the client that sends feedback: the object itself, or the client of a target of `connect`.
 
     Raises:
         InvalidRequest: it is neither.
@@ -132,7 +132,7 @@ _DEPTH = 4
 
 
 def decision_of(answer: Any) -> str:
-    """The decision id of an answer.
+    """Find the decision id of an answer.
 
     Args:
         answer: a decision id, or an answer's id that contains it; a client's `Reply` or `About`; a LangChain message,
@@ -155,12 +155,12 @@ def decision_of(answer: Any) -> str:
 
 
 def token_of(answer: Any) -> str | None:
-    """The token of an answer, which proves to a gateway that the caller was given it; None without one."""
+    """Return the token that proves to a gateway that the caller was given an answer; None without one."""
     return None if isinstance(answer, str) else _inside(answer, _DEPTH)[1]
 
 
 def _inside(answer: Any, depth: int) -> tuple[str | None, str | None]:
-    """The decision id and the token in an answer, or in an object that contains an answer."""
+    """Find the decision id and the token in an answer, or in an object that contains an answer."""
     if answer is None or isinstance(answer, str | int | float) or not depth:
         return None, None
     if isinstance(answer, list | tuple):
@@ -178,7 +178,7 @@ def _inside(answer: Any, depth: int) -> tuple[str | None, str | None]:
 
 
 def _is_answer(message: Any) -> bool:
-    """Whether a message of a history is an answer; messages without a role are."""
+    """Whether a message of a history is an answer; messages without a role count as answers."""
     role = _get(message, "role") or _get(message, "type")
     return role in (None, "assistant", "ai", "AIMessageChunk")
 
@@ -281,7 +281,7 @@ Awaiting: TypeAlias = Callable[Concatenate[AsyncFeedbackClient | FeedbackClient 
 
 
 def _helpers(build: Callable[P, Vote]) -> tuple[Blocking[P], Awaiting[P]]:
-    """A helper that sends what `build` returns, and the same for `await`."""
+    """Make a function that sends the vote that `build` returns, and an async one that does the same."""
 
     @functools.wraps(build)
     def said(client: FeedbackClient | Target, /, *arguments: P.args, **named: P.kwargs) -> str:
@@ -332,7 +332,7 @@ async def acomment(
 
 
 def _pauses(patience_s: float) -> Iterator[float]:
-    """Pauses between attempts until patience runs out; the caller makes the last attempt."""
+    """Yield pauses between attempts until patience runs out; the caller makes the last attempt."""
     deadline = time.monotonic() + patience_s
     for pause in _PAUSES_S:
         if time.monotonic() >= deadline:

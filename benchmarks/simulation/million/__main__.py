@@ -47,14 +47,14 @@ MODELS = ("NullModel", "gpt-3.5-turbo-1106_concise", "gpt4_0613_concise", "gpt-4
 
 
 class Cell(NamedTuple):
-    """One setup."""
+    """A setup to simulate."""
 
     requests: int
     fleet: Fleet
 
 
 def cells() -> dict[str, Cell]:
-    """Name → setup, of the short windows."""
+    """Return the setups of the short windows, by name."""
     found = {"base": Cell(SHORT, Fleet(rate=RATE, share=1.0))}
     for n in LABELS:
         found[f"staleness {n}"] = Cell(SHORT, Fleet(rate=RATE, share=1.0, staleness_s=n / RATE))
@@ -68,7 +68,7 @@ def cells() -> dict[str, Cell]:
 
 
 def full() -> dict[str, Cell]:
-    """Name → setup at 10,000 requests a second and 100 replicas."""
+    """Return the setups at 10,000 requests a second and 100 replicas, by name."""
     return {
         f"full, staleness {s:g} s": Cell(LONG, Fleet(rate=RATE, replicas=100, share=SHARE, staleness_s=s))
         for s in STALENESS_S
@@ -76,7 +76,7 @@ def full() -> dict[str, Cell]:
 
 
 def run(pool: Pool, name: str, cell: Cell, seed: int) -> dict[str, Any]:
-    """One cell of a seed."""
+    """Run one cell with one seed."""
     began = time.process_time()
     world = load_world(ROOT / "benchmarks/simulation/worlds/lab-s05.yaml")
     traffic = draw_traffic(world, pool, seed, users=USERS, requests=cell.requests, loss=LOSS)
@@ -97,7 +97,7 @@ def run(pool: Pool, name: str, cell: Cell, seed: int) -> dict[str, Any]:
 
 
 def of_models(pool: Pool, names: Sequence[str]) -> Pool:
-    """The pool with the answers of some of its models only."""
+    """Restrict the pool to the answers of some of its models."""
     at = [k for k, name in enumerate(pool.models) if name in names]
     return msgspec.structs.replace(
         pool,
@@ -110,7 +110,7 @@ def of_models(pool: Pool, names: Sequence[str]) -> Pool:
 
 
 def fill(pool: Pool, seeds: int, minutes: float, out: Path | None) -> list[dict[str, Any]]:
-    """Run what is not in the file yet, seed by seed, until the minutes of CPU are over."""
+    """Run the cells that are not in the file yet, seed by seed, until the minutes of CPU are over."""
     found: list[dict[str, Any]] = json.loads(out.read_text(encoding="utf-8")) if out and out.is_file() else []
     there = {(each["cell"], each["seed"]) for each in found}
     wanted = [(name, cell, seed) for seed in range(seeds) for name, cell in cells().items()]
@@ -130,7 +130,7 @@ def fill(pool: Pool, seeds: int, minutes: float, out: Path | None) -> list[dict[
 
 
 def main() -> None:
-    """Command line."""
+    """Parse the command line, run the cells, and print JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["cells", "costs", "curves"])
     parser.add_argument("files", nargs="*", type=Path, help="for curves: the outputs of cells and of costs")

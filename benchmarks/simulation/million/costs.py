@@ -43,7 +43,7 @@ _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 
 
 class _Cpu:
-    """Seconds of processor time of this process and of a PostgreSQL server."""
+    """Stopwatch of CPU seconds of this process and of a PostgreSQL server."""
 
     def __init__(self, server: postgres.Server | None = None) -> None:
         self.server = server
@@ -63,7 +63,7 @@ class _Cpu:
         return total
 
     def per(self, count: int) -> dict[str, float]:
-        """Microseconds of each of `count` things, and how many a second."""
+        """Return the microseconds of each of `count` things, and how many a second."""
         ours, theirs, at = self.began
         found = {"cpu_us": round(1e6 * (time.process_time() - ours) / count, 1)}
         if self.server is not None:
@@ -72,7 +72,7 @@ class _Cpu:
 
 
 def fold(journal: Journal, learner: Learner) -> dict[str, Any]:
-    """Microseconds of reading, and of folding by the kind of event."""
+    """Measure microseconds of reading, and of folding by the kind of event."""
     took: defaultdict[str, list[float]] = defaultdict(list)
     reading, after, count = 0.0, 0, 0
     while True:
@@ -91,7 +91,7 @@ def fold(journal: Journal, learner: Learner) -> dict[str, Any]:
 
 
 def _kind(event: Event, related: Sequence[Event]) -> str:
-    """What is folded; a vote that came before the answer's score is learnt with the score."""
+    """Name what is folded; a vote that came before the answer's score is learnt with the score."""
     kinds = {type(each) for each in (event, *related)}
     if isinstance(event, Score | Feedback) and kinds >= {Score, Feedback}:
         return "Vote learnt"
@@ -99,7 +99,7 @@ def _kind(event: Event, related: Sequence[Event]) -> str:
 
 
 def decide(decisions: Sequence[Decision], cards: Sequence[ModelCard], learner: Learner) -> dict[str, float]:
-    """Microseconds of a decision for people that the state knows."""
+    """Measure microseconds of a decision for people that the state knows."""
     decider, cpu = Decider(SquareCB(2560.0), learner, Rules()), _Cpu()
     for each in decisions:
         decider.decide(each.id, each.ts, each.identity, unpack(each.features), cards)
@@ -107,14 +107,14 @@ def decide(decisions: Sequence[Decision], cards: Sequence[ModelCard], learner: L
 
 
 def converse(sessions: Sessions, decision: Decision, count: int) -> None:
-    """The first decisions of other conversations."""
+    """Add the first decisions of `count` other conversations."""
     for k in range(count):
         identity = msgspec.structs.replace(decision.identity, session=f"{k:032x}")
         sessions.observe_decision(msgspec.structs.replace(decision, identity=identity))
 
 
 def sessions_kept(decision: Decision) -> int:
-    """Conversations after which one that pauses is forgotten."""
+    """Count the other conversations after which one that pauses is forgotten."""
     low, high = 0, 1 << 14
     while high - low > 1:
         sessions, middle = Sessions(), (low + high) // 2
@@ -126,7 +126,7 @@ def sessions_kept(decision: Decision) -> int:
 
 
 def snapshot(learner: Learner, decision: Decision) -> dict[str, Any]:
-    """What every snapshot holds (its sessions at their limit), and what a changed person adds."""
+    """Measure what every snapshot holds (sessions at their limit), and what a changed person adds."""
     converse(learner.projections.sessions, decision, learner.projections.sessions.limit)
     began = time.process_time()
     small = dict(learner._small_state())
@@ -145,7 +145,7 @@ def snapshot(learner: Learner, decision: Decision) -> dict[str, Any]:
 
 
 def append(journal: Journal, rows: list[Row], server: postgres.Server | None = None) -> dict[str, float]:
-    """Append all events, as fast as the queue takes them."""
+    """Append all events as fast as the queue takes them, and measure it."""
     cpu, future = _Cpu(server), None
     for row in rows:
         while True:
@@ -160,7 +160,7 @@ def append(journal: Journal, rows: list[Row], server: postgres.Server | None = N
 
 
 def tail(journal: Journal, server: postgres.Server | None = None, *, alone: bool = False) -> dict[str, float]:
-    """Read all events, as a replica does with those that they refer to, or alone."""
+    """Read all events, as a replica does with those that they refer to, or alone, and measure it."""
     cpu, after, count = _Cpu(server), 0, 0
     while rows := journal.tail(after, 256) if alone else [row for row, _ in read_batch(journal, after).rows]:
         after, count = rows[-1].seq, count + len(rows)
@@ -168,7 +168,7 @@ def tail(journal: Journal, server: postgres.Server | None = None, *, alone: bool
 
 
 def meet(folder: Path) -> dict[str, float]:
-    """Users who were never met, each with a key of their own, in a file."""
+    """Measure storing users who were never met, each with a key of their own, in a file."""
     with closing(Identities(folder / "identities.db")) as identities:
         cpu, waiting = _Cpu(), []
         for k in range(MET):
@@ -188,7 +188,7 @@ def _all(waiting: list[Any]) -> None:
 
 
 def score() -> dict[str, float]:
-    """Features of answers of 256 word pieces, with the default encoder."""
+    """Measure features of answers of 256 word pieces, with the default encoder."""
     features, texts = response_features(get_encoder("static")), answers(ANSWERS)
     features.encode([Answer(prompt=prompt(0), text=texts[0])])
     cpu = _Cpu()
@@ -199,7 +199,7 @@ def score() -> dict[str, float]:
 
 
 def spin() -> float:
-    """Milliseconds of CPU of a fixed computation: how much slower everything is than on an idle machine."""
+    """Measure milliseconds of CPU of a fixed computation, to compare with an idle machine."""
     took = []
     for _ in range(100):
         began = time.process_time()
@@ -209,7 +209,7 @@ def spin() -> float:
 
 
 def measure(requests: int = REQUESTS, told: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
-    """All parts."""
+    """Measure all parts."""
     found: dict[str, Any] = {"requests": requests, "models": MODELS, "load_before": round(os.getloadavg()[0], 1)}
     found["spin_ms"] = spin()
     with tempfile.TemporaryDirectory() as place:

@@ -34,7 +34,7 @@ HALVES: Mapping[str, slice] = {"from nothing": slice(0, 10), "after a change": s
 
 
 class Law(NamedTuple):
-    """a · x^b with the middle 95 % of the bootstrap."""
+    """Power law a · x^b with the middle 95 % of the bootstrap."""
 
     a: float
     b: float
@@ -62,7 +62,7 @@ def power_law(x: Sequence[float], y: Floats, seed: int = 0) -> Law:
 
 
 def interval(values: Floats, seed: int = 0) -> dict[str, float]:
-    """Mean over seeds, with the middle 95 % of the bootstrap."""
+    """Return the mean over seeds, with the middle 95 % of the bootstrap."""
     rng = np.random.default_rng(seed)
     means = values[rng.integers(len(values), size=(DRAWS, len(values)))].mean(axis=1)
     low, high = np.quantile(means, [0.025, 0.975])
@@ -79,14 +79,14 @@ class _Cells:
             self.of.setdefault(each["cell"], {})[each["seed"]] = np.array(each["regret"])
 
     def excess(self, names: Sequence[str], half: slice, base: str = "base") -> Floats:
-        """Regret beyond the base's on the same seeds: float64[seeds, cells]."""
+        """Return regret beyond the base's on the same seeds, float64[seeds, cells]."""
         seeds = sorted(set.intersection(*(set(self.of.get(name, {})) for name in (base, *names))))
         rows = [[(self.of[name][s] - self.of[base][s])[half].sum() for name in names] for s in seeds]
         return np.array(rows).reshape(len(seeds), len(names))
 
 
 def regrets(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Excess regret of every cell, and the laws of the curves."""
+    """Compute the excess regret of every cell, and the laws of the curves."""
     all_cells, out = _Cells(cells), dict[str, Any]()
     base = np.array(list(all_cells.of["base"].values()))
     out["seeds"] = len(base)
@@ -112,7 +112,7 @@ def regrets(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _full(cells: _Cells, laws: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The cells at the full rate; their excess beside what the short windows' law says of as many labels.
+    """Compare the excess of the cells at the full rate with what the short windows' law predicts for as many labels.
 
     A label that is not known stands for 1 / share requests that were decided without it.
     """
@@ -138,7 +138,7 @@ def _full(cells: _Cells, laws: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def per_request(costs: Mapping[str, Any], share: float = SHARE) -> dict[str, float]:
-    """Microseconds of CPU of a request by part, where `share` of the answers get a label."""
+    """Return microseconds of CPU of a request by part, where `share` of the answers get a label."""
     fold, events = costs["fold"]["fold_us"], 3.0 + share
     postgres = "append_postgres" in costs
     read, appended = costs["read_postgres" if postgres else "read_sqlite"], costs["append_sqlite"]["cpu_us"]
@@ -164,7 +164,7 @@ def per_request(costs: Mapping[str, Any], share: float = SHARE) -> dict[str, flo
 
 
 def million(costs: Mapping[str, Any], replicas: Sequence[int] = (1, 10, FLEET)) -> dict[str, Any]:
-    """CPU and bytes of a million requests."""
+    """Compute CPU and bytes of a million requests."""
     us = per_request(costs)
     replica = us["fold of decision, execution, score"] + us["fold of labels"] + us["reading for the fold"]
     server = us.get("read of one replica, PostgreSQL's server", 0.0)
@@ -182,7 +182,7 @@ def million(costs: Mapping[str, Any], replicas: Sequence[int] = (1, 10, FLEET)) 
 
 
 def limits(costs: Mapping[str, Any], replicas: int = FLEET) -> list[dict[str, Any]]:
-    """Requests a second at which each resource is used up, the lowest first."""
+    """Compute the requests a second at which each resource is used up, the lowest first."""
     us, events = per_request(costs), 3.0 + SHARE
     fold = us["fold of decision, execution, score"] + us["fold of labels"]
     replica = fold + us["reading for the fold"]
@@ -213,7 +213,7 @@ def limits(costs: Mapping[str, Any], replicas: int = FLEET) -> list[dict[str, An
 
 
 def fleets(costs: Mapping[str, Any], rates: Sequence[float] = (100, 300, 1000, 3000, 10_000)) -> list[dict[str, Any]]:
-    """Cores that gateways need at a rate, of which each can use one; None where no number is enough."""
+    """Compute the gateways needed at each rate, one core each; None where no number is enough."""
     us = per_request(costs)
     replica = us["fold of decision, execution, score"] + us["fold of labels"] + us["reading for the fold"]
     own = us["whole request, one process"] - replica - us["score"] - us["warehouse"]
@@ -224,7 +224,7 @@ def fleets(costs: Mapping[str, Any], rates: Sequence[float] = (100, 300, 1000, 3
 
 
 def report(cells: Sequence[Mapping[str, Any]], costs: Mapping[str, Any]) -> dict[str, Any]:
-    """All that the page shows."""
+    """Compute all that the page shows."""
     return {
         "regret": regrets(cells),
         "a million requests": million(costs),

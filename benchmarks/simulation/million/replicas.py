@@ -40,7 +40,7 @@ START = 1e9
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """Replicas that reach no log from one request on until another one."""
+    """A period, in request numbers, in which some replicas cannot reach the log."""
 
     replicas: tuple[int, ...]
     begin: int
@@ -48,7 +48,7 @@ class Cut(msgspec.Struct, frozen=True):
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):
-    """What is simulated; times in seconds."""
+    """Settings of a simulated fleet; times in seconds."""
 
     rate: float = 10_000.0
     """Requests a second."""
@@ -67,7 +67,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What happened; arrays by request."""
+    """Results of a fleet; arrays by request."""
 
     regret: Floats
     """Expected under the logged probabilities: reward of the best model minus that of the draw."""
@@ -111,7 +111,7 @@ class _View:
         """When the last fold ended."""
 
     def fold(self, log: list[_Entry], until: float, fleet: Fleet) -> None:
-        """Fold what was there long enough, as fast as the replica can."""
+        """Fold the events that have been durable long enough, as fast as the replica can."""
         per_event = 1.0 / fleet.fold_rate
         while self.at < len(log):
             entry = log[self.at]
@@ -124,7 +124,7 @@ class _View:
             self.learner.apply(Row(self.at, entry.event), entry.related)
 
     def copied(self, rules: Rules) -> _View:
-        """Another learner with the same state."""
+        """Return another view with the same state."""
         made = _View(copy.deepcopy(self.learner), rules, alone=False)
         made.at, made.free = self.at, self.free
         return made
@@ -173,7 +173,7 @@ class _Run:
         return cut is not None and replica in cut.replicas and cut.begin <= t < cut.end
 
     def _view(self, t: int, now: float, replica: int) -> _View:
-        """What a replica decides on."""
+        """Return the view that a replica decides on."""
         cut, view = self.fleet.cut, self.views[replica % len(self.views)]
         if cut is not None and t == cut.begin:  # what was folded by then is what is known
             for each in self.views:
@@ -186,7 +186,7 @@ class _Run:
         return view
 
     def _settle(self, t: int, now: float, decision: Decision, k: int, replica: int) -> None:
-        """The events of a decision, and when each becomes durable."""
+        """Queue the events of a decision, each with the time when it becomes durable."""
         fleet, traffic, cut = self.fleet, self.traffic, self.fleet.cut
         n = int(traffic.prompt[t])
         events = answer_events(

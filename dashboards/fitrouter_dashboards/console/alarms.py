@@ -15,7 +15,7 @@ EVIDENCE = 1000.0
 
 
 class Alarm(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that is wrong."""
+    """A message that something is wrong."""
 
     level: str
     """`bad`: act now; `warn`: look at it."""
@@ -27,7 +27,7 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
 def alarms(
     status: RouterStatus | None, faults: Mapping[str, str], flattered: Mapping[str, str], tenant: str | None
 ) -> list[Alarm]:
-    """The alarms of now, the worst first.
+    """Return the current alarms, the worst first.
 
     Args:
         status: of the router, if it is known yet.

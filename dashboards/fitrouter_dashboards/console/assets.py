@@ -25,7 +25,7 @@ class Asset(NamedTuple):
 
 @cache
 def assets() -> dict[str, Asset]:
-    """Name → file."""
+    """Load the files of the page: name → file."""
     found = {}
     for file in resources.files(__package__ or __name__).joinpath("static").iterdir():
         if (media_type := _TYPES.get(file.name.rpartition(".")[2])) is not None:

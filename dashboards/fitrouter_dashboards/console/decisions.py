@@ -63,7 +63,7 @@ _NAMES = """
 
 
 def decisions(reads: Reads, tenant: str | None, filters: Mapping[str, str], before: int | None) -> dict[str, Any]:
-    """A page of decisions. Blocks.
+    """Read a page of decisions, the newest first. Blocks.
 
     Args:
         reads: the warehouse.
@@ -78,5 +78,5 @@ def decisions(reads: Reads, tenant: str | None, filters: Mapping[str, str], befo
 
 
 def role_names(reads: Reads, tenant: str | None) -> list[str]:
-    """The most frequent roles, for a choice. Blocks."""
+    """Read the names of the most frequent roles, to choose from. Blocks."""
     return [name for name, _ in reads.rows((_NAMES, [tenant]))[0]]

@@ -16,7 +16,7 @@ WINDOW_S = 604_800.0
 
 
 async def estimate(config: Config, log: Path, candidate: dict[str, Any]) -> dict[str, Any]:
-    """Metric → difference of a candidate to the logged policy, and the logged policy's value, each with its interval.
+    """Estimate, in a background process, how a candidate's metrics differ from the logged policy's, with intervals.
 
     Args:
         config: in force during logging.
@@ -32,7 +32,7 @@ async def estimate(config: Config, log: Path, candidate: dict[str, Any]) -> dict
 
 
 def replayed(config: Config, log: Path, candidate: dict[str, Any]) -> dict[str, Any]:
-    """The answer of `estimate`, or an `error` in words. Blocks for seconds."""
+    """Compute the answer of `estimate`, or an `error` in words. Blocks for seconds."""
     from fitrouter_evaluators.replay.candidates.load import load_candidate
     from fitrouter_evaluators.replay.evaluation import ReplaySettings, evaluate
     from fitrouter_evaluators.replay.log.sources import read_log

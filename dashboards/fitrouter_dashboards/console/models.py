@@ -68,14 +68,14 @@ _SPENT = """
 
 
 def spending(reads: Reads, tenant: str, now: float, period_s: float) -> list[dict[str, Any]]:
-    """Spending of a tenant in this period of its budget and the seven before it, the latest first. Blocks."""
+    """Read a tenant's spending in this period of its budget and the seven before it, the latest first. Blocks."""
     since = (now // period_s - SPENT_PERIODS) * period_s
     (rows,) = reads.rows((_SPENT, [tenant, period_s, since]))
     return [{"ts": period * period_s, "usd": usd, "requests": n} for period, usd, n in rows]
 
 
 def model_figures(reads: Reads, tenant: str | None, since: float) -> dict[str, dict[str, Any]]:
-    """Model → requests, failures, cost, latency, and its mean rating with a 95 % interval. Blocks."""
+    """Read each model's requests, failures, cost, latency, and mean rating with a 95 % interval. Blocks."""
     traffic, ratings = reads.rows((_TRAFFIC, [tenant, since]), (_RATINGS, [tenant, since]))
     found: dict[str, dict[str, Any]] = {
         model: {"requests": n, "failed": failed, "cost_usd": usd, "p50_ms": ms} for model, n, failed, usd, ms in traffic
@@ -89,7 +89,7 @@ def model_figures(reads: Reads, tenant: str | None, since: float) -> dict[str, d
 
 
 def replays(reads: Reads) -> dict[str, Any]:
-    """The latest replays that were noted, and the latest changes of the policy. Blocks."""
+    """Read the latest recorded replays and the latest changes of the policy. Blocks."""
     runs, changes = reads.rows((_RUNS, [RUNS]), (_CHANGES, [RUNS]))
     return {
         "replays": [
@@ -101,7 +101,7 @@ def replays(reads: Reads) -> dict[str, Any]:
 
 
 def calibration(reads: Reads, tenant: str | None, since: float) -> list[dict[str, Any]]:
-    """Tenths of the predicted rating: mean prediction, mean rating with a 95 % interval, and number. Blocks."""
+    """Compare predicted with actual mean ratings, with 95 % intervals, in ten bins of the prediction. Blocks."""
     found = []
     for _, predicted, mean, sd, n in reads.rows((_CALIBRATION, [tenant, since]))[0]:
         # a few equal ratings must not look certain
@@ -112,6 +112,6 @@ def calibration(reads: Reads, tenant: str | None, since: float) -> list[dict[str
 
 
 def label_rates(reads: Reads, tenant: str | None, since: float) -> dict[str, int]:
-    """Decisions of a window: all, asked about, answered among those, and rated. Blocks."""
+    """Count the decisions of a window: all, asked about, answered among those, and rated. Blocks."""
     ((row,),) = reads.rows((_LABELS, [tenant, since]))
     return dict(zip(("decisions", "asked", "answered", "rated"), row, strict=True))

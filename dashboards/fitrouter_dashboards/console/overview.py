@@ -65,7 +65,7 @@ _RATED = """
 
 
 def overview(reads: Reads, tenant: str | None, window: str, now: float) -> dict[str, Any]:
-    """The figures of a window that ends now. Blocks.
+    """Read the figures of a window that ends now. Blocks.
 
     Args:
         reads: the warehouse.
@@ -125,7 +125,7 @@ def _latency(quantiles: list[float] | None) -> dict[str, float | None]:
 
 
 def _rating(row: tuple[Any, ...]) -> dict[str, Any]:
-    """A mean of ratings with its 95 % interval, clustered by person; no bounds with fewer people than `FEWEST`."""
+    """Return a mean rating with its 95 % interval, clustered by person; no bounds for fewer than `FEWEST` people."""
     _, mean, n, people, error = row
     half = _Z * error * math.sqrt(people / (people - 1)) if people >= FEWEST else None
     low, high = (None, None) if half is None else (max(0.0, mean - half), min(1.0, mean + half))
@@ -133,7 +133,7 @@ def _rating(row: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _folded(flows: list[tuple[Any, ...]], requests: int) -> list[dict[str, Any]]:
-    """Traffic from roles to models, largest first; what has no place by name is `null` (other)."""
+    """Count traffic from roles to models, largest first; roles and models beyond the `NAMES` largest become `null`."""
     roles, models, found = Counter[str](), Counter[str](), Counter[tuple[str | None, str | None]]()
     for role, model, n in flows:
         roles[role] += n

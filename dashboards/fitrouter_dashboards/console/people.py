@@ -45,7 +45,7 @@ _LATEST = f"""
 
 
 def roles(reads: Reads, tenant: str | None, since: float) -> list[dict[str, Any]]:
-    """The most frequent roles of a tenant, of all for None. Blocks."""
+    """Read the most frequent roles of a tenant, or of all for None. Blocks."""
     (found,) = reads.rows((_ROLES, [tenant, since, ROLES]))
     return [dict(zip(("tenant", "role", "requests", "people"), row, strict=True)) for row in found]
 
@@ -56,7 +56,7 @@ def known(reads: Reads, who: Identity) -> bool:
 
 
 def history(reads: Reads, who: Identity, since: float) -> dict[str, Any]:
-    """Feedback and behaviour of a person or role, and the decisions made for them since. Blocks."""
+    """Read all feedback of a person or role, and their requests and decisions since a time. Blocks."""
     whose = [who.tenant, who.user, who.role]
     votes, moved, traffic, latest = reads.rows(
         (_VOTES, whose), (_REMARKS, whose), (_TRAFFIC, [*whose, since]), (_LATEST, [*whose, since, PROMPTS])

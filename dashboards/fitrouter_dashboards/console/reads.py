@@ -38,7 +38,7 @@ class Reads:
         self._answers: OrderedDict[Hashable, tuple[float, asyncio.Future[Any]]] = OrderedDict()
 
     def rows(self, *queries: Query) -> list[Rows]:
-        """The rows of each query, all of one snapshot. Blocks; for the functions that `get` runs.
+        """Return the rows of each query, all of one snapshot. Blocks; for the functions that `get` runs.
 
         Raises:
             StoreError: there is no warehouse, or it cannot be read in time.
@@ -50,7 +50,7 @@ class Reads:
         return self._warehouse.queries(queries, patience_s=2.0, limit_s=LIMIT_S)
 
     async def get(self, key: Hashable, read: Callable[[], Any]) -> Any:
-        """The answer of `read`, run in the console's thread; one of the same key that is fresh is used again.
+        """Run `read` in the console's thread and return its answer; a fresh answer with the same key is reused.
 
         Raises:
             StoreError: it is not there in time.
@@ -70,7 +70,7 @@ class Reads:
             raise StoreError("the warehouse did not answer in time; try a shorter window") from None
 
     def forget(self) -> None:
-        """Answer from the store again: something changed."""
+        """Drop all cached answers, because something has changed."""
         self._answers.clear()
 
     async def _read(self, key: Hashable, read: Callable[[], Any]) -> Any:
@@ -82,11 +82,11 @@ class Reads:
         return found
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread of the queries."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
 def _seen(answer: asyncio.Future[Any]) -> None:
-    """Keep asyncio from reporting an error that no request waits for any more."""
+    """Mark a query's error as seen, so that asyncio does not report it when no request waits for it any more."""
     if not answer.cancelled():
         answer.exception()

@@ -36,7 +36,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole answer."""
+    """A complete answer (not a stream)."""
 
     message: Message
     """The assistant message in OpenAI's format."""
@@ -61,7 +61,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """The models to call, in this order, each after the previous ones failed; see `fitrouter.serving.external`."""
+    """The models to call, in order, each after the previous one failed; see `fitrouter.serving.external`."""
 
     about: About
     """The decision; its model is the first one."""
@@ -107,7 +107,7 @@ class Vote(msgspec.Struct, frozen=True, kw_only=True):
     """Of the other answer of a pair."""
 
     def of(self, tenant: str) -> Vote:
-        """The vote with an adapter's tenant, unless it has its own."""
+        """Return the vote with an adapter's tenant, unless it has its own."""
         return self if self.tenant != Identity().tenant else msgspec.structs.replace(self, tenant=tenant)
 
 
@@ -130,18 +130,18 @@ class Streaming(Protocol):
 
     @property
     def about(self) -> About:
-        """The decision; with its cost once the stream has ended."""
+        """The decision, with its cost once the stream has ended."""
         ...
 
     def __aiter__(self) -> AsyncIterator[Chunk]: ...
 
     async def aclose(self) -> None:
-        """End it early."""
+        """End the stream early."""
         ...
 
 
 def key_of(target: Target) -> str | int:
-    """The key under which the client of a target is shared."""
+    """Return the key under which the client of a target is shared."""
     if isinstance(target, Router):
         return id(target)
     text = os.fspath(target)

@@ -65,11 +65,11 @@ class Client:
         return self._wait(self.backend.models)
 
     def complete(self, request: Request) -> Reply:
-        """Answer a request whole; raises as `Router.complete`."""
+        """Return the complete answer to a request; raises as `Router.complete`."""
         return self._wait(partial(self.backend.complete, request))
 
     async def acomplete(self, request: Request) -> Reply:
-        """Answer a request whole."""
+        """Return the complete answer to a request."""
         return await self._await(partial(self.backend.complete, request))
 
     def stream(self, request: Request) -> BlockingStream:
@@ -128,7 +128,7 @@ class Client:
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """Whether the client has been closed."""
         return self._closed
 
     def close(self) -> None:
@@ -168,7 +168,7 @@ class Client:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), loop))
 
     def _running(self) -> asyncio.AbstractEventLoop:
-        """The client's loop, with the backend started.
+        """Return the client's event loop; starts it and the backend at the first use.
 
         Raises:
             ConfigError: the client is closed or was inherited by a fork, or the backend cannot be started.
@@ -201,19 +201,19 @@ class Client:
 
 
 class _Crossing:
-    """A streamed answer on the client's loop."""
+    """A streamed answer whose calls run on the client's event loop."""
 
     def __init__(self, client: Client, stream: Streaming) -> None:
         self._client, self._stream = client, stream
 
     @property
     def about(self) -> About:
-        """The decision; with its cost once the stream has ended."""
+        """The decision, with its cost once the stream has ended."""
         return self._stream.about
 
 
 class BlockingStream(_Crossing):
-    """A streamed answer for plain code; leaving the loop early ends the model call."""
+    """A streamed answer for blocking code; leaving the loop early ends the model call."""
 
     def __iter__(self) -> Iterator[Chunk]:
         chunks = aiter(self._stream)
@@ -224,7 +224,7 @@ class BlockingStream(_Crossing):
             self.close()
 
     def close(self) -> None:
-        """End it early."""
+        """End the stream early."""
         self._client._wait(self._stream.aclose)
 
 
@@ -240,7 +240,7 @@ class AwaitingStream(_Crossing):
             await self.aclose()
 
     async def aclose(self) -> None:
-        """End it early."""
+        """End the stream early."""
         await self._client._await(self._stream.aclose)
 
 
@@ -255,7 +255,7 @@ _mutex = threading.Lock()
 
 
 def connect(target: Target, key: str | None = None) -> Client:
-    """The client of a router. The same target gives the same client, so that agents share one router and journal.
+    """Return the client of a router, the same for the same target, so that agents share one router and journal.
 
     Args:
         target: a `Router` that is not started, the path of a configuration, or the URL of a gateway.
@@ -288,7 +288,7 @@ def _close_all() -> None:
 
 
 def _after_fork() -> None:
-    """Forget inherited clients: they raise, as does `connect` with one of their routers."""
+    """Forget inherited clients after a fork; using them raises, as does `connect` with one of their routers."""
     global _mutex
     _mutex = threading.Lock()
     for name in [name for name in _clients if not isinstance(name[0], int)]:

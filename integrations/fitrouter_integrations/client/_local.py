@@ -17,7 +17,7 @@ from fitrouter_integrations.client._base import About, Comment, Model, ObservedC
 
 
 class LocalBackend:
-    """Calls a `Router` that it starts and closes.
+    """Backend that calls a `Router`, which it starts and closes.
 
     Args:
         router: not started yet.

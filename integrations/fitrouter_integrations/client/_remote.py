@@ -69,7 +69,7 @@ _ERRORS: dict[str, type[FitrouterError]] = {
 
 
 class RemoteBackend:
-    """Calls a gateway.
+    """Backend that calls a gateway over HTTP.
 
     Args:
         url: such as `http://127.0.0.1:8484`, with or without `/v1`.
@@ -170,7 +170,7 @@ class RemoteBackend:
         return Understood(found["understood"], tuple(found["not_understood"]), found["remark_id"], found["reasons"])
 
     def _known(self, found: Mapping[str, Any]) -> About:
-        """The decision in an answer, whose token is remembered."""
+        """Parse the decision of an answer, and remember its token for feedback."""
         about = msgspec.convert(found, About)
         if about.token:
             self._tokens[about.decision_id] = about.token
@@ -179,7 +179,7 @@ class RemoteBackend:
         return about
 
     async def _quickly(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """The JSON answer to a request that calls no model.
+        """Send a request that calls no model, within a short time limit, and return its JSON answer.
 
         Raises:
             Unreachable: no answer, or not in time.
@@ -196,7 +196,7 @@ class RemoteBackend:
             return msgspec.json.decode(await response.read())
 
     async def _open(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> aiohttp.ClientResponse:
-        """A response with status 200. A busy gateway has not begun: the request is sent again later.
+        """Send a request, again while the gateway is too busy to admit it; return the response with status 200.
 
         Raises:
             Unreachable: no answer.
@@ -259,7 +259,7 @@ class _RemoteStream:
         self._response.release()
 
     async def _next(self) -> Chunk | None:
-        """The next chunk, None at `[DONE]`.
+        """Read the next chunk; None at `[DONE]`.
 
         Raises:
             ProviderError: the stream broke off, or carries an error event.
@@ -310,7 +310,7 @@ async def _in_time(deadline_s: float | None) -> AsyncIterator[None]:
 
 
 def _json(body: Mapping[str, Any]) -> bytes:
-    """JSON in UTF-8; lone surrogates, which UTF-8 cannot encode, are replaced."""
+    """Encode a body as JSON in UTF-8; lone surrogates, which UTF-8 cannot encode, are replaced."""
     try:
         return msgspec.json.encode(body)
     except UnicodeEncodeError:
@@ -318,7 +318,7 @@ def _json(body: Mapping[str, Any]) -> bytes:
 
 
 def _body(request: Request, *, stream: bool) -> dict[str, Any]:
-    """The chat completions body of a `Request`.
+    """Return the chat completions body of a `Request`.
 
     Raises:
         NotAuthorized: it names a tenant.
@@ -339,7 +339,7 @@ def _body(request: Request, *, stream: bool) -> dict[str, Any]:
 
 
 def _answer(completion: Completion | None, cost_usd: float | None) -> dict[str, Any]:
-    """The body fields of a completion and its cost."""
+    """Return the body fields for a completion and its cost."""
     answer = (
         {} if completion is None else msgspec.to_builtins(msgspec.structs.replace(completion, logprobs=None, others=()))
     )
@@ -351,7 +351,7 @@ def _given(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _busy_s(status: int, body: bytes, retry_after: str) -> float | None:
-    """Seconds until a request that was not admitted is sent again; None if it was refused for another reason."""
+    """Seconds until a request that was not admitted may be sent again; None if it was refused for another reason."""
     if status not in {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}:
         return None
     with suppress(msgspec.DecodeError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""Writing files from the command line, with one message for what goes wrong."""
+"""Reading and writing of files for the command line, with a `ConfigError` for whatever goes wrong."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def refuse_existing(path: Path, option: str) -> None:
 
 
 def read_file(path: Path, option: str) -> bytes:
-    """The bytes of a file.
+    """Read the bytes of a file.
 
     Raises:
         ConfigError: it cannot be read.
@@ -48,7 +48,7 @@ def write_new(path: Path, text: str, option: str) -> None:
 
 
 def as_json(value: Any) -> str:
-    """A value as indented JSON."""
+    """Encode a value as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(value), indent=1).decode()
 
 
@@ -67,7 +67,7 @@ def write_json(value: Any, out: Path | None) -> None:
 
 
 def flow(value: Any) -> str:
-    """A value as YAML on one line."""
+    """Format a value as YAML on one line."""
     text: str = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=1_000_000, allow_unicode=True)
     return text.removesuffix("...\n").strip()
 
@@ -101,7 +101,7 @@ def set_top_level(path: Path, settings: dict[str, str]) -> None:
 
 
 def _set(text: str, name: str, value: str) -> str:
-    """The text with one setting changed and its comment kept."""
+    """Return YAML text with one setting changed or appended, its comment kept."""
     line = re.compile(
         rf"^({re.escape(name)}[ \t]*:)(?:[ \t]+[^\s#][^#\r\n]*?)?([ \t]+#[^\r\n]*)?[ \t]*(\r?)$", re.MULTILINE
     )

@@ -17,7 +17,7 @@ JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the results
 
 
 def verbs(text: str, *, bare_help: bool = True) -> typer.Typer:
-    """An app of several commands.
+    """Create a typer app with subcommands.
 
     Args:
         text: its help.
@@ -27,7 +27,7 @@ def verbs(text: str, *, bare_help: bool = True) -> typer.Typer:
 
 
 def pair(given: str, option: str) -> tuple[str, float]:
-    """Name and value of `DIMENSION=VALUE`.
+    """Parse `DIMENSION=VALUE` into name and value.
 
     Raises:
         InvalidRequest: it is not of this form.

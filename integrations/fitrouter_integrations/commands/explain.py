@@ -82,7 +82,7 @@ def command(
 
 
 def _last(user: str | None, config: Path, data: Path | None, url: str | None) -> str:
-    """The id of the last decision, of all or of a user."""
+    """Return the id of the last decision, of all users or of one."""
     if url is not None:
         found = asked(url, "/v1/decisions", ListedAnswer, {"user": user}, last=1)
     else:
@@ -94,7 +94,7 @@ def _last(user: str | None, config: Path, data: Path | None, url: str | None) ->
 
 
 def _asked(url: str, decision_id: str) -> Explanation:
-    """The explanation by a gateway; an old one gives a sentence instead of numbers."""
+    """Get the explanation from a gateway; an old gateway gives a sentence instead of numbers."""
     found = call("GET", url, f"/v1/decisions/{decision_id}")
     if isinstance(found, dict) and "explanation" in found:
         return msgspec.convert(found["explanation"], Explanation)
@@ -109,7 +109,7 @@ def _asked(url: str, decision_id: str) -> Explanation:
 
 
 def story(journal: Journal, decision_id: str) -> list[Event]:
-    """The events of a decision, the decision first, with the decision whose draw it reuses.
+    """Return all events of a decision, the decision itself first, with the decision whose draw it reuses.
 
     Raises:
         UnknownDecision: the journal has no such decision.
@@ -141,12 +141,12 @@ def show(found: Explanation, console: Console) -> None:
 
 
 def _order(found: Explanation) -> list[Account]:
-    """The models, the likeliest first."""
+    """Sort the models by probability, the likeliest first."""
     return sorted(found.models, key=lambda account: (-(account.probability or 0.0), -(account.utility or 0.0)))
 
 
 def _models(found: Explanation) -> Table:
-    """A row for each model with its full name; the numbers of the rows are the columns of the terms."""
+    """Build the table of models with their full names; row numbers are the columns of `_terms`."""
     table = _table("models", "", "", "probability", "rating", "votes up")
     for i, a in enumerate(_order(found), start=1):
         votes = f"{a.votes_up} of {a.votes}" if a.votes else ""
@@ -156,7 +156,7 @@ def _models(found: Explanation) -> Table:
 
 
 def _terms(found: Explanation) -> Table | None:
-    """A row for each term that is not 0, a column for each of the likeliest models."""
+    """Build the table of utility terms: a row for each that is not 0, a column for each of the likeliest models."""
     models = _order(found)[:_MODELS]
     table = _table("expected utility by term", "", *(str(i) for i, _ in enumerate(models, start=1)))
     terms = [{term.name: term.value for term in account.terms} for account in models]
@@ -180,7 +180,7 @@ def _terms(found: Explanation) -> Table | None:
 
 
 def _table(title: str, *columns: str) -> Table:
-    """A table whose first named or empty columns are texts."""
+    """Create a table; columns without a title are left-aligned for texts, the others right-aligned for numbers."""
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
     for column in columns:
         table.add_column(column, justify="right" if column else "left", overflow="fold")
@@ -203,7 +203,7 @@ def _features(found: Explanation) -> Table | None:
 
 
 def _changes(found: Explanation) -> Table | None:
-    """Predicted ratings then and now."""
+    """Build the table of predicted ratings at the time of the decision and now."""
     if found.today is None:
         return None
     today = {account.arm: account for account in found.today.models}

@@ -103,7 +103,7 @@ def copy(
 
 
 def _identities_of(where: str, given: str | None) -> str:
-    """Where the identities of a journal are."""
+    """Return the place of a journal's identities: a database, or a file next to the journal."""
     return (given or where) if "://" in where else str(Path(where).with_name(FILE))
 
 

@@ -78,7 +78,7 @@ def _complain(message: str) -> None:
 
 
 def _completed(arguments: Sequence[str]) -> list[str]:
-    """`--json` without a file means standard output."""
+    """Insert `-` (standard output) after a `--json` that no file name follows."""
     found: list[str] = []
     for i, argument in enumerate(arguments):
         following = arguments[i + 1] if i + 1 < len(arguments) else "--"
@@ -91,7 +91,7 @@ def _completed(arguments: Sequence[str]) -> list[str]:
 
 
 def _moment(text: str) -> float:
-    """Seconds since the epoch of an ISO time (UTC if without an offset), or of a number of seconds."""
+    """Parse an ISO time (UTC if without an offset) or a number of seconds into seconds since the epoch."""
     try:
         seconds = float(text)
     except ValueError:
@@ -108,7 +108,7 @@ def _moment(text: str) -> float:
 
 
 def _duration(text: str) -> float:
-    """Seconds of a duration such as `7d`, `3600s` or `1.5h`; a bare number is seconds."""
+    """Parse a duration such as `7d`, `3600s` or `1.5h` into seconds; a bare number is seconds."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([a-z]*)", text.strip())
     if found is None or found[2] not in _SECONDS:
         raise ConfigError(f"{text!r} is not a duration; give a number and s, m, h, d or w, such as 7d, 3600s or 1.5h")
@@ -116,7 +116,7 @@ def _duration(text: str) -> float:
 
 
 def _slices(text: str) -> tuple[str, ...]:
-    """Slice names."""
+    """Parse a comma-separated list of slice names."""
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if wrong := [name for name in names if name not in SLICES]:
         raise ConfigError(f"--by: unknown slices {', '.join(wrong)}; choose from {', '.join(SLICES)}")
@@ -147,7 +147,7 @@ def _groups(path: Path | None) -> dict[str, str]:
 
 
 class _Options(NamedTuple):
-    """Options as given."""
+    """Options of the command line, not validated yet."""
 
     metric: str | None
     by: str
@@ -161,7 +161,7 @@ class _Options(NamedTuple):
 
 
 def _settings(asked: _Options, gate: Gate | None) -> ReplaySettings:
-    """Evaluation settings; defaults come from the gate."""
+    """Validate options into evaluation settings; the gate gives defaults."""
     from fitrouter_evaluators.replay.evaluation import ReplaySettings
 
     since, until = (None if each is None else _moment(each) for each in (asked.since, asked.until))
@@ -193,7 +193,7 @@ def _settings(asked: _Options, gate: Gate | None) -> ReplaySettings:
 
 
 def _gate(path: Path | None, metric: str | None) -> Gate | None:
-    """The gate's rules; scores cannot be gated on."""
+    """Load the gate's rules, None without a file; the metric `score` cannot be gated on."""
     from fitrouter_evaluators.replay.gate_file import load_gate
 
     if metric is not None and metric not in METRICS:
@@ -310,7 +310,7 @@ def replay(
 
 @contextlib.contextmanager
 def _log_at(log: Path, columns: str | None, *, skip_bad: bool) -> Iterator[Callable[[], Log]]:
-    """Reads a log; a table is imported for as long as it is needed."""
+    """Open a log for reading; a table of another program is imported for the duration of the context."""
     from fitrouter_evaluators.replay.importing.guess import imported, is_table
     from fitrouter_evaluators.replay.log.sources import read_log
 
@@ -326,7 +326,7 @@ def _log_at(log: Path, columns: str | None, *, skip_bad: bool) -> Iterator[Calla
 
 
 def _candidate(text: str, live: Config | None) -> Candidate:
-    """A candidate by its file or word, or a model by its name."""
+    """Load a candidate from a file or a short form; other text is the name of a fixed model."""
     from fitrouter_evaluators.replay.candidates.load import SHORT_FORMS, load_candidate
 
     path = Path(text)
@@ -335,7 +335,7 @@ def _candidate(text: str, live: Config | None) -> Candidate:
 
 
 def _compared(read: Callable[[], Log], against: str, settings: ReplaySettings, config: Path | None) -> _Comparison:
-    """Every model against what ran."""
+    """Compare every model with what ran."""
     from fitrouter.config import load_config
     from fitrouter_evaluators.replay.evaluation import compare_models
 
@@ -390,7 +390,7 @@ def _replayed(
 
 
 def _answer(report: Report) -> int:
-    """Exit code of the gate's verdict; 0 without a gate."""
+    """Return the exit code for the gate's verdict; 0 without a gate."""
     return 0 if report.gate is None else CODES[report.gate.verdict]
 
 

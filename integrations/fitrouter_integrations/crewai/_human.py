@@ -39,12 +39,12 @@ class ReportingProvider:
 
     @staticmethod
     def _get_output_string(answer: Any) -> str:
-        """Part of CrewAI's protocol."""
+        """Return an answer's output as text; part of CrewAI's protocol."""
         return answer.output if isinstance(answer.output, str) else str(answer.output.model_dump_json())
 
 
 class _Watched:
-    """Wraps an agent's executor to notice when it runs again."""
+    """Wrapper of an agent's executor that notices when the executor runs again."""
 
     def __init__(self, executor: Any, again: Report) -> None:
         self.__dict__.update(_executor=executor, _again=again)

@@ -20,7 +20,7 @@ from fitrouter_integrations._identity import FIELDS, first_said, made, short
 
 
 def identity_of(own: Identity, task: Any, agent: Any) -> Identity:
-    """The identity of one call.
+    """Return the identity of one call.
 
     Args:
         own: the LLM's own settings.
@@ -49,7 +49,7 @@ _tasks: WeakValueDictionary[str, Any] = WeakValueDictionary()
 
 
 def _at_work(task: Any, agent: Any) -> tuple[Any, Any]:
-    """The task and agent of a call. CrewAI requests final answers and conversions without naming them."""
+    """Return the task and agent of a call, also where CrewAI does not name them (final answers, conversions)."""
     began = next((event for event, kind in reversed(_event_id_stack.get()) if kind.endswith(_WORK)), None)
     if began is None:
         return task, agent
@@ -61,7 +61,7 @@ def _at_work(task: Any, agent: Any) -> tuple[Any, Any]:
 
 
 def _running() -> Any:
-    """The crew that is running here; planners and guardrails do not belong to one themselves."""
+    """Return the crew that is running here; planners and guardrails do not belong to one themselves."""
     context, state = baggage.get_baggage("crew_context"), crewai_event_bus.runtime_state
     if context is None or state is None:
         return None
@@ -88,6 +88,6 @@ def _fingerprint(holder: Any) -> Any:
 
 
 def _inputs(crew: Any) -> dict[str, Any]:
-    """Users and sessions in the inputs of `kickoff`; a crew's own variables are often called role or task."""
+    """Return users and sessions in the inputs of `kickoff`; a crew's own variables are often called role or task."""
     inputs = getattr(crew, "_inputs", None) or {}
     return {name: inputs[name] for name in (*FIELDS["user"], *FIELDS["session"]) if name in inputs}

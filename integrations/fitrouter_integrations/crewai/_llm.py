@@ -66,14 +66,14 @@ class FitrouterLLM(RoutedLLM):
     @model_validator(mode="before")
     @classmethod
     def _routed(cls, data: Any) -> Any:
-        """The model may be left out, and identity fields may have any of their names."""
+        """Default the model, and accept identity fields under any of their names; pydantic calls this."""
         if not isinstance(data, dict):
             return data
         return {"model": AUTO, "provider": "fitrouter", **settled(cls._known(data), "additional_params")}
 
     @classmethod
     def _known(cls, data: dict[str, Any]) -> dict[str, Any]:
-        """Settings without null values, completed by the fields that a dump leaves out.
+        """Return settings without null values, completed by the fields that a dump leaves out.
 
         CrewAI copies crews by dumps of the fields that `BaseLLM` has. The dumped `base_url` identifies the original
         object in this process, and thereby its other fields. A `base_url` from elsewhere is the router's URL.
@@ -95,14 +95,14 @@ class FitrouterLLM(RoutedLLM):
         _made[self.base_url] = self
 
     def __copy__(self) -> Self:
-        """A copy with the same router and its own token count."""
+        """Return a copy with the same router and its own token count."""
         made = super().__copy__()
         made._token_usage, made._owner = dict.fromkeys(self._token_usage, 0), None
         made._enter()
         return made
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
-        """As `copy`: the router is shared."""
+        """Copy the settings deeply; the router is shared, as by `copy`."""
         made = copy.copy(self)
         made.additional_params, made.stop = copy.deepcopy(self.additional_params, memo), list(self.stop)
         return made
@@ -144,7 +144,7 @@ class FitrouterLLM(RoutedLLM):
         return all("tools" in card.capabilities for card in self._models())
 
     def supports_stop_words(self) -> bool:
-        """Stop words are sent to the model, and enforced on its answer."""
+        """Whether stop words are supported: always, sent to the model and enforced on its answer."""
         return True
 
     def supports_multimodal(self) -> bool:
@@ -202,7 +202,7 @@ class FitrouterLLM(RoutedLLM):
     # --- decisions and feedback ---
 
     def last(self, agent: Any = None) -> About | None:
-        """The decision of the latest call of an agent, or of any; None before the first."""
+        """Return the decision of the latest call of an agent, or of any; None before the first."""
         return self._decided.get("" if agent is None else str(agent.id))
 
     def feedback(self, vote: Vote) -> str:
@@ -245,7 +245,7 @@ class FitrouterLLM(RoutedLLM):
 
 
 def _colleagues(agent: Any) -> list[Any]:
-    """The agents of an agent's crew with its manager, itself first; empty without a crew."""
+    """Return the agents of an agent's crew and its manager, the agent itself first; empty without a crew."""
     crew = getattr(agent, "crew", None)
     if crew is None or not hasattr(crew, "agents"):
         return []

@@ -136,7 +136,7 @@ class FitrouterSignals(BaseEventListener):
                 del self._trail[next(iter(self._trail))]
 
     def _before(self, event: Any, agent: Any = None) -> _Decided | None:
-        """The last decision for the event's agent and task before it."""
+        """Return the last decision of the event's agent and task before the event."""
         agent_id = str(agent.id) if agent is not None else event.agent_id
         if agent_id is None:
             return None

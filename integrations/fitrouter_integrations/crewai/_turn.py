@@ -31,7 +31,7 @@ class TooLong(NoEligibleModel, LLMContextLengthExceededError):
 
 
 class RoutedLLM(BaseLLM):
-    """The settings of a routed LLM, and the methods that `Turn` needs."""
+    """Base class with the settings of a routed LLM, and the methods that `Turn` needs."""
 
     tenant: str = Identity().tenant
     user: str | None = None
@@ -125,7 +125,7 @@ class Turn:
                 raise
 
     def request(self, messages: Any, tools: Any) -> Request:
-        """The request for the router."""
+        """Build the request for the router."""
         llm = self.llm
         self.messages = llm._format_messages(messages)
         llm._invoke_before_llm_call_hooks(self.messages, self.agent)
@@ -175,12 +175,12 @@ class Turn:
             )
 
     def streamed(self, about: About) -> Reply:
-        """The whole answer, after the last chunk."""
+        """Return the complete answer, after the last chunk."""
         parts, reason = self._parts, self._parts.finish_reason or "stop"
         return Reply(message=parts.message(), finish_reason=reason, usage=parts.usage or Usage(), about=about)
 
     def finish(self, reply: Reply) -> Any:
-        """The answer in CrewAI's form: tool calls, the result of a tool, a typed value, or text.
+        """Return the answer in CrewAI's form: tool calls, the result of a tool, a typed value, or text.
 
         Raises:
             ValueError: the answer does not have the requested type.
@@ -204,7 +204,7 @@ class Turn:
         return answer if typed else llm._invoke_after_llm_call_hooks(self.messages, text, self.agent)
 
     def _run(self, function: Mapping[str, Any]) -> str | None:
-        """The result of a tool; None if it failed."""
+        """Run a tool and return its result; None if it failed."""
         arguments = json.loads(function.get("arguments") or "{}")
         return self.llm._handle_tool_execution(
             function["name"], arguments, dict(self.functions or {}), self.task, self.agent
@@ -224,7 +224,7 @@ class Turn:
 
 
 def _message(message: Mapping[str, Any]) -> Message:
-    """A message without fields that only CrewAI reads."""
+    """Return a message without the fields that only CrewAI reads."""
     return {name: value for name, value in message.items() if name not in {"files", "cache_breakpoint"}}
 
 

@@ -80,7 +80,7 @@ def command(
 def _seeds(
     world: DemoWorld, stage: Stage, gammas: Gammas, count: int, console: Console, deadline: float | None
 ) -> list[SeedResult]:
-    """Further seeds, and their combined summary."""
+    """Run further seeds and print their combined summary; returns their results."""
     if not count:
         return []
     console.print(f"{count} more seeds of the same world, in process …")
@@ -105,7 +105,7 @@ def _seeds(
 
 @contextmanager
 def _folder(data: Path | None) -> Iterator[Path]:
-    """The given folder, which must be new, or a temporary one that is removed."""
+    """Provide the given folder, which must be new or empty, or a temporary one that is removed at the end."""
     if data is not None:
         if data.exists() and any(data.iterdir()):
             raise ConfigError(f"--data: {str(data)!r} is not empty; the demo begins with a new folder")

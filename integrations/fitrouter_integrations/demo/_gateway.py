@@ -25,7 +25,7 @@ _PATIENCE_S = 30.0
 
 
 class RoundClock:
-    """Seconds since the epoch, advanced by decisions so that the last round is now; a hook of the router that uses it.
+    """Clock that decisions advance so that the last round is now; a hook of the router that uses it.
 
     After `let_go` it is an ordinary clock.
     """
@@ -37,11 +37,11 @@ class RoundClock:
         self._free = False
 
     def __call__(self) -> float:
-        """The time."""
+        """Return the time in seconds since the epoch."""
         return time.time() if self._free else self._start + self._rounds * self._step
 
     def hear(self, notice: Notice) -> None:
-        """Advance by a decision."""
+        """Advance by one round if the notice is of a decision."""
         if isinstance(notice, Happened) and isinstance(notice.event, Decision):
             self._rounds += 1
 
@@ -59,7 +59,7 @@ class Gateway(NamedTuple):
 
 
 def demo_config(world: DemoWorld, data: Path, port: int = 0, policy: dict[str, Any] | None = None) -> Config:
-    """The configuration of the demo's gateway: defaults, except for what the world defines."""
+    """Return the configuration of the demo's gateway: defaults, except for what the world defines."""
     personas = {name: msgspec.to_builtins(model.persona) for name, model in world.models.items()}
     models = [
         {"name": name, "provider": "personas", "prices": msgspec.to_builtins(model.prices)}

@@ -114,7 +114,7 @@ class _Reporter:
 
 
 def _settled(gateway: Gateway, visits: Sequence[Visit]) -> Warehouse:
-    """The warehouse once every answer is scored and every event is in it.
+    """Return the warehouse once every answer is scored and every event is in it.
 
     Raises:
         FitrouterError: that takes too long.
@@ -145,7 +145,7 @@ def _counts(warehouse: Warehouse) -> dict[str, int]:
 
 
 def _probabilities(warehouse: Warehouse, people: People, visits: Sequence[Visit]) -> Floats:
-    """float64[T, K] as they were logged."""
+    """Return the logged probabilities of the visits, float64[T, K]."""
     rows = warehouse.query("SELECT decision_id, eligible, probs FROM decisions")
     logged = {decision: dict(zip(eligible, probs, strict=True)) for decision, eligible, probs in rows}
     models = people.stage.pool.models

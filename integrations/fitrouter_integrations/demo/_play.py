@@ -54,13 +54,13 @@ class People:
     # --- feedback ---
 
     def satisfaction(self, user: int, model: str, prompt: int, text: str) -> float:
-        """P(satisfied) of a user who reads a text of a model."""
+        """Return the probability that a user who reads a text of a model is satisfied."""
         noticed = self.stage.noticed(self.world, text)
         worth = self.worth[self.stage.pool.models.index(model), prompt]
         return float(1.0 / (1.0 + np.exp(-worth - np.einsum("d,d->", self.play.tastes[user], noticed))))
 
     def opinion(self, t: int, satisfaction: float, asked: bool) -> Vote | None:
-        """The feedback of the user of round t, None for none.
+        """Return the feedback that the user of round t gives, None for none.
 
         Unsatisfied users volunteer more often, and users who are asked mostly answer. Stars are drawn so that their
         mean is the satisfaction: 5 or 4 from satisfied users, 1 or 2 from the others.
@@ -77,23 +77,23 @@ class People:
     # --- oracles ---
 
     def rounds(self) -> Floats:
-        """Expected satisfaction of each round's user with each model, float64[T, K]."""
+        """Return the expected satisfaction of each round's user with each model, float64[T, K]."""
         topic = np.array(self.stage.topic)[self.play.prompt]
         result: Floats = self.value[self.play.user, :, topic]
         return result
 
     def blind(self) -> Any:
-        """The best model for the topic, for an unknown user, int[T]."""
+        """Return the best model of each round for its topic and an average user, int[T]."""
         best: Any = np.einsum("u,uki->ki", self.activity, self.value).argmax(axis=0)
         return best[np.array(self.stage.topic)[self.play.prompt]]
 
     def knowing(self) -> Any:
-        """The best model for the topic and user, int[T]; the luck of a prompt stays unknown."""
+        """Return the best model of each round for its topic and user, int[T]; the luck of a prompt stays unknown."""
         return self.rounds().argmax(axis=1)
 
 
 def _tastes(world: DemoWorld, role: Any, rng: np.random.Generator) -> Floats:
-    """float64[U, attributes] before weighting; users in the uniform role all have the role's taste."""
+    """Draw the users' tastes, float64[U, attributes], before weighting; in the uniform role all have the role's."""
     D = len(world.tastes) + len(world.hidden_tastes)
     by_role, own = rng.normal(0, world.role_sd, (world.roles, D)), rng.normal(0, world.user_sd, (world.users, D))
     own[role == world.role_names.index(world.uniform_role)] = 0.0
@@ -108,7 +108,7 @@ def _quality(world: DemoWorld, models: tuple[str, ...]) -> Floats:
 
 
 def _strength(world: DemoWorld, models: tuple[str, ...]) -> Floats:
-    """Skill relative to the other models, float64[K, topics]."""
+    """Return each model's skill relative to the mean of all models, float64[K, topics]."""
     skill = np.array([[world.models[model].persona.strength(topic) for topic in world.prompts] for model in models])
     result: Floats = world.strength_weight * (skill - skill.mean(axis=0))
     return result

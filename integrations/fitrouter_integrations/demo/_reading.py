@@ -30,7 +30,7 @@ HIDDEN: dict[str, Callable[[Sequence[int], Sequence[str]], float]] = {
 
 
 def notice(text: str, seen: Sequence[str], hidden: Sequence[str]) -> Floats:
-    """The named attributes of a text, not standardised, float64[len(seen) + len(hidden)].
+    """Return the named attributes of a text, not standardised, float64[len(seen) + len(hidden)].
 
     Raises:
         ConfigError: an attribute is unknown.

@@ -31,7 +31,7 @@ _ROWS = {
 
 
 def live_table(live: LiveResults, world: DemoWorld) -> Table:
-    """All routing strategies on the requests that were sent."""
+    """Build the table of all routing strategies on the requests that were sent over HTTP."""
     note = f"The best single model, in hindsight, is {live.best_single}; the default model is {world.default_model}."
     table = _table(f"{live.rounds:,} requests over HTTP: share of satisfied people", note)
     for row, title in _ROWS.items():
@@ -42,7 +42,7 @@ def live_table(live: LiveResults, world: DemoWorld) -> Table:
 
 
 def traffic_table(live: LiveResults) -> Table:
-    """Share of each model by role."""
+    """Build the table of each model's share by role, in the second half."""
     table = Table(title="Who answers whom, second half", title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("model")
     for role in live.traffic:
@@ -53,7 +53,7 @@ def traffic_table(live: LiveResults) -> Table:
 
 
 def seeds_table(results: Sequence[SeedResult], world: DemoWorld) -> Table:
-    """Means over seeds."""
+    """Build the table of all routing strategies, with means over seeds."""
     title = f"Means of {len(results)} seeds of {world.rounds:,} rounds in process"
     table = _table(title, "Each seed has people, qualities, order and luck of its own.")
     for row, title in _ROWS.items():
@@ -83,7 +83,7 @@ def _cells(found: Strategy, cost: float, world: DemoWorld) -> tuple[str, ...]:
 
 
 def summary(results: Sequence[SeedResult], world: DemoWorld) -> dict[str, Any]:
-    """The last quarter over all seeds. `closed` is null if the oracles do not differ."""
+    """Summarise the last quarter over all seeds. `closed_mean` is null if the oracles do not differ."""
     last = {row: np.array([result.rows[row].quarters[-1] for result in results]) for row in _ROWS}
     gap = last["knowing oracle"] - last["blind oracle"]
     closed = [result.closed for result in results if np.isfinite(result.closed)]

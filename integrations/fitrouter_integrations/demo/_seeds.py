@@ -42,7 +42,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SeedResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Results of one seed by strategy."""
+    """Results of all routing strategies on one seed."""
 
     seed: int
     best_single: str
@@ -58,7 +58,7 @@ class SeedResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def strategy(people: People, probs: Floats) -> Strategy:
-    """Results of routing with the probabilities float64[T, K], for the first T rounds."""
+    """Evaluate routing with the probabilities float64[T, K] on the first T rounds."""
     T = len(probs)
     rewards = np.einsum("tk,tk->t", probs, people.rounds()[:T])
     costs = np.einsum("tk,kt->t", probs, people.stage.cost[:, people.play.prompt[:T]])
@@ -73,7 +73,7 @@ def strategy(people: People, probs: Floats) -> Strategy:
 
 
 def strategies(people: People, T: int) -> tuple[str, dict[str, Strategy]]:
-    """The best single model of the first T rounds in hindsight, and the strategies that do not learn."""
+    """Return the best single model of the first T rounds in hindsight, and the strategies that do not learn."""
     models = people.stage.pool.models
     K, always = len(models), np.eye(len(models))
     best = int(people.rounds()[:T].mean(axis=0).argmax())
@@ -88,7 +88,7 @@ def strategies(people: People, T: int) -> tuple[str, dict[str, Strategy]]:
 
 
 def learned(people: People, row: str, gamma: float, floor: float, rounds: int) -> tuple[Floats, Floats]:
-    """(probs float64[rounds, K], weights of the heads) of a learning strategy: label-only, scores or ours."""
+    """Run a learning strategy (label-only, scores or ours); returns probs float64[rounds, K] and the heads' weights."""
     world = msgspec.structs.replace(people.world, rounds=rounds)
     pool, ask = people.stage.pool, world.raters.asked
     who = contender(row, gamma)
@@ -97,7 +97,7 @@ def learned(people: People, row: str, gamma: float, floor: float, rounds: int) -
 
 
 def play_seed(world: DemoWorld, stage: Stage, seed: int, gammas: Gammas) -> SeedResult:
-    """All strategies on one seed."""
+    """Run all strategies on one seed."""
     people = People(world, stage, seed)
     best, rows = strategies(people, world.rounds)
     probs, mixture = learned(people, "ours", gammas.ours, gammas.floor, world.rounds)
@@ -127,7 +127,7 @@ def _play(seed: int) -> SeedResult:
 def play_seeds(
     world: DemoWorld, stage: Stage, gammas: Gammas, seeds: Sequence[int], deadline: float | None = None
 ) -> Iterator[SeedResult]:
-    """Results as they complete, from one process per core; seeds unfinished at the deadline (monotonic) are dropped."""
+    """Run seeds in one process per core; yields results as they complete, and drops those not done at the deadline."""
     if deadline is not None and time.monotonic() > deadline:
         return
     if len(seeds) < 2:

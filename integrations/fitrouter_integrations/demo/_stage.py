@@ -1,4 +1,4 @@
-"""Every model's answer to every prompt, with the features that the router, the scorer and the users see."""
+"""All models' answers to all prompts, with the features that the router, the scorer and the users see."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CUT = 3.0
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """K models × N prompts. `pool.topics` is float64[N, topics], one-hot."""
+    """Answers, costs and features of K models on N prompts. `pool.topics` is float64[N, topics], one-hot."""
 
     pool: Pool
     topic: tuple[int, ...]
@@ -33,7 +33,7 @@ class Stage(msgspec.Struct, frozen=True):
     """Mean and standard deviation of the users' attributes, float64[attributes]."""
 
     def noticed(self, world: DemoWorld, text: str) -> Floats:
-        """float64[attributes] of a text: standardised and clipped at ±3."""
+        """Return the attributes of a text, standardised and clipped at ±3, float64[attributes]."""
         return _standardise(notice(text, world.tastes, world.hidden_tastes), self.centre, self.scale)
 
 
@@ -89,7 +89,7 @@ def set_stage(world: DemoWorld, encoder: str = "static") -> Stage:
 
 
 async def _answers(world: DemoWorld, models: tuple[str, ...], prompts: tuple[str, ...]) -> list[list[Completion]]:
-    """The answers that the gateway's provider will give: a text is determined by (seed 0, model, prompt)."""
+    """Compute the answers that the gateway's provider will give: a text depends on (seed 0, model, prompt)."""
     provider = Simulated({name: model.persona for name, model in world.models.items()}, speed=math.inf)
     rows = []
     for model in models:

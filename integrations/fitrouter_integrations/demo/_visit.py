@@ -108,7 +108,7 @@ async def _round(gateway: RemoteBackend, people: People, t: int) -> Visit:
 
 
 async def _durably(work: Callable[[], Awaitable[T]]) -> T:
-    """The result of a request, retried if a store is not ready."""
+    """Return the result of a request, which is repeated if a store is not ready."""
     for attempt in range(1, _TRIES):
         try:
             return await work()

@@ -76,7 +76,7 @@ class DemoWorld(World, frozen=True, kw_only=True, forbid_unknown_fields=True):
     prompts: dict[str, Asks]
 
     def asked(self) -> list[tuple[str, str]]:
-        """All (topic, prompt), in order."""
+        """Return all (topic, prompt), in order."""
         return [
             (topic, ask.format(about))
             for topic, asks in self.prompts.items()
@@ -85,12 +85,12 @@ class DemoWorld(World, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ]
 
     def without_tastes(self) -> DemoWorld:
-        """The same world without tastes."""
+        """Return a copy of the world in which nobody has tastes."""
         return msgspec.structs.replace(self, name=f"{self.name}-null", taste_weight=0.0)
 
 
 def world_text(source: str | None = None) -> str:
-    """The text of a world file; the shipped one for None and 'null'.
+    """Return the text of a world file; the one of the package for None and 'null'.
 
     Raises:
         ConfigError: there is no such file.
@@ -104,7 +104,7 @@ def world_text(source: str | None = None) -> str:
 
 
 def open_world(source: str | None = None) -> tuple[DemoWorld, str]:
-    """The world of a file and the sha256 of its text; 'null' is the shipped one without tastes.
+    """Load the world of a file, with the sha256 of its text; 'null' is the one of the package without tastes.
 
     Raises:
         ConfigError: the file is missing, or is not a demo world.

@@ -17,7 +17,7 @@ class Context(Protocol):
 
     @property
     def aggregated_metrics(self) -> Mapping[str, Mapping[Any, float]] | None:
-        """Metric → replica → its mean over the look-back period."""
+        """Metric → replica → the metric's mean over the look-back period."""
         ...
 
     @property
@@ -27,7 +27,7 @@ class Context(Protocol):
 
 
 class ByLag:
-    """Scales in proportion to the lag over its target, at most twofold at a time.
+    """Autoscaling policy: scale in proportion to the lag over its target, at most twofold at a time.
 
     All scorers report the same lag; the largest counts, so that a replica that has just started cannot hide it.
 

@@ -62,7 +62,7 @@ def require_shared(config: Config, machines: int) -> None:
 
 
 def cpus_needed(ray: RayConfig) -> int:
-    """CPUs that a cluster of one machine must offer for all replicas to start, twice the gateways for a restart."""
+    """Number of CPUs that one machine needs to start all replicas, with the gateways twice for a restart."""
     return math.ceil(2 * ray.gateways.most * ray.gateways.cpus + ray.scorers.most * ray.scorers.cpus + 2.0)
 
 
@@ -110,7 +110,7 @@ def stop(config: Config) -> None:
 
 @contextmanager
 def _connected(config: Config, *, own: bool = True) -> Iterator[bool]:
-    """A connection to the running cluster, or to one of this process; gives whether it is our own."""
+    """Connect to the running cluster, or start one in this process; yields whether it was started here."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # its new default; without it a warning
     import ray  # pyright: ignore[reportMissingImports]

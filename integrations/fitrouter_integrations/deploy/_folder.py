@@ -12,7 +12,7 @@ FILE = "deployment.id"
 
 
 def marked(folder: Path) -> str:
-    """The mark of the folder, which is made at the first deployment.
+    """Return the mark of the data folder, which the first deployment writes.
 
     Raises:
         ConfigError: it cannot be written.
@@ -28,7 +28,7 @@ def marked(folder: Path) -> str:
 
 
 def read(folder: Path) -> str:
-    """The mark of the folder; empty without one."""
+    """Read the mark of the data folder; empty if there is none."""
     try:
         return (folder / FILE).read_text(encoding="ascii", errors="replace")
     except OSError:

@@ -19,7 +19,7 @@ _PAUSE_S = 0.2
 
 
 class Task(NamedTuple):
-    """Answers, and what is wanted of them."""
+    """Answers, and what a scorer is to compute for them."""
 
     model: str
     """A reward model; empty for the built-in features."""
@@ -37,7 +37,7 @@ class Pending(Protocol):
 
 
 class RemoteScoring:
-    """Spreads answers over the scorers. It is a `Remote` of `fitrouter_evaluators.scoring.plugin`.
+    """Distributes answers over the scorers; it is a `Remote` of `fitrouter_evaluators.scoring.plugin`.
 
     What scorers compute depends on the answers only, so a request can be repeated.
 
@@ -62,7 +62,7 @@ class RemoteScoring:
         """The last known lag, which every request tells its scorer."""
 
     def __call__(self, model: str, items: Sequence[Item]) -> Floats:
-        """float64[n, dimensions], in the order of the items.
+        """Compute a model's scores of items, float64[n, dimensions] in the order of the items.
 
         Raises:
             Exception: what a scorer raised, or the last loss.

@@ -44,7 +44,7 @@ _log = logging.getLogger("fitrouter.deploy")
 
 
 def application(config: Config, mark: str) -> Any:
-    """The deployments: gateways answer HTTP, one services replica holds the leases, scorers compute features.
+    """Build the deployments: gateways answer HTTP, one services replica holds the leases, scorers compute features.
 
     Args:
         config: all settings, with a section `ray`.
@@ -107,7 +107,7 @@ def _app_of(config: Config, mark: str) -> Callable[[], FastAPI]:
 
 
 class Services:
-    """Scores, feeds the warehouse and saves snapshots, on a thread with an event loop of its own.
+    """Scores answers, feeds the warehouse and saves snapshots, on a thread with an event loop of its own.
 
     Args:
         config: all settings.
@@ -173,12 +173,12 @@ class Scorer:
         self._batched = serve.batch(self._compute, max_batch_size=_REQUESTS, batch_wait_timeout_s=_WAIT_S)
 
     async def compute(self, task: Task) -> Floats:
-        """float64[n, dimensions] of a request."""
+        """Compute the features or model outputs of a request's answers, float64[n, dimensions]."""
         found: Floats = await self._batched(task)
         return found
 
     async def _compute(self, tasks: list[Task]) -> list[Floats]:
-        """The requests of a batch: one pass over all answers for each model that is wanted."""
+        """Compute a batch of requests, with one pass over all answers for each model that is wanted."""
         self._lag = (tasks[-1].lag_s, time.monotonic())
         return await asyncio.to_thread(self._pass, tasks)
 

@@ -37,7 +37,7 @@ class _Scores(msgspec.Struct):
 
 
 class Ratings(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks a gateway for the ratings of a person, of a role, or of everybody."""
+    """Client that asks a gateway for the ratings of a person, of a role, or of everybody."""
 
     url: str
     user: str | None = None
@@ -45,7 +45,7 @@ class Ratings(msgspec.Struct, frozen=True, kw_only=True):
     dimension: str = "overall"
 
     def of(self, prompt: str, answer: str) -> Rating:
-        """The rating of an answer; waits for the gateway.
+        """Return the predicted rating of an answer; waits for the gateway.
 
         Raises:
             InvalidRequest: too long a text, or a dimension that nobody has rated.

@@ -89,7 +89,7 @@ _LOOPBACK_NAMES = frozenset({b"127.0.0.1", b"localhost", b"[::1]"})
 
 
 def create_app(router: Router, config: Config, metrics: Metrics | None = None) -> FastAPI:
-    """The ASGI application over a router, which it starts and closes with its own lifespan.
+    """Create the ASGI application over a router, which it starts and closes with its own lifespan.
 
     Raises:
         ConfigError: `config.server` has an address or keys that cannot be used.
@@ -212,7 +212,7 @@ class Gateway:
         scope: str | None,
         headers: Callable[[HttpRequest], Mapping[str, bytes]] = lambda request: headers_of(request.scope),
     ) -> Endpoint:
-        """An endpoint that authenticates the caller and answers every exception in the error format of its API.
+        """Wrap a handler: authenticate the caller, and answer every exception in the error format of its API.
 
         Args:
             handler: of the route.
@@ -250,14 +250,14 @@ class Gateway:
         return endpoint
 
     def tenant(self, headers: Mapping[bytes, bytes]) -> str | None:
-        """The tenant of a request; None if its key is unknown."""
+        """Return the tenant of a request; None if its key is unknown."""
         if not self._keys:
             return "default"
         caller = self._keys.caller(authorization(headers.get(b"authorization"), headers.get(b"x-api-key")))
         return None if caller is None else caller.tenant
 
     def _admit(self, headers: Mapping[str, bytes], scope: str | None) -> Caller:
-        """The caller of a request to a route that needs a scope."""
+        """Authenticate the caller of a request to a route that needs a scope."""
         if not self._keys:
             # DNS rebinding: a page in a browser can point a host name of its own at this machine.
             if _PORT.sub(b"", headers.get("host", b"")).lower() not in _LOOPBACK_NAMES:
@@ -403,7 +403,7 @@ class Gateway:
         return _json(found)
 
     def _proved(self, call: AuthenticatedCall, token: str | None, decision_id: str, field: str = "token") -> bool:
-        """Whether the caller may rate an answer without naming its user: with its token, or a trusted key."""
+        """Whether the caller may rate an answer without naming its user: it has its token, or a trusted key."""
         if token is not None:
             self.router.tokens.check(token, decision_id, call.tenant)
             return True

@@ -36,7 +36,7 @@ _VOTE = ("id", "ts", "kind", "value", "scale", "dimension", "other", "asked")
 
 
 def decision_json(events: Sequence[Event], explanation: Explanation) -> dict[str, Any]:
-    """A decision with its outcome, score and votes.
+    """Return the JSON of a decision with its outcome, score and votes.
 
     Args:
         events: all events of the decision, the decision first.
@@ -67,7 +67,7 @@ def decision_json(events: Sequence[Event], explanation: Explanation) -> dict[str
 
 
 def content_json(content: Content) -> dict[str, Any]:
-    """The beginnings of a kept prompt and its answer, and the number of characters that are left out."""
+    """Return the beginnings of a kept prompt and its answer, and the number of characters left out."""
     said, calls = content.message.get("content"), content.message.get("tool_calls")
     if isinstance(said, list):
         said = "\n".join(str(part.get("text", "")) for part in said if isinstance(part, dict))
@@ -81,7 +81,7 @@ def _fields(value: Any, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _eligible(decision: Decision) -> list[dict[str, Any]]:
-    """One row per model; numbers that were not computed are null (a pinned model has no probabilities)."""
+    """Return one row per eligible model; numbers that were not computed are null, such as those of a pinned model."""
     columns = {name: getattr(decision, field) for name, field in _COLUMNS.items()}
     return [
         {"model": model, **{name: values[i] if values else None for name, values in columns.items()}}

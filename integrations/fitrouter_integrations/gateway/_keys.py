@@ -47,7 +47,7 @@ class Caller(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """Actor of a change, for the audit log."""
+        """Describe the caller as the actor of a change, for the audit log."""
         return f"key {self.name}" if self.name else "a client without a key"
 
 
@@ -109,7 +109,7 @@ class Keys:
             )
 
     def _take(self, stored: Sequence[StoredKey]) -> None:
-        """Use the keys of the file."""
+        """Take over the keys read from the file."""
         self._closed = self._closed or bool(stored)
         self._stored = {key.id: key for key in stored}
         bound = [key for key in self._config.keys if not key.admin or "tenant" in key.model_fields_set]
@@ -138,7 +138,7 @@ class Keys:
             self._known.append((digest, caller))
 
     def _look(self) -> None:
-        """Read the file again if it changed. One that cannot be read leaves the keys as they are."""
+        """Read the file again if it has changed; if it cannot be read, the keys stay as they are."""
         if self._file is None or (now := time.monotonic()) < self._look_at:
             return
         self._look_at = now + WATCH_S
@@ -160,7 +160,7 @@ class Keys:
         return self._closed
 
     def caller(self, authorization: bytes | None) -> Caller | None:
-        """The caller of an `Authorization` header, None if its key is unknown. Takes the same time for every key."""
+        """Return the caller of an `Authorization` header, None if its key is unknown; equally fast for every key."""
         if not self:
             return ANYBODY
         scheme, _, given = (authorization or b"").partition(b" ")

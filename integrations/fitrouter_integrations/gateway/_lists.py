@@ -45,7 +45,7 @@ class Listings:
 
 
 def _wanted(call: AuthenticatedCall, *allowed: str) -> dict[str, Any]:
-    """The filters in the query and the headers.
+    """Parse the filters in the query and the headers.
 
     Raises:
         NotAuthorized: the key does not speak for the users of its tenant.

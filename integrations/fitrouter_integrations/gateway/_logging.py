@@ -1,4 +1,4 @@
-"""Logs without secrets, and without floods of one message that a client can cause."""
+"""Log filters: secrets are masked, and floods of one message that a client can cause are limited."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class MaskingFormatter(logging.Formatter):
         self._inner = inner
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line of a record."""
+        """Format a record, with secrets masked."""
         return masked(self._inner.format(record))
 
 
 class FloodFilter(logging.Filter):
-    """Passes twenty records of a kind per minute, then one with the number of suppressed ones.
+    """Passes twenty records of a kind per minute, then one record with the number of suppressed ones.
 
     A kind is a logger, a level and a message without its arguments.
     """
@@ -40,7 +40,7 @@ class FloodFilter(logging.Filter):
         """Kind → (begin of its window, records in it)."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a record is written."""
+        """Whether a record is to be written."""
         kind = (record.name, record.levelno, str(record.msg)[:200])
         now = self._clock()
         begun, count = self._seen.pop(kind, (now, 0))

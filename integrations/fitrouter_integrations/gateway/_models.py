@@ -108,7 +108,7 @@ class ModelAdministration:
 
 
 def _public(address: str) -> bool:
-    """Whether an address is one of the internet.
+    """Whether an address belongs to the public internet.
 
     >>> [_public(each) for each in ("1.1.1.1", "10.0.0.1", "127.0.0.1", "::1", "::ffff:10.0.0.1", "169.254.169.254")]
     [True, False, False, False, False, False]

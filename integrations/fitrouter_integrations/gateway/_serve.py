@@ -47,7 +47,7 @@ def require_gateway() -> None:
 
 
 def bind(config: Config) -> socket.socket:
-    """The listening socket; port 0 picks a free one, see `socket.getsockname()[1]`.
+    """Open the listening socket; port 0 picks a free one, see `socket.getsockname()[1]`.
 
     Raises:
         ConfigError: the address is taken or not local, or is not loopback while there are no keys.
@@ -104,7 +104,7 @@ def serve(
 
 
 def _metrics_folder(data: Path) -> Path | None:
-    """An empty folder for the workers' metrics; folders of dead parents are removed.
+    """Create an empty folder for the workers' metrics; folders of dead parents are removed.
 
     None if neither the data folder nor one for temporary files can be written: each worker then counts for itself.
     """
@@ -163,7 +163,7 @@ class _Crew:
         self._due = 0.0
 
     def fill(self) -> float | None:
-        """Start what is missing, if it is time; returns the seconds until then, None if nothing is missing."""
+        """Start missing processes, if it is time; returns the seconds until then, None if none is missing."""
         if len(self.living) == self._count:
             return None
         if (pause := self._due - time.monotonic()) > 0.0:

@@ -16,7 +16,7 @@ _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL
 
 
 def trace_by(environ: Mapping[str, str]) -> Callable[[], None]:
-    """Begin to trace if OTEL_TRACES_EXPORTER, or an endpoint of OTLP, is set; returns what ends it.
+    """Start tracing if OTEL_TRACES_EXPORTER, or an endpoint of OTLP, is set; returns a function that ends it.
 
     Sampler, limits, batches, resource and the exporter's own settings are read by the SDK from the standard variables.
     Without the extra `otel`, or with an unusable setting, a warning is logged and the gateway runs without traces.
@@ -51,7 +51,7 @@ def trace_by(environ: Mapping[str, str]) -> Callable[[], None]:
 
 
 def _exporters(environ: Mapping[str, str]) -> list[str]:
-    """Names of entry points of the group `opentelemetry_traces_exporter`."""
+    """Names of the wanted exporters, entry points of the group `opentelemetry_traces_exporter`."""
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return []
     default = "otlp" if any(environ.get(name, "").strip() for name in _ENDPOINTS) else "none"

@@ -97,7 +97,7 @@ class WholeLog:
         return Response(dump(document), media_type="application/json")
 
     async def _made(self, what: str, call: AuthenticatedCall, who: Identity, **more: Any) -> Response:
-        """The answer of a process."""
+        """Compute an answer in a background process; at most one at a time for each tenant."""
         if not call.trusted:
             raise NotAuthorized(
                 "this key may not read what the log says of people; use one with 'trusted: true', which speaks for the "
@@ -124,7 +124,7 @@ class WholeLog:
 
 
 def _read(asked: dict[str, Any]) -> dict[str, Any]:
-    """The answer to a request of `WholeLog`."""
+    """Compute the answer to a request of `WholeLog`, in its background process."""
     config, who = parse_config(asked["config"]), msgspec.convert(asked["who"], Identity)
     try:
         if asked["what"] == "diagnosis":

@@ -74,7 +74,7 @@ def work(config: Config, listener: socket.socket, *, services: bool = True) -> N
 
 
 def server_of(app: FastAPI, grace_s: float = GRACE_S) -> Server:
-    """A server for the application; start it with `run(sockets=[...])`."""
+    """Create a server for the application; start it with `run(sockets=[...])`."""
     settings = uvicorn.Config(
         app,
         http=partial(LimitedProtocol, limits=Connections(connection_limit())),  # type: ignore[arg-type]

@@ -55,7 +55,7 @@ V = TypeVar("V")
 
 
 def _vote(kind: FeedbackKind, value: float, dimension: str = OVERALL, **more: Any) -> Vote:
-    """A vote on a decision that is not known yet; see `_send`."""
+    """Create a vote whose decision is not known yet; see `_send`."""
     return Vote(decision_id="", kind=kind, value=value, dimension=dimension, **more)
 
 
@@ -243,7 +243,7 @@ class FitrouterCallbackHandler(BaseCallbackHandler):
                     _log.warning("feedback on run %s was dropped: it ended without an answer of the router", run)
 
     def _note_answer(self, run: str, said: AIMessage) -> None:
-        """Note a new answer: the runs around it, and its tool calls."""
+        """Note a new answer, the runs that it belongs to, and its tool calls."""
         decision = said.response_metadata.get("decision_id")
         if not isinstance(decision, str) or decision in self._met:
             return
@@ -277,7 +277,7 @@ class FitrouterCallbackHandler(BaseCallbackHandler):
                 self._send(decision, _vote(FeedbackKind.THUMB, 1.0, dimension=TOOLS))
 
     def _around(self, run: str) -> Iterator[str]:
-        """The run and its ancestors, the outermost last."""
+        """Yield the run and its ancestors, the outermost last."""
         at: str | None = run
         while at is not None:
             yield at
@@ -303,7 +303,7 @@ def _keep(kept: OrderedDict[Any, V], key: Any, value: V) -> None:
 
 
 def _messages(outputs: Any, depth: int = 3) -> Iterator[BaseMessage]:
-    """The messages in a chain's output: a message, an agent's state, a command that updates it, or lists of those."""
+    """Yield the messages in a chain's output: a message, an agent's state, a command that updates it, or a list."""
     if isinstance(outputs, BaseMessage):
         yield outputs
     elif depth:

@@ -83,7 +83,7 @@ class ChatFitrouter(BaseChatModel):
     @model_validator(mode="before")
     @classmethod
     def _named(cls, data: Any) -> Any:
-        """Identity fields may have any of their names, be integers, or stand in `model_kwargs`."""
+        """Accept identity fields under any of their names, as integers, or in `model_kwargs`."""
         return settled(data, "model_kwargs") if isinstance(data, dict) else data
 
     @model_validator(mode="before")
@@ -120,13 +120,13 @@ class ChatFitrouter(BaseChatModel):
         return {"model": self.model_name, **self._sampling()}
 
     def _get_llm_string(self, stop: list[str] | None = None, **kwargs: Any) -> str:
-        """The cache key, which includes the identity: what suits one user does not suit another."""
+        """Return the cache key, which includes the identity: what suits one user does not suit another."""
         who = identity_of(self._own(), ensure_config().get("metadata"), kwargs)
         asked = {name: value for name, value in kwargs.items() if name != KEY and name not in NAMES}
         return f"{super()._get_llm_string(stop, **asked)}---{replace(who, session=None)!r}"
 
     def _convert_cached_generations(self, cache_val: list[Generation]) -> list[ChatGeneration]:
-        """Cached answers keep their decision, for feedback, and cost nothing.
+        """Convert cached answers, which keep their decision for feedback, and cost nothing.
 
         They get no id: a message with the id of the first one would replace it in a graph's state.
         """
@@ -137,7 +137,7 @@ class ChatFitrouter(BaseChatModel):
         return found
 
     def get_token_ids(self, text: str) -> list[int]:
-        """Unknown unless `custom_get_token_ids` is given, since every model has its own tokenizer.
+        """Tokenize by `custom_get_token_ids`, which must be given since every model has its own tokenizer.
 
         Raises:
             ConfigError: it is not.
@@ -164,7 +164,7 @@ class ChatFitrouter(BaseChatModel):
         return params
 
     def _resolve_model_profile(self) -> ModelProfile | None:
-        """The capabilities that all candidates share."""
+        """Return the capabilities that all candidates share."""
         cards = self.client.models()
         if self.model_name != AUTO:
             cards = tuple(card for card in cards if card.name == self.model_name) or cards
@@ -197,12 +197,12 @@ class ChatFitrouter(BaseChatModel):
 
     @classmethod
     def is_lc_serializable(cls) -> bool:
-        """LangChain may dump it: without the key, and with the router's path or URL."""
+        """Whether LangChain may dump it: yes, without the key, and with the router's path or URL."""
         return True
 
     @classmethod
     def get_lc_namespace(cls) -> list[str]:
-        """Namespace under which LangChain finds the class when it loads a dump."""
+        """Return the namespace under which LangChain finds the class when it loads a dump."""
         return ["fitrouter_integrations", "langchain"]
 
     @property
@@ -244,11 +244,11 @@ class ChatFitrouter(BaseChatModel):
     # --- entry points, which pass the identity on: `stream` does not pass its config to `_stream` ---
 
     def invoke(self, input: LanguageModelInput, config: Config = None, **kwargs: Any) -> AIMessage:
-        """Answer whole."""
+        """Return a complete answer."""
         return super().invoke(input, config, **carried(config, kwargs))
 
     async def ainvoke(self, input: LanguageModelInput, config: Config = None, **kwargs: Any) -> AIMessage:
-        """Answer whole."""
+        """Return a complete answer."""
         return await super().ainvoke(input, config, **carried(config, kwargs))
 
     def stream(self, input: LanguageModelInput, config: Config = None, **kwargs: Any) -> Iterator[Any]:
@@ -260,11 +260,11 @@ class ChatFitrouter(BaseChatModel):
         return super().astream(input, config, **carried(config, kwargs))
 
     def stream_events(self, input: LanguageModelInput, config: Config = None, **kwargs: Any) -> Any:
-        """Answer as events."""
+        """Answer as a stream of events."""
         return super().stream_events(input, config, **carried(config, kwargs))
 
     def astream_events(self, input: LanguageModelInput, config: Config = None, **kwargs: Any) -> Any:
-        """Answer as events."""
+        """Answer as a stream of events."""
         return super().astream_events(input, config, **carried(config, kwargs))
 
     # --- requests ---
@@ -340,11 +340,11 @@ class ChatFitrouter(BaseChatModel):
     # --- settings, tools and schemas ---
 
     def bind(self, **kwargs: Any) -> Bound:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The model with bound keyword arguments."""
+        """Return the model with bound keyword arguments."""
         return Bound(bound=self, kwargs=kwargs, config={})
 
     def with_config(self, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        """The model with a bound config."""
+        """Return the model with a bound config."""
         return self.bind().with_config(config, **kwargs)
 
     def bind_tools(
@@ -355,7 +355,7 @@ class ChatFitrouter(BaseChatModel):
         strict: bool | None = None,
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, AIMessage]:
-        """The model with tools.
+        """Return the model with tools bound to it.
 
         Args:
             tools: functions, classes, LangChain tools, or schemas in OpenAI's format.
@@ -378,7 +378,7 @@ class ChatFitrouter(BaseChatModel):
         strict: bool | None = None,
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, Any]:
-        """The model with answers that follow a schema.
+        """Return a runnable that calls the model and parses its answers by a schema.
 
         Args:
             schema: a pydantic class, a TypedDict, or a JSON schema.
@@ -408,15 +408,15 @@ class Bound(RunnableBinding[LanguageModelInput, AIMessage]):
 
     @classmethod
     def lc_id(cls) -> list[str]:
-        """The id of LangChain's own class, under which it is dumped."""
+        """Return the id of LangChain's own class, under which it is dumped."""
         return [*cls.get_lc_namespace(), "RunnableBinding"]
 
     def bind_tools(self, tools: Any, **kwargs: Any) -> Runnable[LanguageModelInput, AIMessage]:
-        """See `ChatFitrouter`."""
+        """Return the model with tools; see `ChatFitrouter.bind_tools`."""
         return self._configured(self.bound.bind_tools(tools, **self._identity() | kwargs))  # type: ignore[attr-defined]
 
     def with_structured_output(self, schema: Any, **kwargs: Any) -> Runnable[LanguageModelInput, Any]:
-        """See `ChatFitrouter`."""
+        """Return the model with answers parsed by a schema; see `ChatFitrouter.with_structured_output`."""
         return self._configured(self.bound.with_structured_output(schema, **self._identity() | kwargs))  # type: ignore[attr-defined]
 
     def _identity(self) -> dict[str, Any]:

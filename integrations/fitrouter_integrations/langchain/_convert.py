@@ -26,7 +26,7 @@ _GROWS = ("summary", "text", "thinking")
 
 
 def tool_choice_of(choice: object) -> object:
-    """LangChain's tool choice in OpenAI's format.
+    """Convert LangChain's tool choice to OpenAI's format.
 
     >>> tool_choice_of("any"), tool_choice_of("search")
     ('required', {'type': 'function', 'function': {'name': 'search'}})
@@ -39,7 +39,7 @@ def tool_choice_of(choice: object) -> object:
 
 
 def result_of(reply: Reply) -> ChatResult:
-    """A whole answer."""
+    """Convert a complete answer."""
     message, meta = reply.message, _OURS | metadata_of(reply.about) | {"finish_reason": reply.finish_reason}
     calls, invalid = _tool_calls(message.get("tool_calls") or [])
     extras = Extras()
@@ -58,7 +58,7 @@ def result_of(reply: Reply) -> ChatResult:
 
 
 class Pieces:
-    """LangChain's chunks of a streamed answer: the first carries the decision, the last its cost.
+    """Converts the chunks of a streamed answer to LangChain's: the first carries the decision, the last its cost.
 
     Args:
         stream: its `about` describes the decision.
@@ -68,7 +68,7 @@ class Pieces:
         self._stream, self._extras, self._first = stream, Extras(), True
 
     def add(self, chunk: Chunk) -> ChatGenerationChunk:
-        """A chunk of the answer."""
+        """Convert a chunk of the answer."""
         delta, about = chunk.delta, self._stream.about
         self._extras.add(delta)
         meta: dict[str, Any] = _OURS | metadata_of(about) if self._first else {}
@@ -87,7 +87,7 @@ class Pieces:
         return ChatGenerationChunk(message=said, generation_info=info)
 
     def end(self) -> ChatGenerationChunk:
-        """The last chunk."""
+        """Return the last chunk, with the cost and the collected extra fields."""
         said = AIMessageChunk(
             content="",
             additional_kwargs=self._extras.found(),
@@ -99,7 +99,7 @@ class Pieces:
 
 
 class Extras:
-    """Message fields that LangChain's classes lack: thinking, signatures, citations.
+    """Collects message fields that LangChain's classes lack: thinking, signatures, citations.
 
     Chunks of them are collected and sent at the end, since LangChain would merge them wrongly.
     """
@@ -110,7 +110,7 @@ class Extras:
         self._calls: dict[str, dict[str, Any]] = {}
 
     def add(self, delta: Message) -> None:
-        """Add a delta, or a whole message."""
+        """Add the fields of a delta, or of a whole message."""
         for name, value in delta.items():
             if name in _KNOWN or isinstance(value, str):
                 continue
@@ -128,13 +128,13 @@ class Extras:
                 self._calls.setdefault(self._ids[index], {}).update(more)
 
     def found(self) -> dict[str, Any]:
-        """The fields, for `additional_kwargs`."""
+        """Return the collected fields, for `additional_kwargs`."""
         fields = {name: value for name, value in self._fields.items() if value}
         return fields | ({CALLS: self._calls} if self._calls else {})
 
 
 def _join(kept: list[Any], block: Any) -> None:
-    """Append a block, or extend the last one; a signature completes it."""
+    """Append a block to a list, or extend the last one with it; a block with a signature is complete."""
     last = kept[-1] if kept else None
     if not isinstance(last, dict) or not isinstance(block, dict) or last.get("signature"):
         kept.append(block)
@@ -148,12 +148,12 @@ def _join(kept: list[Any], block: Any) -> None:
 
 
 def _texts(delta: Message) -> dict[str, Any]:
-    """Text fields besides the content, such as a refusal or reasoning."""
+    """Return text fields besides the content, such as a refusal or reasoning."""
     return {name: value for name, value in delta.items() if name not in _KNOWN and isinstance(value, str) and value}
 
 
 def metadata_of(about: About) -> dict[str, Any]:
-    """The decision, for a message's `response_metadata`."""
+    """Return the decision as fields of a message's `response_metadata`."""
     found = {name: value for name, value in msgspec.to_builtins(about).items() if value is not None}
     del found["chosen"]
     return {"model_name": found.pop("model"), **found}
@@ -170,7 +170,7 @@ def _usage(usage: Usage) -> UsageMetadata:
 
 
 def _tool_calls(calls: list[Mapping[str, Any]]) -> tuple[list[ToolCall], list[InvalidToolCall]]:
-    """Tool calls with valid arguments, and the others."""
+    """Split tool calls into those with valid arguments and the others, in LangChain's form."""
     good: list[ToolCall] = []
     bad: list[InvalidToolCall] = []
     for call in calls:

@@ -40,7 +40,7 @@ _CLASSES: dict[Kind, type[ModelError]] = {
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Raise the router errors of a block as LangChain's too."""
+    """Raise the router errors of a block as exceptions that are also LangChain's."""
     try:
         yield
     except ModelError:
@@ -67,7 +67,7 @@ def _made(ours: type[FitrouterError], theirs: type[ModelError], args: tuple[Any,
 
 def _both(ours: type[FitrouterError], theirs: type[ModelError]) -> Any:
     def reduced(self: FitrouterError) -> Any:
-        """Pickle by the two classes: this one is made at run time, and workers send exceptions to other processes."""
+        """Pickle by both base classes: this class is made at run time, and exceptions may go to other processes."""
         return _made, (ours, theirs, self.args, self.__dict__)
 
     return type(ours.__name__, (ours, theirs), {"__doc__": ours.__doc__, "__reduce__": reduced})

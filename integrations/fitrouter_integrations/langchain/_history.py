@@ -39,7 +39,7 @@ _KEPT_ELSEWHERE = frozenset(
 
 
 def messages_of(messages: Sequence[BaseMessage]) -> tuple[Message, ...]:
-    """Messages in the OpenAI format.
+    """Convert messages to the OpenAI format.
 
     Raises:
         InvalidRequest: there are none, or one cannot be converted.
@@ -58,7 +58,7 @@ def messages_of(messages: Sequence[BaseMessage]) -> tuple[Message, ...]:
 
 
 def _converted(messages: list[BaseMessage]) -> list[list[Message]]:
-    """Each message as one or more OpenAI messages; in one call, which is faster, if each becomes one."""
+    """Convert each message to one or more OpenAI messages; in one call, which is faster, if each becomes one."""
     with suppress(ValueError):
         whole = convert_to_openai_messages(messages)
         if len(whole) == len(messages):
@@ -73,7 +73,7 @@ def _converted(messages: list[BaseMessage]) -> list[list[Message]]:
 
 
 def _plain(message: BaseMessage, *, within: bool) -> BaseMessage:
-    """The message without blocks that cannot be converted."""
+    """Return the message without blocks that cannot be converted."""
     if isinstance(message.content, str):
         return message
     blocks = [kept for block in message.content for kept in _block(block, within=within)]
@@ -81,7 +81,7 @@ def _plain(message: BaseMessage, *, within: bool) -> BaseMessage:
 
 
 def _block(block: Any, *, within: bool) -> Iterator[Any]:
-    """A content block of LangChain's or of a provider's, in a form that can be converted."""
+    """Yield a content block (of LangChain's or a provider's form) as one that can be converted; nothing if none can."""
     kind = block.get("type") if isinstance(block, Mapping) else None
     if kind in _SIGNED:
         if within and block.get(_SIGNED[kind]):

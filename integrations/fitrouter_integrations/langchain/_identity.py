@@ -26,7 +26,7 @@ _THREAD = "thread_id"
 
 
 def carried(config: RunnableConfig | None, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The keyword arguments of an entry point with the identity from its config, which `stream` would lose.
+    """Extend an entry point's keyword arguments by the identity from its config, which `stream` would lose.
 
     Raises:
         InvalidRequest: `metadata` was passed as an argument of the call.
@@ -47,7 +47,7 @@ def carried(config: RunnableConfig | None, kwargs: dict[str, Any]) -> dict[str, 
 
 
 def identity_of(own: Identity, metadata: Mapping[str, Any] | None, kwargs: Mapping[str, Any]) -> Identity:
-    """The identity of one call.
+    """Return the identity of one call, merged from all channels.
 
     Args:
         own: the model's own settings.
@@ -69,14 +69,14 @@ def identity_of(own: Identity, metadata: Mapping[str, Any] | None, kwargs: Mappi
 
 
 def _thread(*channels: Mapping[str, Any]) -> str | None:
-    """The thread of the first channel that has one."""
+    """Return the thread id of the first channel that has one."""
     return next((str(channel[_THREAD]) for channel in channels if channel.get(_THREAD) is not None), None)
 
 
 def _said(
     metadata: Mapping[str, Any], configurable: Mapping[str, Any], kwargs: Mapping[str, Any]
 ) -> list[tuple[str, object]]:
-    """The channels of a call, the most explicit first."""
+    """List the channels of a call that may hold identity fields, the most explicit first."""
     if metadata.get(_THREAD) == configurable.get(_THREAD):  # LangGraph's own copy, not an explicit value
         metadata = {name: value for name, value in metadata.items() if name != _THREAD}
     return [
@@ -89,7 +89,7 @@ def _said(
 
 
 def _context() -> object:
-    """The runtime context of the current LangGraph run, None outside of one."""
+    """Return the runtime context of the current LangGraph run, None outside of one."""
     if "langgraph" not in sys.modules:
         return None
     try:

@@ -193,7 +193,7 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
         return _Call(request.override(model_settings=settings), identity, time.monotonic())
 
     def _decide(self, call: _Call) -> Step | None:
-        """Plan a step; None if the router cannot."""
+        """Plan a step; None if the router cannot, or rests after a failure."""
         if time.monotonic() >= self._rests_until:
             with self._unrouted(call):
                 heard = _heard(call, self.timeout)
@@ -221,7 +221,7 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
 
     @contextmanager
     def _unrouted(self, call: _Call) -> Iterator[None]:
-        """Go on without the router if it fails, which must not fail the agent.
+        """Ignore failures of the router in a block, so that they do not fail the agent.
 
         Raises:
             FitrouterError: it is a configuration error, or no model can take the request.
@@ -247,7 +247,7 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
 
 
 def _heard(call: _Call, timeout: float | None) -> Request:
-    """The request to decide on. Only tools matter for eligibility; model settings are left to LangChain."""
+    """Build the request to decide on. Only tools matter for eligibility; model settings are left to LangChain."""
     lead = [] if call.bare.system_message is None else [call.bare.system_message]
     tools = [tool if isinstance(tool, dict) else convert_to_openai_tool(tool) for tool in call.bare.tools]
     return Request(
@@ -266,14 +266,14 @@ Reporting: TypeAlias = Future[float | None] | asyncio.Task[float | None]
 
 
 def _reported(step: Step, reporting: Reporting) -> None:
-    """Log a report that failed."""
+    """Log it if reporting an outcome failed."""
     error = None if reporting.cancelled() else reporting.exception()
     if error is not None:
         _log.warning("the outcome of %s was not recorded: %s", step.decision_id, in_words(error))
 
 
 def _answer(step: Step, reporting: Reporting) -> Answer:
-    """The answer with its decision in `response_metadata`. Raises what `Step.result` raises."""
+    """Return the answer with its decision in `response_metadata`. Raises what `Step.result` raises."""
     with translated():
         answer = step.result()
     said = said_of(answer)

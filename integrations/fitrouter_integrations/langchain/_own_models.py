@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 def model_of(model: BaseChatModel | str) -> BaseChatModel:
-    """A chat model; text is for `init_chat_model`."""
+    """Return a chat model; text is passed to `init_chat_model`."""
     if isinstance(model, str):
         from langchain.chat_models import init_chat_model
 
@@ -32,7 +32,7 @@ def model_of(model: BaseChatModel | str) -> BaseChatModel:
 
 
 def named(models: Mapping[str, BaseChatModel], name: str, target: str) -> BaseChatModel | None:
-    """The agent's model for a router's name or target; a variant is served by its base model.
+    """Find the agent's model for a router's name or target; a variant is served by its base model.
 
     >>> models = {"m": 1, "vendor/x": 2}
     >>> named(models, "m#terse", "vendor/m"), named(models, "x", "vendor/x"), named(models, "y", "vendor/y")
@@ -69,7 +69,7 @@ class Unasked:
     """Placeholder provider for models that the agent calls itself."""
 
     async def complete(self, call: Call) -> Completion:
-        """See `Provider`."""
+        """Raise ProviderRejected: these models are called by their agent only."""
         raise ProviderRejected(
             f"{call.target!r} can only be called by its agent, through FitrouterMiddleware; other clients need a "
             "configuration with a provider"
@@ -111,7 +111,7 @@ def _prices(name: str, given: tuple[float, float] | None) -> dict[str, float]:
 
 
 def _abilities(model: BaseChatModel) -> dict[str, Any]:
-    """Capabilities and limits from a model's profile; without a profile, all capabilities."""
+    """Return capabilities and limits from a model's profile; without a profile, all capabilities."""
     profile: Mapping[str, Any] = getattr(model, "profile", None) or {}
     can = ["streaming", "json"]
     if profile.get("tool_calling", True):

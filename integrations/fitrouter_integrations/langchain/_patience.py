@@ -17,7 +17,7 @@ class TooLate(Exception):
 
 
 def call_in_time(work: Callable[[], T], patience_s: float) -> T:
-    """The result of a function that runs in a thread of its own, where it goes on if it is abandoned.
+    """Return the result of a function that runs in its own thread, where it goes on if it is abandoned.
 
     Raises:
         TooLate: it has not ended in time.
@@ -29,7 +29,7 @@ def call_in_time(work: Callable[[], T], patience_s: float) -> T:
 
 
 async def await_in_time(work: Awaitable[T], patience_s: float) -> T:
-    """The result of an awaitable, which is cancelled if it takes too long.
+    """Return the result of an awaitable, which is cancelled if it takes too long.
 
     Raises:
         TooLate: it has not ended in time.
@@ -45,7 +45,7 @@ async def await_in_time(work: Awaitable[T], patience_s: float) -> T:
 
 
 def in_thread(work: Callable[[], T]) -> Future[T]:
-    """The future of a function that runs in a new thread with the caller's context variables."""
+    """Start a function in a new thread with the caller's context variables, and return its future."""
     future: Future[T] = Future()
     context = contextvars.copy_context()
 

@@ -40,7 +40,7 @@ _REJECTED: Any = (ProviderRejected, getattr(exceptions, "ModelInvalidRequestErro
 
 
 class Ask(NamedTuple):
-    """The next request to a model."""
+    """A request to a model, and the time limit for its answer."""
 
     request: Asked
     patience_s: float
@@ -74,7 +74,7 @@ class Step:
 
     @property
     def decision_id(self) -> str:
-        """Decision id of the plan."""
+        """The plan's decision id."""
         return self.plan.about.decision_id
 
     @property
@@ -83,7 +83,7 @@ class Step:
         return self._choice.model
 
     def next(self) -> Ask | None:
-        """The next request; None at the end."""
+        """Return the next request to make; None if no model is left or time is short."""
         while self._left and not self._final:
             left = self.deadline - time.monotonic()
             if self._tried and left <= TOO_LITTLE_S:
@@ -120,12 +120,12 @@ class Step:
         self._note(ProviderTimeout.__name__)
 
     def ended(self) -> Outcome:
-        """The outcome, for the router."""
+        """Return the outcome, to report to the router."""
         completion = None if self.answer is None else _completion(self.answer)
         return Outcome(tried=tuple(self._tried), status=self._status, completion=completion)
 
     def result(self) -> Answer:
-        """The answer.
+        """Return the last model's answer.
 
         Raises:
             AllModelsFailed: the last model timed out.
@@ -145,7 +145,7 @@ class Step:
         raise self._error
 
     def _for(self, choice: PlannedCall, model: BaseChatModel) -> Asked:
-        """The agent's request for one model, adapted to its variant."""
+        """Return the agent's request adapted to one model and its variant."""
         system = self.request.system_message
         lead = () if system is None else ({"role": "system", "content": system.content},)
         led, settings = apply(choice.variant, lead, self.request.model_settings)
@@ -164,7 +164,7 @@ class Step:
 
 
 def said_of(answer: Answer) -> AIMessage | None:
-    """The assistant message of a response."""
+    """Return the assistant message of a response."""
     return next((message for message in reversed(answer.result) if isinstance(message, AIMessage)), None)
 
 
@@ -177,7 +177,7 @@ def _completion(answer: Answer) -> Completion:
 
 
 def _name_of(error: Exception) -> str:
-    """The router's name for an exception, which distinguishes invalid requests."""
+    """Return the router's name for an exception, which distinguishes invalid requests."""
     if isinstance(error, _TOO_LONG):
         return ContextOverflow.__name__  # another model's window may be larger
     if isinstance(error, _REJECTED):

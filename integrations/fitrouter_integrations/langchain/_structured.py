@@ -21,7 +21,7 @@ from fitrouter.errors import InvalidRequest
 def structured(
     model: BaseChatModel, schema: Any, *, include_raw: bool, method: str, strict: bool | None, **kwargs: Any
 ) -> Runnable[LanguageModelInput, Any]:
-    """See `ChatFitrouter.with_structured_output`.
+    """Implement `ChatFitrouter.with_structured_output`.
 
     Raises:
         InvalidRequest: the method is unknown, or tools were given.
@@ -59,7 +59,7 @@ def structured(
 
 
 def _described(schema: Any) -> Any:
-    """A schema with a name, whichever of the forms of OpenAI and LangChain it has."""
+    """Return a schema that has a name, in whichever form of OpenAI or LangChain it is given."""
     if not isinstance(schema, dict):
         return schema
     if "schema" in schema and "name" in schema:
@@ -69,10 +69,10 @@ def _described(schema: Any) -> Any:
 
 
 class _Broken:
-    """Reports a tool call with invalid JSON, which LangChain's parsers treat as no tool call."""
+    """Parser that reports a tool call with invalid JSON, which LangChain's parsers treat as no tool call."""
 
     def parse_result(self, result: list[Generation], *, partial: bool = False) -> Any:
-        """See `BaseLLMOutputParser`.
+        """Raise if the only tool calls are invalid; see `BaseLLMOutputParser`.
 
         Raises:
             OutputParserException: the arguments are not a JSON object.
@@ -88,11 +88,11 @@ class _Broken:
 
 
 class _Objects(_Broken, PydanticToolsParser):
-    """Parses tool arguments into objects of a class."""
+    """Parser of tool arguments into objects of a class."""
 
 
 class _Values(_Broken, JsonOutputKeyToolsParser):
-    """Parses tool arguments into a dict."""
+    """Parser of tool arguments into a dict."""
 
 
 def _response_format(schema: Any, strict: bool | None) -> dict[str, Any]:

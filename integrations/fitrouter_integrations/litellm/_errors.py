@@ -24,7 +24,7 @@ _CLASSES: dict[Kind, Any] = {
 
 
 def translated(error: FitrouterError, model: str) -> Exception:
-    """The litellm exception for a router error, with the same message.
+    """Return the litellm exception for a router error, with the same message.
 
     Args:
         error: the router's.
@@ -37,7 +37,7 @@ def translated(error: FitrouterError, model: str) -> Exception:
 
 
 def named(error: object) -> str:
-    """The router's name for a litellm exception, as attempts log it.
+    """Return the router's name for a litellm exception, as attempts log it.
 
     >>> named(exceptions.RateLimitError("slow down", "openai", "gpt-4o"))
     'RateLimited'

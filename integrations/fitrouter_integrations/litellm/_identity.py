@@ -24,7 +24,7 @@ _PROXY = "user_api_key_hash"
 def identity_of(
     own: Identity, litellm_params: Mapping[str, Any] | None, user: object = None, named: Mapping[str, Any] | None = None
 ) -> Identity:
-    """The identity of one call.
+    """Return the identity of one call.
 
     Args:
         own: the provider's own settings.

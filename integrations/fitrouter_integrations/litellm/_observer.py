@@ -99,7 +99,7 @@ class FitrouterObserver(CustomLogger):  # type: ignore[misc]
         return self._outbox.lost
 
     def decision_of(self, response_id: str) -> str | None:
-        """The decision id for litellm's response id, as feedback needs it; None if not (yet) recorded."""
+        """Return the decision id for litellm's response id, for feedback; None if not (yet) recorded."""
         return self._decisions.get(response_id)
 
     def flush(self, timeout_s: float = 10.0) -> bool:
@@ -161,7 +161,7 @@ class FitrouterObserver(CustomLogger):  # type: ignore[misc]
                 self._decisions.popitem(last=False)
 
     def _model(self, names: tuple[str, ...]) -> str | None:
-        """The router's name of the model; None, with one warning, if it has none."""
+        """Return the router's name of the model; None, with one warning, if it has none."""
         if not self._known:
             cards = self.client.models()
             targets = {card.target: card.name for card in reversed(cards) if card.target}
@@ -203,7 +203,7 @@ def _completion(response: Any) -> Completion:
 
 
 def _counted(model: str, request: Request, completion: Completion) -> Completion:
-    """The completion with token counts by litellm."""
+    """Return the completion with token counts by litellm."""
     asked = litellm.token_counter(model=model, messages=list(request.messages), tools=request.params.get("tools"))
     said = [completion.message.get("content") or ""]
     said += [str(call.get("function")) for call in completion.message.get("tool_calls") or ()]

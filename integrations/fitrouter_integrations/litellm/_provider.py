@@ -55,12 +55,12 @@ class FitrouterProvider(CustomLLM):  # type: ignore[misc]
     # --- litellm's provider interface, called by keyword ---
 
     def completion(self, *_: Any, **call: Any) -> Any:
-        """Answer whole; see `litellm.CustomLLM`."""
+        """Return a complete answer; see `litellm.CustomLLM`."""
         with _translating(call["model"]):
             return _answer(self._client_of(call).complete(self._request(call)), call)
 
     async def acompletion(self, *_: Any, **call: Any) -> Any:
-        """Answer whole."""
+        """Return a complete answer."""
         with _translating(call["model"]):
             return _answer(await self._client_of(call).acomplete(self._request(call)), call)
 
@@ -130,7 +130,7 @@ class _Pieces:
         self._reason, self._usage, self._first = "", Usage(), True
 
     def add(self, chunk: Chunk) -> Iterator[Any]:
-        """Litellm's chunks for a chunk. Finish reason and usage are held back until the end."""
+        """Convert a chunk to litellm's chunks. Finish reason and usage are held back until the end."""
         self._reason = chunk.finish_reason or self._reason
         self._usage = chunk.usage or self._usage
         if not any(value for name, value in chunk.delta.items() if name != "role"):
@@ -150,7 +150,7 @@ class _Pieces:
         yield piece
 
     def end(self) -> dict[str, Any]:
-        """The last chunk, in the generic form, the only one whose usage litellm keeps."""
+        """Return the last chunk, in litellm's generic form, the only one whose usage litellm keeps."""
         about = self._stream.about
         usage = usage_body(self._usage) | ({} if about.cost_usd is None else {"cost": about.cost_usd})
         return {
@@ -186,14 +186,14 @@ def _answer(reply: Reply, call: Mapping[str, Any]) -> Any:
 
 
 def _told(about: About, call: Mapping[str, Any]) -> dict[str, Any]:
-    """The decision; litellm's callbacks find it as `kwargs["fitrouter"]`, also after a stream."""
+    """Return the decision as a dict, also set as `kwargs["fitrouter"]` for litellm's callbacks, also after a stream."""
     found: dict[str, Any] = msgspec.to_builtins(about)
     call["logging_obj"].model_call_details["fitrouter"] = found
     return found
 
 
 def plain(message: Any) -> dict[str, Any]:
-    """A message as a dict; agents send litellm's own objects back."""
+    """Return a message as a dict; agents send litellm's own objects back."""
     dump = getattr(message, "model_dump", None)
     found: dict[str, Any] = dump(exclude_none=True) if dump is not None else dict(message)
     return found

@@ -1,1 +1,1 @@
-"""Commands that look at whom an installation serves, and how safely."""
+"""Commands that audit an installation: whom it serves, and how safely."""

@@ -57,7 +57,7 @@ def command(
 
 
 async def rehearsed(settings: Config, role: str, drills: list[Drill], repeats: int) -> Audit:
-    """The audit of a role by a router of its own over copied stores, which nothing that is asked here changes."""
+    """Audit a role with a separate router over copies of the stores, so that the originals do not change."""
     settings.journal_file()  # of a database there is no copy yet: it says how to make one
     with tempfile.TemporaryDirectory(prefix="fitrouter-audit-") as folder:
         for store in _STORES:
@@ -107,7 +107,7 @@ def kept(data: Path, found: Audit) -> tuple[Path, dict[str, Any]]:
 
 
 def drilled(url: str) -> list[Drill]:
-    """Stop, override and pin at a running gateway, each undone at once; seconds until a decision follows it.
+    """Try stop, override and pin on a running gateway, each undone at once, and time until decisions follow.
 
     Raises:
         NoGateway: nothing answers there.

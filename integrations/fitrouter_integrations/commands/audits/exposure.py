@@ -1,4 +1,4 @@
-"""`fitrouter exposure`: how varied what people get is, and what more or less of it costs."""
+"""`fitrouter exposure`: variety of the answers and models that people get, and the price of more or less of it."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def matrix(
 
 
 def _policies(found: Mapping[str, Any]) -> Table:
-    """The table of policies without a ceiling."""
+    """Build the table of policies without a cost ceiling."""
     people = any("worst_decile" in row for row in found["table"])
     title = f"{found['set']}: {found['prompts']} prompts, {len(found['models'])} models, {found['seeds']} orders"
     table = Table(title=title, box=None)
@@ -132,7 +132,7 @@ def _policies(found: Mapping[str, Any]) -> Table:
 
 
 def _curve(found: Mapping[str, Any]) -> Table:
-    """The router at each ceiling, beside the best mixture of two fixed models."""
+    """Build the table of the router at each cost ceiling, beside the best mixture of two fixed models."""
     table = Table(title="under a ceiling", box=None)
     for column in ("USD per 1,000", "reward", "best mixture of two", "spent / ceiling", "dearest window / ceiling"):
         table.add_column(column, justify="right")
@@ -149,7 +149,7 @@ def _curve(found: Mapping[str, Any]) -> Table:
 
 
 def _measures(measures: Mapping[str, Any]) -> Table:
-    """Standard routing metrics."""
+    """Build the table of standard routing metrics."""
     table = Table(title="measures", box=None, show_header=False)
     for name, value in measures.items():
         table.add_row(name.replace("_", " "), "never" if value is None else f"{value:.4g}")
@@ -226,12 +226,12 @@ def _converter(name: str) -> Callable[[Path], Iterable[Any]]:
 
 
 def _ks(given: Sequence[int] | None) -> tuple[int, ...]:
-    """The numbers of labels in order, with 0 as the baseline."""
+    """Sort the given numbers of labels, with 0 added as the baseline; the default ones if none are given."""
     return tuple(sorted({0, *given})) if given else _KS
 
 
 def _run(run: Callable[[], dict[str, Any]], data: Path) -> dict[str, Any]:
-    """The result of a benchmark; data that it cannot use raises ConfigError."""
+    """Run a benchmark and return its result; data that it cannot use raises ConfigError."""
     try:
         found: dict[str, Any] = msgspec.to_builtins(run(), enc_hook=lambda number: number.item())
     except ValueError as error:
@@ -240,7 +240,7 @@ def _run(run: Callable[[], dict[str, Any]], data: Path) -> dict[str, Any]:
 
 
 def _show(title: str, results: Sequence[Mapping[str, Any]]) -> None:
-    """Print a row for each metric and method, a column for each number of labels."""
+    """Print a table with a row for each metric and method and a column for each number of labels."""
     ks = sorted({result["k"] for result in results})
     table = Table(title=f"{title}: by labels of the user, with 95 % intervals over users", box=None)
     for column in ("metric", "row", *(f"k = {k}" for k in ks)):

@@ -38,7 +38,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @contextmanager
 def opened(config: Path, data: Path | None) -> Iterator[Lists]:
-    """Lists over the files of a data folder. A gateway may be running.
+    """Open lists over the files of a data folder. A gateway may be running.
 
     Raises:
         ConfigError: there is no journal.
@@ -49,7 +49,7 @@ def opened(config: Path, data: Path | None) -> Iterator[Lists]:
 
 @contextmanager
 def stores(config: Path, data: Path | None) -> Iterator[tuple[Path, Journal, Identities]]:
-    """A data folder, its journal (which may be in a database) and its identities. A gateway may be running.
+    """Open a data folder's journal (which may be in a database) and identities. A gateway may be running.
 
     Raises:
         ConfigError: there is no journal.
@@ -73,7 +73,7 @@ def stores(config: Path, data: Path | None) -> Iterator[tuple[Path, Journal, Ide
 
 @contextmanager
 def place(where: str) -> Iterator[IdentityRows]:
-    """The identities in a file, which is created, or in a database.
+    """Open the identities in a file, which is created if missing, or in a database.
 
     Raises:
         ConfigError: the database's role lacks a right.
@@ -93,7 +93,7 @@ def place(where: str) -> Iterator[IdentityRows]:
 def asked(
     url: str, path: str, kind: type[T], identity: Mapping[str, str | None] | None = None, **query: object
 ) -> list[T]:
-    """The entries of a list of a running gateway."""
+    """Get the entries of a list from a running gateway."""
     given = urlencode({name: value for name, value in query.items() if value is not None})
     found = call("GET", url, f"{path}?{given}" if given else path, identity=identity, timeout_s=60.0)
     entries: list[T] = msgspec.convert(found["data"], list[kind])  # type: ignore[valid-type]
@@ -109,7 +109,7 @@ def show(entries: Sequence[Any], as_text: Callable[[], list[str]], out: bool, em
 
 
 def record(*parts: str) -> list[str]:
-    """An entry of several parts, each on lines of its own of at most 80 columns; the first is not indented."""
+    """Format an entry of several parts, each on lines of at most 80 columns; all but the first are indented."""
     lines: list[str] = []
     for i, part in enumerate(parts):
         indent = "  " if i else ""
@@ -120,11 +120,11 @@ def record(*parts: str) -> list[str]:
 
 
 def when(seconds: float | None) -> str:
-    """A time in UTC, to the second."""
+    """Format a time in UTC, to the second."""
     return "" if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def who(user: str | None, subject: str | None, role: str | None, tenant: str) -> str:
-    """A user with role and tenant, for messages."""
+    """Describe a user with role and tenant, for messages."""
     name = user or (f"an erased user ({subject})" if subject else "nobody in particular")
     return name + (f", {role}" if role else "") + (f" (tenant {tenant})" if tenant != "default" else "")

@@ -19,7 +19,7 @@ from fitrouter_integrations.commands.lists._source import AsJson, Data, Last, Mo
 
 
 class DecisionView(ListedAnswer, frozen=True, kw_only=True):
-    """An answer with its content, if that was kept."""
+    """A listed answer with its texts, if content is kept."""
 
     content: Content | None = None
 
@@ -89,7 +89,7 @@ def _facts(one: ListedAnswer) -> list[str]:
 
 
 def voted(kind: str, y: float) -> str:
-    """A vote in words.
+    """Describe a vote in words.
 
     >>> voted("thumb", 1.0), voted("rating", 0.75)
     ('thumb up', 'rating 0.75')

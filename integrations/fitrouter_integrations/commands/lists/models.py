@@ -128,7 +128,7 @@ def _lines(one: ListedModel) -> list[str]:
 
 
 def _configured(config: Path) -> list[ModelCard]:
-    """The cards of a configuration file, and of the models that were added to its journal."""
+    """Return the cards of a configuration file and of the models that were added to its journal."""
     settings = load_config(config)
     if not settings.database and not settings.journal_file().is_file():
         return list(settings.cards())
@@ -137,7 +137,7 @@ def _configured(config: Path) -> list[ModelCard]:
 
 
 def _logged(data: Path) -> tuple[ModelCard, ...]:
-    """The cards that a journal has last."""
+    """Return the model cards that were last written to a journal."""
     path = data if data.is_file() else data / "journal.db"
     if not path.is_file():
         raise ConfigError(f"--data: there is no journal {str(path)!r}; give the folder of a gateway's data")

@@ -222,7 +222,7 @@ def _lines(one: UserView) -> list[str]:
 
 
 def _tastes(profile: Profile | None) -> Iterator[str]:
-    """Learnt tastes that exceed their standard error, the strongest first."""
+    """Describe the learnt tastes that exceed their standard error, the strongest first."""
     if profile is None:
         yield "tastes: they are learnt in a configuration; leave out --data"
         return

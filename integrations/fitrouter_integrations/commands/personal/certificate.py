@@ -55,7 +55,7 @@ def command(
 
 
 def text(found: Verified) -> list[str]:
-    """The lines of a certificate, at most 80 columns wide."""
+    """Format a certificate as lines of at most 80 columns."""
     document, level = found.certificate, 1.0 - found.certificate.method.alpha
     said = document.figures
     first = said.report[0]

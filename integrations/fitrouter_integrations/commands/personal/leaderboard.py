@@ -51,7 +51,7 @@ def command(
 
 
 def table(models: Sequence[dict[str, Any]]) -> list[str]:
-    """The rows of a leaderboard, at most 80 columns wide."""
+    """Format a leaderboard as lines of at most 80 columns."""
     lines = [f"{'':>2}  {'model':<30} {'match':>6} {'80 % interval':>14} {'P(best)':>8} {'everybody':>14}"]
     for each in models:
         name = printable(each["model"])
@@ -64,12 +64,12 @@ def table(models: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def wrapped(sentences: Sequence[str]) -> list[str]:
-    """Sentences as lines of at most 80 columns."""
+    """Wrap sentences into lines of at most 80 columns."""
     return [line for each in sentences for line in textwrap.wrap(printable(each), WIDTH)]
 
 
 def suite_table(found: Sequence[results.ModelResult]) -> list[str]:
-    """The rows of a suite's results, at most 80 columns wide, and why the first is first."""
+    """Format a suite's results as lines of at most 80 columns, and say why the first model is first."""
     heads = f"{'model':<26} {'wins':>5} {'80 % interval':>14} {'rubric':>7} {'judge':>6} {'base':>5}"
     lines = [f"{'':>2}  {heads} {'rank of all':>11}"]
     for each in found:

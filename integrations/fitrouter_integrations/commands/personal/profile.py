@@ -166,7 +166,7 @@ def _shown(
 
 
 def _declare(user: str, role: str | None, body: dict[str, Any], config: Path, url: str | None, tenant: str) -> None:
-    """Send a body of PUT /v1/profile to a gateway, or declare it here, and print what is declared now."""
+    """Send a body of PUT /v1/profile to a gateway, or apply it in this process; print the resulting preferences."""
     body = {key: each for key, each in {"user": user, "role": role, **body}.items() if each is not None}
     if url is not None:
         found = call("PUT", url, "/v1/profile", body, timeout_s=60.0)
@@ -180,7 +180,7 @@ def _declare(user: str, role: str | None, body: dict[str, Any], config: Path, ur
 
 
 async def _declare_here(settings: Config, body: dict[str, Any], tenant: str) -> Declared:
-    """Declare over a router in this process, beside any gateway on the same journal. No model is called."""
+    """Apply a body of PUT /v1/profile with a router in this process, beside any gateway. No model is called."""
     async with Router.from_config(settings, providers={name: Simulated({}) for name in settings.providers}) as router:
         profiles, who = Profiles(router), Identity(tenant=tenant, user=body["user"], role=body.get("role"))
         if "profile" in body:
@@ -196,7 +196,7 @@ async def _declare_here(settings: Config, body: dict[str, Any], tenant: str) -> 
 
 
 def _read(file: Path, *, changed: bool = False) -> Profile:
-    """The profile in a file; `changed` if it may have been changed after its approval."""
+    """Read the profile in a file; `changed` if it may have been changed after its approval."""
     try:
         found = msgspec.json.decode(file.read_bytes())
         if changed and isinstance(found, dict):

@@ -104,7 +104,7 @@ def command(
 
 
 def _converse(send: Send, start: dict[str, Any], console: Console) -> dict[str, Any]:
-    """Ask until the quiz ends; returns its last progress."""
+    """Ask questions until the quiz ends; returns its last progress."""
     progress = send("", {name: value for name, value in start.items() if value is not None})
     while (question := progress["question"]) is not None:
         console.rule(f"question {question['number']} of at most {question['of']}")
@@ -146,7 +146,7 @@ def _over_http(url: str, quiz_id: str, body: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _local(settings: Config, answers: Path | None, tenant: str) -> Iterator[Send]:
-    """A quiz over a router in this process, beside any gateway on the same journal. No model is called."""
+    """Run a quiz with a router in this process, beside any gateway on the same journal. No model is called."""
     idle = {name: Simulated({}) for name in settings.providers}
     router = Router.from_config(settings, providers=idle)
     quizzes = Quizzes(router, settings, answers)
@@ -171,7 +171,7 @@ def _local(settings: Config, answers: Path | None, tenant: str) -> Iterator[Send
 
 
 async def _scored(router: Router) -> None:
-    """Wait until the answers are scored and the votes folded, for a while; a gateway does what is left."""
+    """Wait for a limited time until answers are scored and votes folded; a gateway does what is left."""
     for _ in range(int(SCORED_S / 0.05)):
         if not (await asyncio.to_thread(router.status)).lag.scorer_answers:
             break
@@ -239,6 +239,6 @@ def _ask(settings: Config, prompts: tuple[str, ...], limit: float, console: Cons
 
 
 def _cost(prompt: str, card: ModelCard) -> float:
-    """Most USD that an answer costs."""
+    """Upper bound of an answer's cost in USD."""
     tokens = estimate_tokens(({"role": "user", "content": prompt},), {})
     return (card.prices.input * tokens + card.prices.output * TOKENS) / 1e6

@@ -59,7 +59,7 @@ def command(
 def _scored(
     items: Sequence[PromptAnswers], user: str | None, role: str | None, config: Path, url: str | None, tenant: str
 ) -> Iterator[list[Any]]:
-    """The scores of each batch, as over HTTP."""
+    """Score items in batches, by a gateway or in this process; yields the scores of each batch."""
     if url is not None:
         who = {name: value for name, value in (("user", user), ("role", role)) if value is not None}
         for batch in _batches(items):
@@ -74,7 +74,7 @@ def _scored(
 
 
 def _batches(items: Sequence[PromptAnswers]) -> Iterator[list[PromptAnswers]]:
-    """Groups of items with as many answers as one call takes."""
+    """Group items so that each group has at most as many answers as one call takes."""
     batch: list[PromptAnswers] = []
     for item in items:
         if batch and sum(len(each.answers) for each in (*batch, item)) > MOST_TEXTS:
@@ -93,7 +93,7 @@ class _Row(msgspec.Struct):
 
 
 def _read(file: str, prompt: str) -> list[PromptAnswers]:
-    """The items of a file, `-` for standard input.
+    """Read the items of a file, or of standard input for `-`.
 
     Raises:
         ConfigError: it cannot be read.

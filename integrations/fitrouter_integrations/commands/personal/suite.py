@@ -204,7 +204,7 @@ def run_(
 
 
 async def _tasks(router: Router, who: Identity, most: int) -> list[str]:
-    """The latest prompts of a person's requests, where content is kept."""
+    """Return the latest prompts of a person's requests, where content is kept."""
     if not most or not who.user:
         return []
     listed = await asyncio.to_thread(router.lists.answers, 1000, tenant=who.tenant, user=who.user)
@@ -219,7 +219,7 @@ async def _tasks(router: Router, who: Identity, most: int) -> list[str]:
 
 
 def _models(settings: Config, ledger: Ledger, limit: float, recorded: Recorded | None) -> Models:
-    """The configured models; with recorded answers none of their providers is needed."""
+    """Return the configured models; with recorded answers none of their providers is needed."""
     cards = {card.name: card for card in settings.cards()}
     try:
         providers = build_providers(settings)
@@ -249,7 +249,7 @@ def _agree(said: str, usd: float, limit: float, yes: bool) -> None:
 
 
 def _choice(console: Console) -> str | None:
-    """A choice from standard input; None to stop."""
+    """Read a choice from standard input; None to stop."""
     while True:
         line = sys.stdin.readline()
         if not line:

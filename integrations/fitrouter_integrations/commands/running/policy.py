@@ -127,7 +127,7 @@ def _apply(
 
 
 def _ask(url: str, body: dict[str, Any] | None) -> PolicyView:
-    """The gateway's answer.
+    """Get or change the policy of a gateway, and return its state.
 
     Raises:
         NoGateway: the server has no policy endpoint.
@@ -140,7 +140,7 @@ def _ask(url: str, body: dict[str, Any] | None) -> PolicyView:
 
 
 async def _write(router: Router, act: Act | None) -> PolicyView:
-    """Change the policy of a stopped router: the journal takes the events, and folding applies them."""
+    """Change the policy of a stopped router by events in its journal, which folding applies."""
     if act is not None:
         await router.policy.apply_configuration()
         await act(router)

@@ -57,7 +57,7 @@ def _read(url: str, window: str) -> dict[str, Any]:
 
 
 def _watch(console: Console, found: dict[str, Any], url: str, window: str, every: float) -> None:
-    """Show it again and again until Ctrl-C; a gateway that does not answer is waited for."""
+    """Redraw the screen until Ctrl-C; while the gateway does not answer, the last figures stay."""
     try:
         with Live(_screen(found, url), console=console, screen=True, auto_refresh=False) as live:
             while True:
@@ -97,7 +97,7 @@ def _alarms(alarms: list[dict[str, Any]]) -> RenderableType:
 
 
 def _figures(now: dict[str, Any]) -> Table:
-    """Requests, ratings, cost and latency, each with its course."""
+    """Build the table of requests, ratings, cost and latency, each with its course over time."""
     totals, table = now["totals"], Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     course = {key: _course(now, key) for key in ("requests", "cost_usd", "p50_ms")}
     reward, failed = totals["reward"], totals["requests"] - totals["answered"]
@@ -119,7 +119,7 @@ def _figures(now: dict[str, Any]) -> Table:
 
 
 def _models(shown: dict[str, Any]) -> Table:
-    """Each model of the last 7 days."""
+    """Build the table of the models' figures of the last 7 days."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("model (7 days)", overflow="ellipsis", max_width=40, no_wrap=True)
     for title in ("share", "rating", "95 %", "$/request", "latency", "answers"):
@@ -144,7 +144,7 @@ def _models(shown: dict[str, Any]) -> Table:
 
 
 def _roles(now: dict[str, Any]) -> Table:
-    """The most frequent roles, and the models that answer them."""
+    """Build the table of the most frequent roles and the models that answer them."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("role", overflow="ellipsis", max_width=40, no_wrap=True)
     table.add_column("requests", justify="right")
@@ -167,7 +167,7 @@ def _course(now: dict[str, Any], key: str) -> str:
 
 
 def _bars(points: dict[int, float]) -> str:
-    """Values as at most `_WIDTH` blocks, in order of time.
+    """Draw values in order of time as a bar chart of at most `_WIDTH` block characters.
 
     >>> _bars({0: 0.0, 2: 1.0, 1: 0.5})
     '▁▅█'
@@ -180,7 +180,7 @@ def _bars(points: dict[int, float]) -> str:
 
 
 def _plain(name: str) -> Text:
-    """A name from outside, without characters that steer a terminal or turn its line around."""
+    """Return a name from outside without characters that steer a terminal or reverse its line."""
     return Text("".join(character if character.isprintable() else "·" for character in name))
 
 

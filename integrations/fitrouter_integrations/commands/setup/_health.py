@@ -63,22 +63,22 @@ class Check(msgspec.Struct, frozen=True):
 
 
 def ok(name: str, text: str) -> Check:
-    """A check that found nothing wrong."""
+    """Return the result of a check that found nothing wrong."""
     return Check(name, "ok", masked(text))
 
 
 def warning(name: str, text: str, do: str) -> Check:
-    """A check that found what may become a fault."""
+    """Return the result of a check that found something that may become a fault."""
     return Check(name, "warning", masked(text), do)
 
 
 def fault(name: str, text: str, do: str) -> Check:
-    """A check that found what does not work."""
+    """Return the result of a check that found something that does not work."""
     return Check(name, "fault", masked(text), do)
 
 
 def versions() -> Check:
-    """Versions of everything that bug reports should name."""
+    """List the versions of everything that bug reports should name."""
     found = [f"fitrouter {metadata.version('fitrouter')}", f"Python {platform.python_version()}", platform.platform()]
     found.append(f"SQLite {sqlite3.sqlite_version}")
     found += [f"{name} {metadata.version(name)}" for name in PACKAGES if importlib.util.find_spec(name)]
@@ -86,7 +86,7 @@ def versions() -> Check:
 
 
 def limits() -> Check:
-    """The limit of open files."""
+    """Check the limit of open files."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     text = f"{files} open files, {os.cpu_count()} processors"
     if files < FILES:
@@ -95,7 +95,7 @@ def limits() -> Check:
 
 
 def device(config: Config) -> Check:
-    """The device of the encoder and of reward models."""
+    """Check the device of the encoder and of reward models."""
     wanted, models = config.scorer.device, [model.name for model in config.scorer.models if model.kind != "judge"]
     if wanted == "cpu" or (wanted == "auto" and not models):
         return ok("device", "cpu")
@@ -115,7 +115,7 @@ def device(config: Config) -> Check:
 
 
 def stored_keys(config: Config, now: float) -> Check:
-    """Keys of `fitrouter keys`, and those that end soon."""
+    """Count the keys of `fitrouter keys`, and warn of those that expire soon."""
     try:
         keys = read_keys(config.data / KEYS)
     except FitrouterError as error:
@@ -128,7 +128,7 @@ def stored_keys(config: Config, now: float) -> Check:
 
 
 def folder(data: Path) -> Iterator[Check]:
-    """Space and rights of the data folder."""
+    """Check free space and access rights of the data folder."""
     place = next(each for each in (data, *data.absolute().parents) if each.exists())
     space = shutil.disk_usage(place)
     sizes = [_bytes(path) for path in data.glob("*")]
@@ -169,7 +169,7 @@ class JournalHealth(msgspec.Struct, kw_only=True):
 
 
 def database(config: Config, found: JournalHealth) -> Check:
-    """The journal in a database; fills `found`."""
+    """Check a journal in a database; fills `found`."""
     try:
         with closing(open_journal(config)) as opened:
             found.head, found.sound = opened.head(), True
@@ -185,7 +185,7 @@ def database(config: Config, found: JournalHealth) -> Check:
 
 
 def journal(data: Path, now: float, found: JournalHealth) -> Iterator[Check]:
-    """The journal, its snapshot, answers without a score and unfinished erasures; fills `found`."""
+    """Check the journal file, its snapshot, answers without a score and unfinished erasures; fills `found`."""
     path = data / "journal.db"
     if not path.is_file():
         yield ok("journal", "none yet: the first start makes it")
@@ -233,7 +233,7 @@ def journal(data: Path, now: float, found: JournalHealth) -> Iterator[Check]:
 
 
 def clock(newest: float, now: float) -> Check:
-    """The clock, against the newest event."""
+    """Check that the clock is not behind the newest event."""
     if not newest:
         return ok("clock", "no event to compare it with")
     if newest > now + SKEW_S:
@@ -243,7 +243,7 @@ def clock(newest: float, now: float) -> Check:
 
 
 def warehouse(data: Path, log: JournalHealth) -> Check:
-    """The DuckDB tables, and how far they are behind the journal."""
+    """Check the DuckDB tables, and how far they are behind the journal."""
     path = data / WAREHOUSE
     if importlib.util.find_spec("duckdb") is None:
         return warning("warehouse", "none: duckdb is not installed", "`pip install 'fitrouter[warehouse]'`")
@@ -273,7 +273,7 @@ def warehouse(data: Path, log: JournalHealth) -> Check:
 
 
 def segments(config: Config, log: JournalHealth) -> Iterator[Check]:
-    """The Parquet files in a folder or bucket, if there are any, and how far they are behind the journal."""
+    """Check the Parquet files in a folder or bucket, if any, and how far they are behind the journal."""
     if (place := config.warehouse.segments) is None:
         return
     try:
@@ -290,7 +290,7 @@ def segments(config: Config, log: JournalHealth) -> Iterator[Check]:
 
 
 def people(config: Config) -> Check:
-    """The identities: in a database, or in a file with a copy."""
+    """Check the identities: in a database, or in a file with a copy."""
     if not config.database:
         return _identities(config.data)
     try:
@@ -326,7 +326,7 @@ def _identities(data: Path) -> Check:
 
 
 def audit_log(data: Path) -> Check:
-    """The chain of the audit log."""
+    """Check the hash chain of the audit log."""
     try:
         found = AuditLog(data).verify()
     except StoreError as error:
@@ -338,7 +338,7 @@ def audit_log(data: Path) -> Check:
 
 
 def gateway(config: Config) -> Iterator[Check]:
-    """A gateway that has the journal open: its readiness, services and breakers."""
+    """Check a gateway that has the journal open: its readiness, services and circuit breakers."""
     path = config.data / "journal.db"
     if not path.is_file() or not journals.in_use(path):
         yield ok("gateway", "none has the data folder open")
@@ -382,12 +382,12 @@ def gateway(config: Config) -> Iterator[Check]:
 
 
 def _reading(path: Path) -> closing[sqlite3.Connection]:
-    """A connection that changes nothing."""
+    """Open a read-only connection to a SQLite file."""
     return closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True))
 
 
 def _services(config: Config) -> list[str]:
-    """Leases that a running gateway holds."""
+    """Names of the leases that a running gateway holds under a configuration."""
     found = ["warehouse"] if importlib.util.find_spec("duckdb") else []
     return found + (["scorer"] if config.scorer.encoder != "none" else [])
 
@@ -401,7 +401,7 @@ def _bytes(path: Path) -> int:
 
 
 def _loose(path: Path) -> str:
-    """Name of a file that others may read or write; empty for others, and for one that has just gone."""
+    """Name of a file that users other than its owner may access; empty if none may, or if it is gone."""
     try:
         found = path.stat()
     except OSError:

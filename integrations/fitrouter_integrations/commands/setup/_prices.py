@@ -19,7 +19,7 @@ WAYS = ("input", "output")
 
 @functools.cache
 def table() -> Mapping[str, Any]:
-    """Model name → its entry; empty without litellm."""
+    """Load litellm's table of models, name → entry; empty without litellm."""
     spec = importlib.util.find_spec("litellm")
     if spec is None or spec.origin is None:
         return {}
@@ -38,7 +38,7 @@ def source() -> str:
 
 
 def facts_of(*names: object) -> Mapping[str, Any]:
-    """The entry of the first name that the table has, with or without its vendor; empty if it has none."""
+    """Look up the first of some model names in litellm's table, with or without vendor; empty if none is there."""
     known = table()
     for name in names:
         if not isinstance(name, str) or not name:
@@ -50,7 +50,7 @@ def facts_of(*names: object) -> Mapping[str, Any]:
 
 
 def usd_per_million(*places: Mapping[str, Any]) -> dict[str, float] | None:
-    """Input and output price from the first place that has each; None if one of them is unknown."""
+    """Return input and output price, each from the first place that has it; None if one is unknown."""
     found: dict[str, float] = {}
     for way in WAYS:
         for place in places:

@@ -80,14 +80,14 @@ def findings(config: Config, environ: Mapping[str, str] | None = None, *, start:
 
 
 def _segments(place: str) -> Finding:
-    """Where the segments are; a mistake if what reads the place is not installed."""
+    """Describe where the segments are; a mistake if the package that reads the place is not installed."""
     if "://" in place and find_spec("obstore") is None:
         return Finding("segments", str(MissingExtra.of("obstore", f"the place {place!r}")), ok=False)
     return Finding("segments", place)
 
 
 def _where(config: Config) -> str:
-    """Where the stores are. A database is named without its password."""
+    """Describe where the stores are. A database is named without its password."""
     if not config.database:
         return str(config.data)
     require("psycopg", "a journal on PostgreSQL")
@@ -97,7 +97,7 @@ def _where(config: Config) -> str:
 
 
 def _started(config: Config) -> Finding:
-    """Routing state of the running gateway, or of the next start; a mistake if a router cannot be built."""
+    """Describe the routing of the running gateway, or of the next start; a mistake if no router can be built."""
     offline = {
         name: provider.model_copy(update={"kind": "simulated", "options": {}})
         for name, provider in config.providers.items()
@@ -123,7 +123,7 @@ def _started(config: Config) -> Finding:
 
 
 def _routing(config: Config, overrides: Mapping[str, Any]) -> Finding:
-    """The share in force, which `fitrouter policy` may have changed since the file was written."""
+    """Describe the share in force, which `fitrouter policy` may have changed since the file was written."""
     share = overrides.get("share", config.share)
     algorithm = overrides.get("algorithm", config.policy.algorithm)
     text = f"{share:.3%} of the traffic, by {algorithm}; {config.default_model} takes the rest"
@@ -138,7 +138,7 @@ def _routing(config: Config, overrides: Mapping[str, Any]) -> Finding:
 
 
 def _money(config: Config) -> list[Finding]:
-    """Models and judges without a price: a mistake where a budget or a cost weight uses prices."""
+    """List models and judges without a price: a mistake where a budget or a cost weight uses prices."""
     found = []
     if unpriced := config.unpriced():
         counted = "their costs are counted at the highest configured price, and labelled"

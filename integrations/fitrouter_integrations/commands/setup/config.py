@@ -52,7 +52,7 @@ def share(
 
 
 def _applied(config: Config, value: float) -> str:
-    """Tell the running gateway; it is found by its journal, so that no other one at its address is meant."""
+    """Send a new share to the gateway that has the journal open, if one does, and say when it takes effect."""
     if not config.database and not ((journal := config.journal_file()).is_file() and in_use(journal)):
         return "it takes effect at the next start"
     try:

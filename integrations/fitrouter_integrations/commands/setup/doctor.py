@@ -53,7 +53,7 @@ def command(
 
 
 def _checks(file: Path, online: bool, now: float) -> Iterator[Check]:
-    """All checks; one that fails itself is a fault."""
+    """Run all checks; one that raises is itself a fault."""
     yield from _sure("versions", lambda: [_health.versions()])
     try:
         config = load_config(file)
@@ -88,7 +88,7 @@ def _sure(name: str, checks: Callable[[], Iterator[Check] | list[Check]]) -> lis
 
 
 def _configured(config: Config, start: bool) -> Iterator[Check]:
-    """The findings of `fitrouter config check`."""
+    """Yield the findings of `fitrouter config check` as checks."""
     for finding in findings(config, start=start):
         if finding.ok:
             yield ok(finding.topic, finding.text)
@@ -97,7 +97,7 @@ def _configured(config: Config, start: bool) -> Iterator[Check]:
 
 
 def _reached(config: Config, online: bool) -> Iterator[Check]:
-    """Whether the models answer, if they are asked."""
+    """Check that the models answer, if they are to be asked."""
     remote = [card for card in config.cards() if config.providers[card.provider].kind in _REMOTE]
     if not remote:
         return
@@ -117,7 +117,7 @@ def _reached(config: Config, online: bool) -> Iterator[Check]:
 
 
 async def _asked(config: Config, cards: list[ModelCard]) -> list[tuple[ModelCard, str, float]]:
-    """Each model, why it did not answer (empty if it did), and the seconds it took."""
+    """Ask each model for a word: why it did not answer (empty if it did), and the seconds it took."""
     providers: dict[str, Provider | FitrouterError] = {}
     for name in {card.provider for card in cards}:
         try:

@@ -43,7 +43,7 @@ class Imported(NamedTuple):
 
 
 class _Provider(NamedTuple):
-    """Provider settings shared by some deployments."""
+    """Provider settings that several deployments share."""
 
     vendor: str
     kind: str
@@ -52,7 +52,7 @@ class _Provider(NamedTuple):
     options: tuple[tuple[str, str], ...]
 
     def entry(self) -> dict[str, Any]:
-        """Its entry in fitrouter.yaml."""
+        """Return the provider's entry in fitrouter.yaml."""
         given = {"base_url": self.base_url, "api_key_env": self.api_key_env, "options": dict(self.options)}
         return {"kind": self.kind} | {name: value for name, value in given.items() if value}
 
@@ -69,7 +69,7 @@ def import_litellm(source: Path, out: Path) -> Imported:
 
 
 def _whole(source: Path, within: frozenset[Path] = frozenset()) -> object:
-    """A file merged with those that it includes: lists are appended, other settings replaced.
+    """Read a YAML file merged with those that it includes: lists are appended, other settings replaced.
 
     Raises:
         ConfigError: one of them cannot be read.
@@ -92,7 +92,7 @@ def _whole(source: Path, within: frozenset[Path] = frozenset()) -> object:
 
 
 def convert(data: object, source: str = "litellm.yaml") -> Imported:
-    """A litellm configuration as a fitrouter configuration, without secrets and values of dropped settings.
+    """Convert a litellm configuration to a fitrouter configuration, without secrets and values of dropped settings.
 
     Args:
         data: the parsed YAML.
@@ -169,7 +169,7 @@ class _Import:
                 self.notes.append(f"{name}: {', '.join(dropped)} of its litellm_params")
 
     def aliases(self, given: object) -> dict[str, str]:
-        """`model_group_alias` as aliases, if they lead to a model."""
+        """Return those entries of `model_group_alias` that lead to a model."""
         names = {model["name"] for model in self.models}
         found: dict[str, str] = {}
         for alias, to in _mapping(given).items():
@@ -194,7 +194,7 @@ class _Import:
         return new
 
     def _provider(self, name: str, params: Mapping[str, Any]) -> str:
-        """The key of the provider for a deployment; deployments that are reached alike share one."""
+        """Return the key of a deployment's provider; deployments with the same settings share one."""
         vendor, _, rest = _word(params["model"]).partition("/")
         vendor = re.sub(r"[^A-Za-z0-9]+", "_", vendor).strip("_") or "provider" if rest else "openai"
         base = _base(params)
@@ -214,7 +214,7 @@ class _Import:
         return self.providers[provider]
 
     def _plain(self, name: str, setting: str, value: object) -> str | None:
-        """A value that may be written to a file; one that litellm takes from the environment is noted."""
+        """Return a value as text to write to the file; if litellm takes it from the environment, note so instead."""
         if value is None:
             return None
         if (text := _word(value)).startswith(_FROM_ENV):
@@ -224,7 +224,7 @@ class _Import:
         return text or None
 
     def _key(self, name: str, owner: str, value: object) -> str | None:
-        """The environment variable for a key; keys in the file are not copied, and each gets its own variable.
+        """Return the environment variable for a key; keys in the file are not copied, each gets its own variable.
 
         Args:
             name: of the model, for notes.
@@ -245,7 +245,7 @@ class _Import:
         return self._keys[text]
 
     def _facts(self, name: str, params: Mapping[str, Any], info: Mapping[str, Any]) -> dict[str, Any]:
-        """Prices, limits and capabilities: from the file, else from litellm's table."""
+        """Return prices, limits and capabilities from the file, else from litellm's table."""
         facts: dict[str, Any] = {}
         if prices := usd_per_million(params, info):
             facts["prices"] = prices
@@ -333,7 +333,7 @@ def _is_clean(url: str) -> bool:
 
 
 def _word(value: object) -> str:
-    """Text from the file on one line, without characters that YAML cannot hold."""
+    """Return text from the file on one line, without characters that YAML cannot hold."""
     return " ".join("".join(sign if sign.isprintable() else " " for sign in str(value)).split())[:200].strip()
 
 

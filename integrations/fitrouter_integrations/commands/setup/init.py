@@ -41,7 +41,7 @@ class _Model(msgspec.Struct, frozen=True):
     images: bool = True
 
     def entry(self) -> dict[str, Any]:
-        """Its settings."""
+        """Return the model's settings in fitrouter.yaml."""
         target = {"target": self.target} if self.target else {}
         capabilities = ["streaming", "tools", "json", *(["images"] if self.images else [])]
         prices = {"input": self.input, "output": self.output}
@@ -63,7 +63,7 @@ class Vendor(msgspec.Struct, frozen=True):
 
     @property
     def kind(self) -> str:
-        """Of the provider in the configuration."""
+        """Kind of the provider in the configuration."""
         return "openai_compatible" if self.base_url or self.base_url_env else "litellm"
 
 
@@ -104,7 +104,7 @@ def found(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def known(name: str, key_env: str | None = None) -> KeySource:
-    """A provider with the models of `init.yaml`."""
+    """Return a provider with the models that `init.yaml` lists for it."""
     vendor = VENDORS[name]
     models = {model.name: model.entry() for model in vendor.models}
     return KeySource(name, vendor.kind, models, vendor.base_url, key_env or next(iter(vendor.key_env), None))
@@ -159,7 +159,7 @@ def sources(
 def _source(
     environ: Mapping[str, str], provider: str | None, url: str | None, key_env: str | None, models: Sequence[str]
 ) -> KeySource:
-    """One provider: with its known models if it is not asked for others, else with those that it lists."""
+    """Resolve one provider: its models from `init.yaml` if only those are wanted, else those that the server lists."""
     vendor = VENDORS[provider] if provider else Vendor(keyless=True)
     if url is None and (variable := _first(environ, vendor.base_url_env)):
         url = environ[variable].strip().rstrip("/").removesuffix(vendor.path) + vendor.path
@@ -199,7 +199,7 @@ def _source(
 def _listing(
     url: str, environ: Mapping[str, str], key_env: str | None, models: Sequence[str]
 ) -> tuple[Listing, list[str]]:
-    """Models that a server lists; the named ones and a note if it lists none."""
+    """Get the models that a server lists; if it has no list, the named ones and a note."""
     key = Secret(environ[key_env].strip()) if key_env else None
     try:
         return ask(url, key, key_env), []
@@ -214,7 +214,7 @@ def _named(url: str, models: Sequence[str]) -> Listing:
 
 
 def _unfit(listing: Listing) -> dict[str, str]:
-    """Models that cannot be routed to, and why."""
+    """Return the models that cannot be routed to, each with the reason."""
     found = {}
     for model in listing.models:
         words = set(re.split(r"[^a-z]+", model.id.lower()))
@@ -226,7 +226,7 @@ def _unfit(listing: Listing) -> dict[str, str]:
 
 
 def _facts(model: Listed, vendor: Vendor, *names: str) -> dict[str, Any]:
-    """Settings of a model as far as they are known, from the provider's list or litellm's table."""
+    """Return the known settings of a model, from the provider's list or litellm's table."""
     table = _prices.facts_of(*names, model.id)
     prices = {"input": 0.0, "output": 0.0} if vendor.free else model.usd_per_million or _prices.usd_per_million(table)
     window = model.window or int(_prices.number(table.get("max_input_tokens")) or 0)
@@ -243,13 +243,13 @@ def _facts(model: Listed, vendor: Vendor, *names: str) -> dict[str, Any]:
 
 
 def _name_of(url: str) -> str:
-    """A name for the provider at a URL."""
+    """Derive a name for the provider at a URL."""
     host = urlsplit(url).hostname or "server"
     return "local" if host in _LOOPBACK else re.sub(r"[^a-z0-9]+", "-", host.lower()).strip("-") or "server"
 
 
 def _first(environ: Mapping[str, str], names: Sequence[str]) -> str | None:
-    """The first of some variables that is set."""
+    """Return the first of some environment variables that is set."""
     return next((name for name in names if environ.get(name, "").strip()), None)
 
 
@@ -288,7 +288,7 @@ def render(given: Sequence[KeySource], path: Path = DEFAULT, share: float | None
 
 
 def _models(given: Sequence[KeySource]) -> Iterator[dict[str, Any]]:
-    """The entries of all models; a name that two providers have gets its provider's name before it."""
+    """Yield the entries of all models; a name that occurs again is prefixed with its provider's name."""
     names: set[str] = set()
     for source in given:
         for name, settings in source.models.items():
@@ -300,7 +300,7 @@ def _models(given: Sequence[KeySource]) -> Iterator[dict[str, Any]]:
 
 
 def _entry(model: Mapping[str, Any]) -> str:
-    """A model's settings, on two lines where one is too long."""
+    """Format a model's settings as YAML, on two lines where one is too long."""
     if len(line := flow(dict(model))) <= _WIDTH:
         return line
     below = {name: model[name] for name in ("prices", "capabilities") if name in model}

@@ -71,7 +71,7 @@ def ask(base_url: str, key: Secret | None, key_env: str | None, limit_s: float =
 
 
 async def _first(urls: Sequence[str], key: Secret | None, key_env: str | None, limit_s: float) -> Listing:
-    """The list at the first of the URLs that has one."""
+    """Get the list of models from the first of the URLs that has one."""
     headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
     if key is not None:
         headers["Authorization"] = f"Bearer {key.reveal()}"
@@ -132,7 +132,7 @@ def _no_list(url: str, reply: aiohttp.ClientResponse, body: bytes) -> str:
 
 
 def _models(body: bytes) -> tuple[Listed, ...] | None:
-    """The models of an answer, each once; None if it is no list. A bare list is one, too (Together)."""
+    """Parse the models of an answer, each once; None if it is no list. A bare list is accepted, too (Together)."""
     try:
         found = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError):
@@ -149,7 +149,7 @@ def _models(body: bytes) -> tuple[Listed, ...] | None:
 
 
 def _window(entry: Mapping[str, Any]) -> int | None:
-    """Tokens of prompt and answer: vLLM's, OpenRouter's and Groq's names for it."""
+    """Return the context window of an entry, under vLLM's, OpenRouter's or Groq's name for it."""
     for name in ("max_model_len", "context_length", "context_window"):
         if isinstance(value := entry.get(name), int) and value > 0:
             return value
@@ -157,7 +157,7 @@ def _window(entry: Mapping[str, Any]) -> int | None:
 
 
 def _prices(pricing: object) -> dict[str, float] | None:
-    """USD per million tokens, from OpenRouter's USD per token; -1 there is a price that varies."""
+    """Convert OpenRouter's USD per token to USD per million tokens; None for prices that vary (-1 there)."""
     if not isinstance(pricing, dict):
         return None
     return usd_per_million(
@@ -166,7 +166,7 @@ def _prices(pricing: object) -> dict[str, float] | None:
 
 
 def chosen(listing: Listing, names: Sequence[str], unfit: Mapping[str, str]) -> tuple[Listed, ...]:
-    """The models to route between.
+    """Return the models of a listing to route between.
 
     Args:
         listing: what the server has.

@@ -79,7 +79,7 @@ class AccessLog:
 
 
 class _Line:
-    """Fields of a request's line."""
+    """Fields of a request's line in the access log."""
 
     def __init__(self, scope: Scope) -> None:
         path = masked(scope["path"])

@@ -39,7 +39,7 @@ BACKOFF = 0.9
 
 
 class Limit:
-    """Requests in progress, and how many may be.
+    """Number of requests in progress, and an adaptive limit on it.
 
     Args:
         most: highest limit.
@@ -59,7 +59,7 @@ class Limit:
         """Tenant → requests in progress."""
 
     def enter(self, tenant: str, late_s: float = 0.0) -> None:
-        """Count a request in; `leave` counts it out.
+        """Count a request in, or refuse it; `leave` counts it out.
 
         Args:
             tenant: that sends it.
@@ -89,7 +89,7 @@ class Limit:
             del self._of[tenant]
 
     def adapt(self, delay_s: float) -> None:
-        """Adapt the limit to the shortest delay of an interval."""
+        """Adapt the limit to the event loop's shortest delay in an interval."""
         peak, self._peak = self._peak, self.open
         self._late_s = self._late_s + SAMPLES * (SAMPLE_S + delay_s) if delay_s > TARGET_S else 0.0
         if self._late_s:
@@ -99,7 +99,7 @@ class Limit:
             self.limit = min(self.limit + math.sqrt(self.limit), float(self.most))
 
     def _allowed_s(self) -> float:
-        """Delay that is allowed now."""
+        """Return the delay of the event loop that is tolerated now, in seconds."""
         return BURST_S if time.monotonic() - self._refused_at > CALM_S else STALL_S
 
 

@@ -40,7 +40,7 @@ class Bodies:
         self._by_tenant: Counter[str] = Counter()
 
     def hold(self, tenant: str) -> BodyMemory:
-        """The account of one request."""
+        """Open the memory account of one request."""
         return BodyMemory(self, tenant)
 
     def add(self, tenant: str, size: int, own: int) -> None:
@@ -63,7 +63,7 @@ class Bodies:
 
 
 class BodyMemory:
-    """Memory that the body of one request takes, until `release`."""
+    """Memory account of one request's body, until `release`."""
 
     def __init__(self, bodies: Bodies, tenant: str) -> None:
         self._bodies, self._tenant, self._size = bodies, tenant, 0
@@ -84,7 +84,7 @@ class BodyMemory:
 
 
 async def json_body(receive: Receive, headers: Mapping[str, bytes], limit: int, held: BodyMemory) -> dict[str, Any]:
-    """The JSON object in the body of a request.
+    """Read the JSON object in the body of a request.
 
     Args:
         receive: of the request.

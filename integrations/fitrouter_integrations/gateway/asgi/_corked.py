@@ -1,4 +1,4 @@
-"""A transport that sends what is written within one turn of the event loop with one system call."""
+"""A transport that sends all data written in one turn of the event loop by one system call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MOST_BYTES = 65_536
 
 
 class Corked:
-    """Collects writes until the event loop comes round: the head and body of an answer, chunks that came together.
+    """Transport that collects writes of one turn of the event loop, such as the head and body of an answer.
 
     Args:
         transport: of the connection; has all other attributes.
@@ -26,7 +26,7 @@ class Corked:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Send within this turn of the loop."""
+        """Buffer data, which is sent within this turn of the event loop."""
         if not self._kept:
             self._loop.call_soon(self.flush)
         self._kept.append(data)
@@ -35,17 +35,17 @@ class Corked:
             self.flush()
 
     def close(self) -> None:
-        """Send what was written, then close."""
+        """Send what is buffered, then close."""
         self.flush()
         self._transport.close()
 
     def write_eof(self) -> None:
-        """Send what was written, then close this direction."""
+        """Send what is buffered, then close this direction."""
         self.flush()
         self._transport.write_eof()
 
     def flush(self) -> None:
-        """Send what was written."""
+        """Send what is buffered."""
         if self._kept:
             kept, self._kept, self._size = b"".join(self._kept), [], 0
             self._transport.write(kept)

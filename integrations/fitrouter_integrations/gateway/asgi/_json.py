@@ -30,7 +30,7 @@ _LONG_INTEGER = re.compile(rb"(?<![\d.eE+-])-?(\d{%d,}+)(?![.eE])" % (_DIGITS + 
 
 
 def read_json(body: bytes, weigh: Callable[[int], object] = lambda _: None) -> dict[str, Any]:
-    """The JSON object in a body; `weigh` is called with the number of its values before it is parsed.
+    """Parse the JSON object in a body; `weigh` is called with the number of its values before it is parsed.
 
     Refused are: bytes that are not UTF-8, a byte order mark, NaN and infinities (also numbers too large for a double),
     integers of more than 20 digits, duplicate names in an object, lone surrogates, more than 64 levels of nesting, more
@@ -61,7 +61,7 @@ def read_json(body: bytes, weigh: Callable[[int], object] = lambda _: None) -> d
 
 
 def _structure(body: bytes) -> bytes:
-    """The brackets, commas and colons outside of strings, after checks of nesting, number of values, and digits.
+    """Return the brackets, commas and colons outside of strings; checks nesting, number of values, and digits.
 
     Strings are cut out with functions of `bytes` that read each byte once. A document that is not JSON may be cut in
     the wrong place only behind its first error, where the parser stops.
@@ -86,7 +86,7 @@ def _depths(structure: bytes) -> Iterable[int]:
 
 
 def _count_names(document: dict[str, Any]) -> int:
-    """The number of names in all objects of a document."""
+    """Count the names in all objects of a document."""
     count = 0
     stack: list[Any] = [document]
     while stack:
@@ -99,7 +99,7 @@ def _count_names(document: dict[str, Any]) -> int:
 
 
 def _doubled(body: bytes) -> str:
-    """The doubled name of a short body."""
+    """Describe the name that occurs twice in an object; in long bodies it is not looked up."""
     doubled = ["a name"]
 
     def note(pairs: list[tuple[str, Any]]) -> None:

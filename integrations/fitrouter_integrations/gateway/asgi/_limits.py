@@ -28,7 +28,7 @@ _MOST_FILES = 65_536
 
 
 def connection_limit() -> int:
-    """Connections for which a process has descriptors, and one more each for upstreams. Raises the soft limit."""
+    """Number of connections, each with an upstream, that the process has descriptors for. Raises the soft limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -113,7 +113,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def eof_received(self) -> None:
-        """Send what was written: the connection closes now."""
+        """Send what is buffered, as the connection closes now."""
         self._corked.flush()
         super().eof_received()
 
@@ -136,7 +136,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._within_headers = True
 
     def on_headers_complete(self) -> None:
-        """Run the application, or refuse the request in its place."""
+        """Run the application, or answer that the headers are too large."""
         self._within_headers = False
         self._stop_timer()
         size = sum(len(name) + len(value) + 4 for name, value in self.headers) + len(self.url)
@@ -156,7 +156,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._limits.idle(self)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is not HTTP."""
+        """Refuse a request that is not valid HTTP."""
         self._refuse(400, "invalid_http", f"{msg} Send HTTP/1.1, without TLS")
 
     def _begin(self) -> None:
@@ -220,7 +220,7 @@ async def _headers_too_large(_scope: Any, _receive: Any, send: Any) -> None:
 
 
 def headers_of(scope: Scope) -> dict[str, bytes]:
-    """Lower-case name → value.
+    """Return the headers of a request: lower-case name → value.
 
     Raises:
         InvalidRequest: a header that identifies the caller appears twice.
@@ -237,5 +237,5 @@ def headers_of(scope: Scope) -> dict[str, bytes]:
 
 
 def authorization(given: bytes | None, api_key: bytes | None) -> bytes | None:
-    """The `Authorization` header; without one, a key as Anthropic's clients send it (`x-api-key`) in its form."""
+    """Return the `Authorization` header, or `x-api-key` (Anthropic's clients) in the form of one."""
     return b"Bearer " + api_key if given is None and api_key is not None else given

@@ -29,7 +29,7 @@ class ClientGone(Exception):
 
 
 async def while_client_waits(work: Coroutine[Any, Any, T], receive: Receive) -> T:
-    """The result of `work`, which is cancelled when the client disconnects.
+    """Return the result of `work`, which is cancelled when the client disconnects.
 
     Raises:
         ClientGone: it disconnected.
@@ -54,23 +54,23 @@ async def _disconnected(receive: Receive) -> None:
 
 
 class Events(Protocol):
-    """Formatter of one streamed answer: the bytes of its server-sent events."""
+    """Formats one streamed answer as the bytes of its server-sent events."""
 
     def chunk(self, about: About, chunk: Chunk) -> bytes:
-        """Events of a chunk; the first call opens the stream. May be empty."""
+        """Return the events of a chunk, maybe none; the first call opens the stream."""
         ...
 
     def end(self, about: About, usage: Usage) -> bytes:
-        """Events at the end of a complete answer."""
+        """Return the events at the end of a complete answer."""
         ...
 
     def error(self, problem: Problem) -> bytes:
-        """Event of an incomplete answer."""
+        """Return the event of an incomplete answer."""
         ...
 
 
 class EventStream(Response):
-    """A streamed answer.
+    """Response that sends a streamed answer as server-sent events.
 
     If a model fails after the first chunk, or the gateway shuts down, the stream ends with an error event instead of
     its last event. A client that disconnects, or does not read for 20 seconds, cancels the model call.
@@ -144,7 +144,7 @@ class EventStream(Response):
 
 
 class _Writer:
-    """Writes to a client, and cuts the connection if it does not read."""
+    """Writes a response to a client, and cuts the connection if the client does not read."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self._send = send

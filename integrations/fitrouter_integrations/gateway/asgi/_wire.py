@@ -22,12 +22,12 @@ DONE = b"data: [DONE]\n\n"
 
 
 def dump(value: object) -> bytes:
-    """Compact JSON in UTF-8."""
+    """Encode a value as compact JSON in UTF-8."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 def event(value: object) -> bytes:
-    """A server-sent event."""
+    """Encode a value as a server-sent event."""
     return b"data: " + dump(value) + b"\n\n"
 
 
@@ -35,7 +35,7 @@ def event(value: object) -> bytes:
 
 
 def decision_headers(about: About) -> dict[str, str]:
-    """Decision id, model that answered, propensity, logged, asked, and the token for feedback."""
+    """Return the `x-fitrouter-…` headers of a decision: id, model, propensity, logged, asked, and feedback token."""
     return {
         "x-fitrouter-decision": about.decision_id,
         "x-fitrouter-model": quote(about.model, safe=" !#$&'()*+,/:;=?@[]~"),
@@ -47,12 +47,12 @@ def decision_headers(about: About) -> dict[str, str]:
 
 
 def about_json(about: About) -> dict[str, Any]:
-    """The decision as in the field `fitrouter`, before its cost is known."""
+    """Return the decision as in the field `fitrouter`, before its cost is known."""
     return {name: value for name, value in msgspec.to_builtins(about).items() if name != "cost_usd"}
 
 
 def completion_json(reply: Reply) -> dict[str, Any]:
-    """A `chat.completion`."""
+    """Return an answer as a `chat.completion`."""
     choices: tuple[Reply | Completion, ...] = (reply, *reply.others)
     return {
         **_head("chat.completion", reply.about),
@@ -66,7 +66,7 @@ def completion_json(reply: Reply) -> dict[str, Any]:
 
 
 def embeddings_json(embedded: Embedded, about: About) -> bytes:
-    """OpenAI's list of embeddings, with the provider's vectors as they came."""
+    """Encode OpenAI's list of embeddings, with the provider's vectors as they came."""
     tokens = embedded.found.usage.prompt_tokens
     body = {
         "object": "list",
@@ -79,7 +79,7 @@ def embeddings_json(embedded: Embedded, about: About) -> bytes:
 
 
 def chunk_json(about: About, chunk: Chunk, usage: bool) -> dict[str, Any]:
-    """A `chat.completion.chunk`. If the stream ends with a usage chunk, the others carry `usage: null`."""
+    """Return a chunk as a `chat.completion.chunk`, with `usage: null` if the stream will end with a usage chunk."""
     choice = {
         "index": chunk.index,
         "delta": chunk.delta,
@@ -91,7 +91,7 @@ def chunk_json(about: About, chunk: Chunk, usage: bool) -> dict[str, Any]:
 
 
 def usage_json(about: About, usage: Usage) -> dict[str, Any]:
-    """The final chunk for `stream_options.include_usage`."""
+    """Return the final chunk for `stream_options.include_usage`."""
     head = _head("chat.completion.chunk", about)
     return {**head, "choices": [], "usage": usage_body(usage), "fitrouter": msgspec.to_builtins(about)}
 
@@ -126,7 +126,7 @@ class Problem(Exception):
         self.param, self.headers = param, headers or {}
 
     def body(self, path: str = "") -> dict[str, Any]:
-        """The error object of the API at a path: OpenAI's, or Anthropic's."""
+        """Return the error object of the API at a path: OpenAI's, or Anthropic's."""
         if path.startswith("/v1/messages"):
             return self.anthropic()
         return {"error": {"message": self.message, "type": self.kind, "code": self.code, "param": self.param}}
@@ -152,7 +152,7 @@ _ANTHROPIC = {
 
 
 def _when(error: FitrouterError, status: int) -> dict[str, str]:
-    """Headers with the time to try again; none for an error that a retry does not fix."""
+    """Return headers with the time to try again; none for an error that a retry does not fix."""
     if isinstance(error, errors.Unavailable):
         decided = {"x-fitrouter-decision": error.decision_id} if error.decision_id else {}
         if isinstance(error, errors.BudgetExhausted):
@@ -162,7 +162,7 @@ def _when(error: FitrouterError, status: int) -> dict[str, str]:
 
 
 def as_problem(error: Exception) -> Problem:
-    """The error response for an exception; unexpected exceptions reveal no details."""
+    """Return the error response for an exception; unexpected exceptions reveal no details."""
     match error:
         case Problem():
             return error

@@ -21,17 +21,17 @@ Endpoint = Callable[[HttpRequest], Awaitable[Response]]
 
 
 def tenant_of(call: AuthenticatedCall) -> str | None:
-    """The tenant whose log a caller sees; None for all."""
+    """Return the tenant whose log a caller sees; None for all."""
     return None if call.admin else call.tenant
 
 
 async def body_of(call: AuthenticatedCall) -> dict[str, Any]:
-    """The JSON body of a change."""
+    """Read the JSON body of a change."""
     return await json_body(call.http.receive, call.headers, _BODY_BYTES, call.held)
 
 
 def json_response(value: object, headers: Mapping[str, str] | None = None) -> Response:
-    """An answer that is kept nowhere."""
+    """Create a JSON response that caches must not store."""
     return Response(
         dump(value), headers={"cache-control": "no-store", **(headers or {})}, media_type="application/json"
     )

@@ -29,7 +29,7 @@ _PARAMETERS = {
 
 
 class Estimates:
-    """Replays changes on the log, one at a time.
+    """Estimates changes of the policy by replaying them on the log, one at a time.
 
     Args:
         router: whose policy would change.
@@ -42,7 +42,7 @@ class Estimates:
         self._busy = asyncio.Lock()
 
     async def of(self, change: dict[str, Any]) -> dict[str, Any]:
-        """The estimates of a change as `POST /v1/policy` takes it, or an `error` in words."""
+        """Estimate a change in the form of `POST /v1/policy`; returns an `error` in words where that is impossible."""
         if change.get("action") == "budget":
             return {"budget": await self._budget(change)}
         warehouse = self._router.warehouse
@@ -57,7 +57,7 @@ class Estimates:
             return await estimate(self._config, warehouse.path, candidate)
 
     async def _budget(self, change: dict[str, Any]) -> dict[str, Any]:
-        """A tenant's budget before and after a change, and what its last periods have cost."""
+        """Return a tenant's budget before and after a change, and what its last periods have cost."""
         _, settings, tenant = policy_change(change)
         before, after = self._router.policy.budget(tenant), self._router.policy.budget(tenant, **settings)
         read = partial(spending, self._reads, tenant, self._router.clock(), after.period_s)
@@ -68,7 +68,7 @@ class Estimates:
             return found | {"periods": [], "error": str(error)}
 
     def _candidate(self, change: dict[str, Any]) -> dict[str, Any] | None:
-        """A change as a candidate of replay; None for a version whose settings are not known."""
+        """Convert a change to a candidate of replay; None for a version whose settings are not known."""
         standing = self._router.policy.standing()
         match change.get("action"), change.get("name"), change.get("settings"):
             case "promote", str(name), _ if name in standing.candidates:
@@ -86,7 +86,7 @@ class Estimates:
         raise Problem(400, "invalid_request", "give an action: set, promote, restore or budget, as for POST /v1/policy")
 
     def _configured(self) -> dict[str, Any]:
-        """The configuration's own settings."""
+        """Return the policy settings of the configuration file as a candidate of replay."""
         policy, objective = self._config.policy, self._config.objective
         return _own(policy.model_dump(), policy.algorithm) | {
             "floor": policy.floor,
@@ -98,6 +98,6 @@ class Estimates:
 
 
 def _own(settings: Mapping[str, Any], live: str) -> dict[str, Any]:
-    """A policy's algorithm with the parameter that it uses; `live` is the algorithm where none is set."""
+    """Return a policy's algorithm with the parameter that it uses; `live` is the algorithm where none is set."""
     names = ("algorithm", _PARAMETERS.get(settings.get("algorithm", live), ""))
     return {name: settings[name] for name in names if name in settings}

@@ -38,7 +38,7 @@ class People:
         self._reports = Reports(router, config)
 
     async def show(self, call: AuthenticatedCall) -> Response:
-        """The roles to choose from, and one of them or a person."""
+        """Return the roles to choose from, and the view of the chosen role or person."""
         query, scope = call.http.query_params, tenant_of(call)
         week = self._router.clock() - WINDOWS["7d"]
         found: dict[str, Any] = {
@@ -56,7 +56,7 @@ class People:
         return json_response(found)
 
     async def _who(self, call: AuthenticatedCall, identity: Identity) -> Identity:
-        """The identity as events hold it. A user is known by the application's name, or by that of the log."""
+        """Return the identity as events hold it. A user is known by the application's name, or by that of the log."""
         if not identity.user:
             return identity
         if not _may_see(call):

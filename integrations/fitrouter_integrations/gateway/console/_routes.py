@@ -56,7 +56,7 @@ _SAFE = {
 
 
 class Guard(Protocol):
-    """Makes an endpoint of a handler; `headers` are taken to authenticate its caller."""
+    """Function that wraps a handler as an endpoint; `headers` returns the headers that authenticate the caller."""
 
     def __call__(
         self, handler: Handler, scope: str | None, headers: Callable[[HttpRequest], Mapping[str, bytes]]
@@ -100,7 +100,7 @@ class Console:
         self._estimates = Estimates(router, config, self._reads)
 
     def routes(self, guarded: Guard) -> list[Route]:
-        """All routes."""
+        """Return all routes of the console."""
         routes: tuple[tuple[str, str, Handler, str | None], ...] = (
             ("GET", "/console", self._page, None),
             ("GET", "/console/", self._page, None),
@@ -127,11 +127,11 @@ class Console:
         ]
 
     def close(self) -> None:
-        """End the thread of the queries."""
+        """Stop the thread of the warehouse queries."""
         self._reads.close()
 
     def _headers(self, request: HttpRequest) -> Mapping[str, bytes]:
-        """The headers of a request, with the session's key in place of a missing `Authorization`."""
+        """Return the headers of a request, with the session's key in place of a missing `Authorization`."""
         headers = headers_of(request.scope)
         if "authorization" not in headers and (key := self._sessions.key(headers)):
             return {**headers, "authorization": b"Bearer " + key.encode()}
@@ -140,17 +140,17 @@ class Console:
     # --- the page ---
 
     async def _page(self, _call: AuthenticatedCall) -> Response:
-        """The page."""
+        """Serve the console's page."""
         return _file("index.html", {})
 
     async def _asset(self, call: AuthenticatedCall) -> Response:
-        """A file of the page."""
+        """Serve a file of the page."""
         return _file(call.http.path_params["name"], headers_of(call.http.scope))
 
     # --- sessions ---
 
     async def _session(self, call: AuthenticatedCall) -> Response:
-        """The session that is logged in."""
+        """Return the state of the session: whether a login is needed, and the CSRF token."""
         needed = bool(self._keys)
         body = {
             "login": needed and not call.known,
@@ -187,7 +187,7 @@ class Console:
     # --- views ---
 
     async def _now(self, call: AuthenticatedCall) -> Response:
-        """The view *Now*."""
+        """Return the data of the view *Now*."""
         window = call.http.query_params.get("window", "auto")
         if window not in {*WINDOWS, "auto", "all"}:
             raise Problem(400, "invalid_request", f"window: got {window[:40]!r}; give auto, all, {', '.join(WINDOWS)}")
@@ -206,7 +206,7 @@ class Console:
         )
 
     async def _decisions(self, call: AuthenticatedCall) -> Response:
-        """A page of decisions."""
+        """Return a page of decisions."""
         query, tenant = call.http.query_params, tenant_of(call)
         filters = {name: value for name in FILTERS if (value := query.get(name)) is not None}
         before = query.get("before")
@@ -268,7 +268,7 @@ class Console:
         return json_response({"id": given})
 
     async def _policy(self, call: AuthenticatedCall) -> Response:
-        """The policy in force, its candidates, the monitors and, for an administrator, changes and replays."""
+        """Return the policy in force, its candidates, the monitors and, for an administrator, changes and replays."""
         policy = self._router.policy
         standing = policy.standing(tenant_of(call))
         shown = {**msgspec.to_builtins(standing), "outlook": msgspec.to_builtins(policy.outlook(call.tenant))}
@@ -292,7 +292,7 @@ class Console:
         return json_response({**shown, "admin": call.admin})
 
     async def _models(self, call: AuthenticatedCall) -> Response:
-        """Each model's card, whether it can be called, and its figures of a week."""
+        """Return each model's card, whether it can be called, and its figures of a week."""
         tenant, since = tenant_of(call), self._router.clock() - WINDOWS["7d"]
         figures = await self._reads.get(("models", tenant), partial(model_figures, self._reads, tenant, since))
         status, registry = self._metrics.status, self._router.registry
@@ -330,7 +330,7 @@ class Console:
         return json_response({**shown, "providers": providers, "additions": able, "admin": call.admin})
 
     async def _learning(self, call: AuthenticatedCall) -> Response:
-        """Progress of learning, and the state of its monitors."""
+        """Return the progress of learning, and the state of its monitors."""
         tenant, since = tenant_of(call), self._router.clock() - WINDOWS["7d"]
         labels = await self._reads.get(("labels", tenant), partial(label_rates, self._reads, tenant, since))
         month = self._router.clock() - WINDOWS["30d"]
@@ -399,7 +399,7 @@ def _file(name: str, headers: Mapping[str, bytes]) -> Response:
 
 
 def _safe(endpoint: Endpoint) -> Endpoint:
-    """The endpoint, with headers that confine the page on every response."""
+    """Wrap an endpoint so that every response has headers that confine the page."""
 
     async def confined(request: HttpRequest) -> Response:
         response = await endpoint(request)

@@ -46,7 +46,7 @@ class Sessions:
         self._secret = b""
 
     def cookie(self, key: str, secure: bool) -> str:
-        """The `Set-Cookie` header of a new session; with an empty key, of one that ends."""
+        """Return the `Set-Cookie` header that begins a session; with an empty key, one that ends it."""
         value, age = "", 0
         if key:
             age = HOURS * 3600
@@ -57,7 +57,7 @@ class Sessions:
         return f"{COOKIE}={value}; Path={PATH}; Max-Age={age}; HttpOnly; SameSite=Strict{safe}"
 
     def key(self, headers: Mapping[str, bytes]) -> str:
-        """The key of a request's session; empty without a valid one."""
+        """Return the key of a request's session; empty without a valid one."""
         sealed = _cookie(headers)
         try:
             raw = base64.b64decode(sealed, altchars=b"-_", validate=True)
@@ -67,7 +67,7 @@ class Sessions:
             return ""
 
     def token(self, headers: Mapping[str, bytes]) -> str:
-        """The token that changes of a request's session need."""
+        """Return the CSRF token that changes in a request's session must carry."""
         sealed = _cookie(headers)
         return hmac.new(self._shared(), sealed.encode(), hashlib.sha256).hexdigest() if sealed else LOCAL
 
@@ -99,7 +99,7 @@ class Sessions:
 
 
 def check_origin(headers: Mapping[str, bytes]) -> None:
-    """Refuse what the page of another origin sent.
+    """Refuse a request that the page of another origin sent.
 
     Raises:
         Problem: it was one.
@@ -119,7 +119,7 @@ def _cookie(headers: Mapping[str, bytes]) -> str:
 
 
 def _stored(path: Path) -> bytes:
-    """The secret in a file, which is written whole if it is not there."""
+    """Read the secret in a file, which is created atomically if it does not exist."""
     fresh = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     if not path.exists():
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

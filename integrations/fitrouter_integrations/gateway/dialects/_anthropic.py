@@ -39,12 +39,12 @@ _SESSION = re.compile(r"(.+)_session_([0-9a-f-]{36})")
 
 
 class Messages:
-    """POST /v1/messages."""
+    """Dialect of POST /v1/messages."""
 
     choices = 1
 
     def chat_body(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The body of a chat completions request.
+        """Translate a request into the body of a chat completions request.
 
         Raises:
             InvalidRequest: it is malformed, or has no counterpart in chat completions.
@@ -59,7 +59,7 @@ class Messages:
         return chat | _tools(body) | _output(body) | _metadata(body)
 
     def answer(self, reply: Reply, body: dict[str, Any]) -> dict[str, Any]:
-        """A `message`."""
+        """Return a complete answer as a `message`."""
         blocks = list(_blocks(reply.message, _wants_thinking(body)))
         reason = "content_filter" if reply.message.get("refusal") else reply.finish_reason
         return {
@@ -71,7 +71,7 @@ class Messages:
         }
 
     def events(self, body: dict[str, Any]) -> MessageEvents:
-        """The events of a streamed message."""
+        """Return a formatter of the streamed answer."""
         return MessageEvents(_wants_thinking(body))
 
 
@@ -132,7 +132,7 @@ def _call(block: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _user(role: str, content: object, where: str) -> Iterator[Message]:
-    """Tool results become messages of their own, before the user's text beside them."""
+    """Translate a user's message; tool results become messages of their own, before the text beside them."""
     parts: list[dict[str, Any]] = []
     results: list[Message] = []
     for j, block in each(content, where):
@@ -148,7 +148,7 @@ def _user(role: str, content: object, where: str) -> Iterator[Message]:
 
 
 def _result(block: Mapping[str, Any], where: str) -> tuple[Message, list[dict[str, Any]]]:
-    """(message of a tool's result, its pictures, which a tool message cannot hold)."""
+    """Translate a tool's result; returns its message, and its pictures, which a tool message cannot hold."""
     content = block.get("content")
     given = [] if content is None else content
     parts = (
@@ -164,7 +164,7 @@ def _result(block: Mapping[str, Any], where: str) -> tuple[Message, list[dict[st
 
 
 def _part(block: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """A part of a chat message."""
+    """Translate a content block into a part of a chat message."""
     match block.get("type"):
         case "text":
             return _text(block, where)
@@ -190,7 +190,7 @@ def _document(block: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _url(source: object, where: str) -> str:
-    """The URL of a picture or file, which may hold it."""
+    """Return the URL of a picture or file, which may be a data URL."""
     kind = source.get("type") if isinstance(source, dict) else None
     if isinstance(source, dict) and kind == "url":
         return text_of(source.get("url"), f"{where}.url")
@@ -201,7 +201,7 @@ def _url(source: object, where: str) -> str:
 
 
 def _text(block: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """A text part; hints for caches stay."""
+    """Translate a text block into a text part; cache hints stay."""
     if block.get("type") != "text":
         raise unsupported(block.get("type"), f"{where}.type", "text")
     part = {"type": "text", "text": text_of(block.get("text"), f"{where}.text")}
@@ -242,7 +242,7 @@ def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _output(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The format of the answer, and how much the model is to think."""
+    """Translate `output_config`: the format of the answer, and the reasoning effort."""
     wanted = body.get("output_config")
     if wanted is None:
         return {}
@@ -289,7 +289,7 @@ def _head(about: About) -> dict[str, Any]:
 
 
 def _blocks(message: Message, thinking: bool) -> Iterator[dict[str, Any]]:
-    """The content blocks of an answer."""
+    """Yield the content blocks of an answer."""
     if thinking:
         signed = message.get("thinking_blocks")
         reasoning = reasoning_of(message)
@@ -311,7 +311,7 @@ def _blocks(message: Message, thinking: bool) -> Iterator[dict[str, Any]]:
 
 
 def _arguments(text: object) -> dict[str, Any]:
-    """The input of a tool; what is no object in JSON is in the field `arguments`."""
+    """Parse the arguments of a tool call; what is not a JSON object goes into the field `arguments`."""
     try:
         found = msgspec.json.decode(text) if isinstance(text, str) and text else {}
     except (msgspec.DecodeError, RecursionError):
@@ -335,7 +335,7 @@ _Key: TypeAlias = str | int
 
 
 class MessageEvents:
-    """The events of a streamed message, whose content blocks come one after the other.
+    """Formats a streamed answer as events of a message, whose content blocks come one after the other.
 
     Pieces of several tool calls may alternate in chat completions: those beside the open call wait for its end.
 
@@ -353,7 +353,7 @@ class MessageEvents:
         """Block → its call and text, in pieces."""
 
     def chunk(self, about: About, chunk: Chunk) -> bytes:
-        """The events of a chunk."""
+        """Return the events of a chunk."""
         found = [] if self._started else [self._start(about)]
         self._started = True
         delta = chunk.delta
@@ -374,7 +374,7 @@ class MessageEvents:
         return b"".join(found)
 
     def end(self, about: About, usage: Usage) -> bytes:
-        """The end of the last block and of the message."""
+        """Return the events at the end of the last block and of the message."""
         found = [] if self._started else [self._start(about)]
         found += self._close()
         waiting, self._waiting = self._waiting, {}
@@ -392,7 +392,7 @@ class MessageEvents:
         return b"".join([*found, named_event("message_stop", {})])
 
     def error(self, problem: Problem) -> bytes:
-        """An error event."""
+        """Return an error event."""
         return named_event("error", problem.anthropic())
 
     def _start(self, about: About) -> bytes:
@@ -402,7 +402,7 @@ class MessageEvents:
         )
 
     def _piece(self, key: _Key, call: Mapping[str, Any], text: object) -> list[bytes]:
-        """The events of a piece of a block."""
+        """Return the events for one piece of text, thinking or tool input."""
         if not isinstance(text, str) or (not text and not isinstance(key, int)):
             return []
         if isinstance(self._open, int) and key != self._open:
@@ -427,7 +427,7 @@ class MessageEvents:
         return named_event("content_block_start", {"index": self._index, "content_block": block})
 
     def _signatures(self, blocks: object) -> list[bytes]:
-        """The signatures of thinking, and thinking that is encrypted."""
+        """Return the events for signatures of thinking, and for encrypted thinking."""
         found: list[bytes] = []
         for block in blocks if isinstance(blocks, list) else ():
             kind = block.get("type") if isinstance(block, dict) else None

@@ -17,13 +17,13 @@ MAX_BLOCKS = 20_000
 
 
 class Dialect(Protocol):
-    """An API over chat completions."""
+    """An API that is translated into chat completions and back."""
 
     choices: int
     """Most choices of an answer."""
 
     def chat_body(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The body of a chat completions request that asks for the same.
+        """Translate a request into the body of an equivalent chat completions request.
 
         Raises:
             InvalidRequest: it is malformed, or has no counterpart in chat completions.
@@ -31,21 +31,21 @@ class Dialect(Protocol):
         ...
 
     def answer(self, reply: Reply, body: dict[str, Any]) -> dict[str, Any]:
-        """The body of a whole answer to the request `body`."""
+        """Return the body of a complete answer to the request `body`."""
         ...
 
     def events(self, body: dict[str, Any]) -> Events:
-        """A formatter of the streamed answer to the request `body`."""
+        """Return a formatter of the streamed answer to the request `body`."""
         ...
 
 
 def named_event(name: str, value: Mapping[str, Any]) -> bytes:
-    """A server-sent event with a name, which is also its `type`."""
+    """Encode a server-sent event with a name, which is also its `type`."""
     return b"event: " + name.encode() + b"\ndata: " + dump({"type": name, **value}) + b"\n\n"
 
 
 def each(value: object, where: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(place, object) of a value that must be an array of objects.
+    """Enumerate a value that must be an array of objects, as (index, object).
 
     Raises:
         InvalidRequest: it is not, or too long.
@@ -58,7 +58,7 @@ def each(value: object, where: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def text_of(value: object, where: str) -> str:
-    """A value that must be a string, of any length.
+    """Check that a value is a string, of any length, and return it.
 
     Raises:
         InvalidRequest: it is not.
@@ -69,12 +69,12 @@ def text_of(value: object, where: str) -> str:
 
 
 def unsupported(value: object, where: str, allowed: str) -> InvalidRequest:
-    """The error for something that chat completions cannot express."""
+    """Return the error for something that chat completions cannot express."""
     return InvalidRequest(f"{where}: {shown(value)} is not supported; allowed are {allowed}")
 
 
 def simple(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]] | None:
-    """Content of a message: a lone plain text as a string; None if there is nothing."""
+    """Simplify a message's content: a lone plain text as a string; None if there is nothing."""
     if len(parts) == 1 and parts[0].keys() == {"type", "text"}:
         text: str = parts[0]["text"]
         return text
@@ -82,13 +82,13 @@ def simple(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]] | None:
 
 
 def calls_of(delta: Message) -> list[dict[str, Any]]:
-    """The function calls, or pieces of them, in a message or delta of a model."""
+    """Return the function calls, or pieces of them, in a message or delta of a model."""
     calls = delta.get("tool_calls")
     found = calls if isinstance(calls, list) else []
     return [call for call in found if isinstance(call, dict) and isinstance(call.get("function"), dict)]
 
 
 def reasoning_of(delta: Message) -> str:
-    """The reasoning that a model shows, under either name that servers give it."""
+    """Return the reasoning that a model shows, under either name that servers give it."""
     found = delta.get("reasoning_content") or delta.get("reasoning")
     return found if isinstance(found, str) else ""

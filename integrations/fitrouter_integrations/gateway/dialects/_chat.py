@@ -19,25 +19,25 @@ from fitrouter_integrations.gateway.parsing._requests import MAX_CHOICES, wants_
 
 
 class ChatCompletions:
-    """POST /v1/chat/completions."""
+    """Dialect of POST /v1/chat/completions."""
 
     choices = MAX_CHOICES
 
     def chat_body(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The body itself."""
+        """Return the body unchanged."""
         return body
 
     def answer(self, reply: Reply, body: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
-        """A `chat.completion`."""
+        """Return a complete answer as a `chat.completion`."""
         return completion_json(reply)
 
     def events(self, body: dict[str, Any]) -> ChatEvents:
-        """Chunks, and `[DONE]`."""
+        """Return a formatter of the streamed answer: chunks, and `[DONE]`."""
         return ChatEvents(wants_usage(body))
 
 
 class ChatEvents:
-    """A stream of `chat.completion.chunk`.
+    """Formats a streamed answer as `chat.completion.chunk` events.
 
     Args:
         usage: end with a usage chunk.
@@ -47,7 +47,7 @@ class ChatEvents:
         self._usage, self._opened = usage, set[int]()
 
     def chunk(self, about: About, chunk: Chunk) -> bytes:
-        """A chunk; the first one of each choice has the role, the very first the decision."""
+        """Return the event of a chunk; the first of each choice has the role, the very first also the decision."""
         opening = b""
         if chunk.index not in self._opened and (chunk.delta or chunk.finish_reason or not self._opened):
             opens = "role" in chunk.delta
@@ -62,9 +62,9 @@ class ChatEvents:
         return opening
 
     def end(self, about: About, usage: Usage) -> bytes:
-        """The usage chunk if it was asked for, and `[DONE]`."""
+        """Return the usage chunk if it was asked for, and `[DONE]`."""
         return (event(usage_json(about, usage)) if self._usage else b"") + DONE
 
     def error(self, problem: Problem) -> bytes:
-        """An error event, without `[DONE]`."""
+        """Return an error event, without `[DONE]`."""
         return event({"error": {"message": problem.message, "type": "api_error", "code": problem.code, "param": None}})

@@ -60,12 +60,12 @@ _ECHOED: dict[str, Any] = {
 
 
 class Responses:
-    """POST /v1/responses."""
+    """Dialect of POST /v1/responses."""
 
     choices = 1
 
     def chat_body(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The body of a chat completions request.
+        """Translate a request into the body of a chat completions request.
 
         Raises:
             InvalidRequest: it is malformed, or has no counterpart in chat completions.
@@ -87,13 +87,13 @@ class Responses:
         return chat | _tools(body) | _text(body)
 
     def answer(self, reply: Reply, body: dict[str, Any]) -> dict[str, Any]:
-        """A `response`."""
+        """Return a complete answer as a `response`."""
         whole = ResponseEvents(body)
         whole.chunk(reply.about, Chunk(delta=reply.message, finish_reason=reply.finish_reason, logprobs=reply.logprobs))
         return whole.response(reply.about, reply.usage)
 
     def events(self, body: dict[str, Any]) -> ResponseEvents:
-        """The events of a streamed response."""
+        """Return a formatter of the streamed response."""
         return ResponseEvents(body)
 
 
@@ -131,7 +131,7 @@ def _messages(given: object) -> list[Message]:
 
 
 def _turn(messages: list[Message]) -> Message:
-    """The assistant message at the end, which a call belongs to; a new one if there is none."""
+    """Return the last message if it is the assistant's, to which a call belongs; else append a new one."""
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": None})
     return messages[-1]
@@ -179,7 +179,7 @@ def _call(item: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _output(item: Mapping[str, Any], where: str) -> tuple[Message, list[dict[str, Any]]]:
-    """(message of a tool's output, its pictures, which a tool message cannot hold)."""
+    """Translate a tool's output; returns its message, and its pictures, which a tool message cannot hold."""
     output, call_id = item.get("output"), text_of(item.get("call_id"), f"{where}.call_id")
     if isinstance(output, str):
         return {"role": "tool", "tool_call_id": call_id, "content": output}, []
@@ -216,7 +216,7 @@ def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _text(body: dict[str, Any]) -> dict[str, Any]:
-    """The format of the answer."""
+    """Translate `text`: the format and verbosity of the answer."""
     text = optional(body, "text", dict, "an object") or {}
     found: dict[str, Any] = {"verbosity": text.get("verbosity")}
     form = optional(text, "format", dict, "an object") or {}
@@ -249,7 +249,7 @@ class _Item:
         self.name, self.call_id = str(function.get("name") or ""), str(call.get("id") or self.id)
 
     def part(self) -> dict[str, Any]:
-        """The content part, so far."""
+        """Return the content part, as far as it is written."""
         text = "".join(self.pieces)
         if self.kind == "refusal":
             return {"type": "refusal", "refusal": text}
@@ -258,7 +258,7 @@ class _Item:
         return {"type": "output_text", "text": text, "annotations": [], "logprobs": self.logprobs}
 
     def json(self) -> dict[str, Any]:
-        """The item, so far."""
+        """Return the item, as far as it is written."""
         head = {"id": self.id, "status": self.status}
         content = [self.part()] if self.pieces else []
         if self.kind == "function":
@@ -279,7 +279,7 @@ _EVENTS = {
 
 
 class ResponseEvents:
-    """The events of a streamed response. Items may overlap: a function call is open until the end.
+    """Formats a streamed response. Items may overlap: a function call is open until the end.
 
     Args:
         body: the request.
@@ -296,7 +296,7 @@ class ResponseEvents:
         self._reason = ""
 
     def chunk(self, about: About, chunk: Chunk) -> bytes:
-        """The events of a chunk."""
+        """Return the events of a chunk."""
         found = [] if self._number else self._start(about)
         delta, content = chunk.delta, (chunk.logprobs or {}).get("content")
         found += self._piece(about, "reasoning", reasoning_of(delta), [])
@@ -309,7 +309,7 @@ class ResponseEvents:
         return b"".join(found)
 
     def end(self, about: About, usage: Usage) -> bytes:
-        """The ends of the open items and of the response."""
+        """Return the events at the ends of the open items and of the response."""
         found = [] if self._number else self._start(about)
         for item in self._items:
             found += self._close(item)
@@ -317,12 +317,12 @@ class ResponseEvents:
         return b"".join([*found, self._event(f"response.{response['status']}", {"response": response})])
 
     def error(self, problem: Problem) -> bytes:
-        """An error event; clients read its `error` as in any other stream of OpenAI."""
+        """Return an error event; clients read its `error` as in any other stream of OpenAI."""
         error = {"message": problem.message, "type": "api_error", "code": problem.code, "param": None}
         return self._event("error", {"code": problem.code, "message": problem.message, "param": None, "error": error})
 
     def response(self, about: About, usage: Usage) -> dict[str, Any]:
-        """The whole response."""
+        """Return the whole response."""
         cut = {"length": "max_output_tokens", "content_filter": "content_filter"}.get(self._reason)
         for item in self._items:
             item.status = "completed"
@@ -358,7 +358,7 @@ class ResponseEvents:
         return [self._event(f"response.{name}", {"response": response}) for name in ("created", "in_progress")]
 
     def _piece(self, about: About, kind: str, text: object, logprobs: list[Any]) -> list[bytes]:
-        """The events of a piece of text, refusal or reasoning."""
+        """Return the events of a piece of text, refusal or reasoning."""
         if not isinstance(text, str) or not text:
             return []
         found, item = [], self._text
@@ -375,7 +375,7 @@ class ResponseEvents:
         return [*found, self._item_event(name, item, {"content_index": 0, "delta": text, **more})]
 
     def _call(self, about: About, index: int, call: Mapping[str, Any]) -> list[bytes]:
-        """The events of a piece of a function call."""
+        """Return the events of a piece of a function call."""
         found: list[bytes] = []
         if (item := self._calls.get(index)) is None:
             if self._text is not None:
@@ -393,7 +393,7 @@ class ResponseEvents:
         return self._items[-1]
 
     def _close(self, item: _Item) -> list[bytes]:
-        """The events at the end of an item, once."""
+        """Return the events that end an item; none if it has already ended."""
         if item.status != "in_progress":
             return []
         item.status = "completed"

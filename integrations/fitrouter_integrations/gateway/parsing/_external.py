@@ -20,7 +20,7 @@ _TRIED = ("model", "ms", "error", "probability")
 
 
 def outcome(body: dict[str, Any], tenant: str) -> tuple[Request, Outcome]:
-    """The request and outcome in a body of POST /v1/decisions/{decision_id}/outcome.
+    """Parse the request and outcome in a body of POST /v1/decisions/{decision_id}/outcome.
 
     Raises:
         InvalidRequest: names the field and the reason.
@@ -48,7 +48,7 @@ def outcome(body: dict[str, Any], tenant: str) -> tuple[Request, Outcome]:
 
 
 def observation(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) -> ObservedCall:
-    """The request and completion in a body of POST /v1/observations.
+    """Parse the request and completion in a body of POST /v1/observations.
 
     Raises:
         ForbiddenField: the body sets transport.
@@ -79,7 +79,7 @@ def _tried(given: object, where: str) -> AttemptReport:
 
 
 def _completion(body: dict[str, Any]) -> Completion | None:
-    """The completion in a body, None if there is none."""
+    """Parse the completion in a body, None if there is none."""
     message = optional(body, "message", dict, "the assistant's message")
     if message is None:
         if given := [name for name in ("finish_reason", "usage") if body.get(name) is not None]:

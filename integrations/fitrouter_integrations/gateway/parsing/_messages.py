@@ -11,7 +11,7 @@ _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
 def messages_of(given: object) -> tuple[Message, ...]:
-    """The messages of a body.
+    """Validate the messages of a request body.
 
     Raises:
         InvalidRequest: names the field and the reason.
@@ -26,7 +26,7 @@ def messages_of(given: object) -> tuple[Message, ...]:
 
 
 def message_of(message: object, where: str) -> Message:
-    """One message.
+    """Validate one message of a request body.
 
     Raises:
         InvalidRequest: names the field and the reason.

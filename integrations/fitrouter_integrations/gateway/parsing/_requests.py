@@ -31,7 +31,7 @@ _OURS = frozenset({"model", "messages", "stream", "stream_options", "user", "met
 
 
 def chat_request(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str, most_choices: int = 1) -> Request:
-    """The request in a body of POST /v1/chat/completions.
+    """Parse a body of POST /v1/chat/completions into a request.
 
     Args:
         body: parsed JSON.
@@ -67,7 +67,7 @@ def chat_request(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str
 
 
 def embeddings_request(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) -> Request:
-    """The request in a body of POST /v1/embeddings.
+    """Parse a body of POST /v1/embeddings into a request.
 
     Raises:
         ForbiddenField: the body sets transport.
@@ -113,7 +113,7 @@ def wants_usage(body: dict[str, Any]) -> bool:
 
 
 def feedback(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) -> tuple[Vote | None, Comment | None]:
-    """The vote and the comment in a body of POST /v1/feedback: at least one of them.
+    """Parse the vote and the comment in a body of POST /v1/feedback: at least one of them.
 
     Raises:
         InvalidRequest: names the field and the reason.
@@ -125,7 +125,7 @@ def feedback(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) ->
 
 
 def _comment(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) -> Comment | None:
-    """The comment, or the correction of one."""
+    """Parse a comment, or a correction of one; None if the body has neither."""
     text, understood = body.get("comment"), optional(body, "understood", dict, "an object of dimension → −1 … 1")
     if text is None and understood is None:
         return None
@@ -143,7 +143,7 @@ def _comment(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) ->
 
 
 def _vote(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) -> Vote:
-    """The vote."""
+    """Parse the vote in a body."""
     decision_id = decision_id_of(string(body.get("decision_id"), "decision_id"))
     kind, value = body.get("kind"), body.get("value")
     if value in ("up", "down") and kind in (None, "rating"):
@@ -171,7 +171,7 @@ def _vote(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) -> Vo
 
 
 class DeclaredProfile(NamedTuple):
-    """Values and statements that a user declares; None keeps the present ones."""
+    """What a user declares of themselves; None keeps the present values."""
 
     identity: Identity
     values: dict[str, float] | None
@@ -182,7 +182,7 @@ class DeclaredProfile(NamedTuple):
 
 
 def profile(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) -> DeclaredProfile:
-    """Values and statements in a body of PUT /v1/profile; they replace the earlier ones.
+    """Parse the declared profile in a body of PUT /v1/profile; its fields replace the earlier ones.
 
     Raises:
         InvalidRequest: names the field and the reason.
@@ -229,7 +229,7 @@ def _mark(item: object, where: str) -> Mark:
 
 
 def imported_profile(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) -> tuple[Identity, Profile]:
-    """(identity, exported profile) of a body of PUT /v1/profile.
+    """Parse a body of PUT /v1/profile with an exported profile; returns the identity and the profile.
 
     Raises:
         InvalidRequest: names the field and the reason.
@@ -240,7 +240,7 @@ def imported_profile(body: dict[str, Any], headers: Mapping[str, bytes], tenant:
 
 
 def quiz_start(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) -> tuple[Identity, int | None, bool]:
-    """(identity, maximum number of questions, whether to start anew) of a body of POST /v1/quiz.
+    """Parse a body of POST /v1/quiz: identity, maximum number of questions, and whether to start anew.
 
     Raises:
         InvalidRequest: names the field and the reason.
@@ -255,12 +255,12 @@ def quiz_start(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) 
 
 
 def quiz_owner(headers: Mapping[str, bytes], tenant: str) -> Identity:
-    """The identity of GET /v1/quiz/ID, from the headers."""
+    """Return the identity in the headers of GET /v1/quiz/ID."""
     return _identity({}, headers, tenant)
 
 
 def histories(body: dict[str, Any]) -> list[Any]:
-    """The conversations of a body of POST /v1/diagnose.
+    """Return the conversations in a body of POST /v1/diagnose.
 
     Raises:
         InvalidRequest: names the field and the reason.
@@ -275,7 +275,7 @@ def histories(body: dict[str, Any]) -> list[Any]:
 def score_items(
     body: dict[str, Any], headers: Mapping[str, bytes], tenant: str
 ) -> tuple[list[PromptAnswers], Identity]:
-    """(prompts with answers, whose taste) of a body of POST /v1/score.
+    """Parse a body of POST /v1/score: prompts with answers, and whose taste scores them.
 
     Raises:
         InvalidRequest: names the field and the reason.
@@ -299,7 +299,7 @@ def _asked(item: object, where: str) -> PromptAnswers:
 
 
 def quiz_answer(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) -> tuple[Identity, int, str]:
-    """(identity, number of the question, choice) of a body of POST /v1/quiz/ID.
+    """Parse a body of POST /v1/quiz/ID: identity, number of the question, and choice.
 
     Raises:
         InvalidRequest: names the field and the reason.
@@ -316,7 +316,7 @@ def quiz_answer(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str)
 
 
 def policy_change(body: dict[str, Any]) -> tuple[str, dict[str, Any], str]:
-    """(action, settings, candidate or tenant) of a body of POST /v1/policy.
+    """Parse a body of POST /v1/policy: action, settings, and candidate or tenant.
 
     Raises:
         InvalidRequest: names the field and the reason.
@@ -361,7 +361,7 @@ def _check_params(body: dict[str, Any]) -> None:
 
 
 def _identity(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) -> Identity:
-    """The identity: each field from its header, else from `metadata`, else (the user) from `user`.
+    """Parse the identity: each field from its header, else from `metadata`, else (the user) from `user`.
 
     The tenant is always that of the key.
     """

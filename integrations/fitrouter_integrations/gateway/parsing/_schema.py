@@ -20,7 +20,7 @@ _ALWAYS = (400, 401, 403, 408, 429, 431, 503)
 
 @cache
 def error_codes() -> dict[str, dict[str, Any]]:
-    """Code of an error → `statuses`, `when` it happens, and what to `do`."""
+    """Load the table of error codes: code → `statuses`, `when` it happens, and what to `do`."""
     text = resources.files(__package__ or __name__).joinpath("errors.yaml").read_text(encoding="utf-8")
     found: dict[str, dict[str, Any]] = yaml.safe_load(text)
     return found
@@ -28,7 +28,7 @@ def error_codes() -> dict[str, dict[str, Any]]:
 
 @cache
 def operations() -> dict[str, dict[str, Any]]:
-    """Handler → the OpenAPI operation of its route."""
+    """Load the OpenAPI operations of the routes, by the name of their handler."""
     text = resources.files(__package__ or __name__).joinpath("openapi.yaml").read_text(encoding="utf-8")
     names: dict[str, Iterable[str]] = {"kinds": FeedbackKind, "settings": SETTINGS, "statuses": STATUSES}
     described = yaml.safe_load(Template(text).substitute({key: ", ".join(each) for key, each in names.items()}))

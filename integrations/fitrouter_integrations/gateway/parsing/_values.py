@@ -17,7 +17,7 @@ def check_fields(body: dict[str, Any], allowed: Collection[str]) -> None:
 
 
 def optional(body: dict[str, Any], name: str, kind: type, allowed: str) -> Any:
-    """A field of a body, None if it is missing or null; raises InvalidRequest if it has another type."""
+    """Return a field of a body, None if it is missing or null; raises InvalidRequest if it has another type."""
     value = body.get(name)
     if value is None or (isinstance(value, kind) and (kind is bool or not isinstance(value, bool))):
         return value
@@ -25,7 +25,7 @@ def optional(body: dict[str, Any], name: str, kind: type, allowed: str) -> Any:
 
 
 def string(value: object, where: str) -> str:
-    """A value that must be a non-empty string."""
+    """Check that a value is a non-empty string, and return it."""
     name = name_of(value, where) if isinstance(value, str) else None
     if name is None:
         raise InvalidRequest(f"{where}: got {shown(value)}; give a string of 1 to {LONGEST} characters")
@@ -33,13 +33,13 @@ def string(value: object, where: str) -> str:
 
 
 def number(value: object, where: str) -> float:
-    """A value that must be a number."""
+    """Check that a value is a number, and return it."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InvalidRequest(f"{where}: got {shown(value)}; give a number")
     return float(value)
 
 
 def shown(value: object) -> str:
-    """A value for an error message: short and in ASCII."""
+    """Format a value for an error message: short and in ASCII."""
     text = ascii(value)
     return text if len(text) <= 60 else text[:60] + "…"
