@@ -322,11 +322,11 @@ class Gateway:
         return await self._answer(call, ChatCompletions())
 
     async def messages(self, call: AuthenticatedCall) -> Response:
-        """The same in Anthropic's format: a message, whole or streamed."""
+        """Answer a request in Anthropic's format, whole or streamed."""
         return await self._answer(call, Messages())
 
     async def responses(self, call: AuthenticatedCall) -> Response:
-        """The same in OpenAI's Responses format, whole or streamed. Nothing is stored."""
+        """Answer a request in the format of OpenAI's Responses API, whole or streamed. Nothing is stored."""
         return await self._answer(call, Responses())
 
     async def embeddings(self, call: AuthenticatedCall) -> Response:

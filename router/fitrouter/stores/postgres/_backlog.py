@@ -14,6 +14,7 @@ _SCHEMA = """CREATE TABLE IF NOT EXISTS entries (
     decision_id TEXT, subject TEXT, payload BLOB NOT NULL, crc INTEGER NOT NULL, content BLOB
 );
 CREATE INDEX IF NOT EXISTS entries_decision ON entries (decision_id) WHERE decision_id IS NOT NULL"""
+_ANY_LEFT = "SELECT EXISTS (SELECT 1 FROM entries)"
 _COLUMNS = "id, ts, kind, decision_id, subject, payload, crc, content"
 
 
@@ -32,7 +33,7 @@ class Backlog:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._files = LockedFiles(folder, "postgres.backlog-", "entries", _SCHEMA, "the backlog cannot be used, in")
+        self._files = LockedFiles(folder, "postgres.backlog-", _SCHEMA, _ANY_LEFT, "the backlog cannot be used, in")
         self.count = 0
         """Number of records."""
         with self._files.using():

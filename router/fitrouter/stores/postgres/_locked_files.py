@@ -24,14 +24,14 @@ class LockedFiles:
     Args:
         folder: for the files.
         prefix: of their names.
-        table: name of the table.
-        schema: its statements.
+        schema: statements that create the table.
+        any_left: statement that returns whether the table has rows.
         failing: how a `StoreError` begins; the folder and the cause follow.
     """
 
-    def __init__(self, folder: Path, prefix: str, table: str, schema: str, failing: str) -> None:
+    def __init__(self, folder: Path, prefix: str, schema: str, any_left: str, failing: str) -> None:
         self.folder = folder
-        self._prefix, self._table, self._schema, self._failing = prefix, table, schema, failing
+        self._prefix, self._schema, self._any_left, self._failing = prefix, schema, any_left, failing
         self._mutex = threading.Lock()
         self._own = folder / f"{prefix}{uuid.uuid4().hex}.db"
         self._open: dict[Path, sqlite3.Connection] = {}
@@ -66,7 +66,7 @@ class LockedFiles:
 
     def drop_if_empty(self, connection: sqlite3.Connection) -> bool:
         """Delete a file without rows; whether it was."""
-        if connection.execute(f"SELECT EXISTS (SELECT 1 FROM {self._table})").fetchone()[0]:  # noqa: S608
+        if connection.execute(self._any_left).fetchone()[0]:
             return False
         (path,) = (path for path, each in self._open.items() if each is connection)
         path.unlink(missing_ok=True)  # while it is locked

@@ -11,6 +11,7 @@ from fitrouter.stores.postgres._locked_files import LockedFiles
 _SCHEMA = """CREATE TABLE IF NOT EXISTS offers (
     subject TEXT PRIMARY KEY, who TEXT NOT NULL, key BLOB NOT NULL, erasures INTEGER NOT NULL
 )"""
+_ANY_LEFT = "SELECT EXISTS (SELECT 1 FROM offers)"
 
 
 class Pending:
@@ -21,7 +22,7 @@ class Pending:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._files = LockedFiles(folder, "postgres.identities-", "offers", _SCHEMA, "new users cannot be kept in")
+        self._files = LockedFiles(folder, "postgres.identities-", _SCHEMA, _ANY_LEFT, "new users cannot be kept in")
 
     def keep(self, offers: Sequence[Offer]) -> None:
         """Add subjects, in one durable commit; those that are there already are left out.
