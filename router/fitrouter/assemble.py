@@ -183,7 +183,9 @@ def assemble(
 
 
 def extender(config: Config, *, connect: bool = True) -> Extend:
-    """Factory of the configuration with added models (`fitrouter.serving.model_registry`).
+    """Return the function that builds the cards and providers of a configuration with added models.
+
+    See `fitrouter.serving.model_registry`.
 
     Args:
         config: all settings.
@@ -214,13 +216,13 @@ def extender(config: Config, *, connect: bool = True) -> Extend:
 
 
 def one_tenants_share(config: Config) -> float:
-    """`server.tenant_share` where there are keys of several tenants, else 1."""
+    """Share of the slots that one tenant may hold: `server.tenant_share` if keys of several tenants exist, else 1."""
     stored = {key.tenant or "default" for key in read_keys(config.data / FILE)}
     return config.server.tenant_share if len({key.tenant for key in config.server.keys} | stored) > 1 else 1.0
 
 
 def open_journal(config: Config) -> Journal:
-    """The configured journal; one that only reads if the disk is full or read-only.
+    """Open the configured journal, or a journal that only reads if the disk is full or read-only.
 
     Raises:
         ConfigError: psycopg is not installed, or the database's role lacks a right.
@@ -241,7 +243,7 @@ def open_journal(config: Config) -> Journal:
 
 
 def open_identities(config: Config, journal: Journal) -> Identities:
-    """The configured identity store; if the disk is full or read-only, a copy in a temporary folder.
+    """Open the configured identity store, or a temporary copy of it if the disk is full or read-only.
 
     Beside a journal on PostgreSQL it is there too, unless only the folder has one, as from an earlier version.
 
@@ -286,7 +288,7 @@ def open_identities(config: Config, journal: Journal) -> Identities:
 
 
 def _users_in(path: Path) -> bool:
-    """Whether a file of identities has subjects, or cannot be read."""
+    """Whether a file of identities holds any subject; True also if it cannot be read."""
     if not path.is_file():
         return False
     try:
@@ -353,12 +355,12 @@ def _projections(config: Config) -> ProjectionParams:
 
 
 def registry_of(cards: list[ModelCard]) -> str:
-    """Hash of the models, which decisions log and audits are for."""
+    """Hash that identifies a list of models; decisions log it, and audits name it."""
     return hashlib.sha256(msgspec.json.encode(cards)).hexdigest()[:16]
 
 
 def _impersonal_roles(config: Config, registry: str) -> tuple[str, ...]:
-    """Roles that are not personalised: by the configuration, or since no audit has passed for these models."""
+    """Roles without personalisation, by the configuration or for lack of a passed audit of these models."""
     unaudited = [role for role in config.policy.high_stakes_roles if not has_passed(config.data, role, registry)]
     return tuple(filter(None, map(canonical_role, (*config.policy.impersonal_roles, *unaudited))))
 

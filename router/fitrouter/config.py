@@ -160,7 +160,7 @@ class ModelAddition(_Section):
 
     @property
     def record(self) -> dict[str, Any]:
-        """JSON values from which `parse_addition` makes it again."""
+        """Return this addition as JSON values, which `read_addition` parses."""
         return self.model_dump(mode="json", exclude_unset=True)
 
 
@@ -185,7 +185,7 @@ def parse_addition(given: Mapping[str, Any]) -> ModelAddition:
 
 
 def read_addition(record: object) -> ModelAddition:
-    """A `ModelAddition.record` again.
+    """Parse what `ModelAddition.record` returned.
 
     Raises:
         ConfigError: it is none.
@@ -556,7 +556,7 @@ _BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9._-]{1,253}[a-z0-9](/[^?#@]*)?")
 
 
 def segments_place(value: str) -> str:
-    """A place of segments, if it is a folder or the URL of a bucket.
+    """Validate a place of segments: a folder or the URL of a bucket.
 
     Raises:
         ValueError: it is neither. The message does not have the value, which may have a password in it.
@@ -650,22 +650,28 @@ class Config(_Section):
 
     @property
     def database(self) -> str:
-        """URL of the journal's database, which may have a password; empty for a file. `data` is a folder always."""
+        """URL of the journal's database, which may contain a password; empty if the journal is a file.
+
+        `data` is always a folder.
+        """
         return self._database
 
     @property
     def identities_database(self) -> str:
-        """The URL given for the identities, which may have a password; empty if none was. `identities` is None then."""
+        """URL given for the identities, which may contain a password; empty if none was given.
+
+        `identities` is None then.
+        """
         return self._identities
 
     def in_folder(self, folder: Path) -> Config:
-        """The same settings with all stores in another folder."""
+        """Return a copy of the settings with all stores in another folder."""
         moved = self.model_copy(update={"data": folder, "warehouse": WarehouseConfig()})
         moved._database = moved._identities = ""
         return moved
 
     def journal_file(self) -> Path:
-        """The journal's file, which may not exist yet.
+        """Path of the journal's file, which may not exist yet.
 
         Raises:
             ConfigError: it is in a database.
@@ -680,7 +686,7 @@ class Config(_Section):
     @pydantic.model_validator(mode="wrap")
     @classmethod
     def _located(cls, value: Any, handler: pydantic.ModelWrapValidatorHandler[Config]) -> Config:
-        """Keep a URL apart from the folder, which most parts mean by `data`."""
+        """Split a database URL in `data` from the folder, so that `data` is always a folder."""
         url = value.get("data") if isinstance(value, Mapping) else None
         who = value.get("identities") if isinstance(value, Mapping) else None
         if not (isinstance(url, str) and url.startswith(_DATABASES)):
@@ -750,7 +756,7 @@ class Config(_Section):
                 raise ValueError(f"aliases: {alias!r} points to {target!r}; allowed are 'fitrouter/auto' and {names}")
 
     def with_model(self, addition: ModelAddition) -> Config:
-        """These settings with a model that is added at run time.
+        """Return a copy of the settings with one more model, added at run time.
 
         Raises:
             ConfigError: its name is taken or reserved, or its provider is unknown.
@@ -778,11 +784,11 @@ class Config(_Section):
         return tuple(m.name for m in self.models if self.providers[m.provider].kind in paid and not m.prices.known)
 
     def money_matters(self) -> bool:
-        """Whether a budget or a cost weight uses the prices."""
+        """Whether prices affect decisions, through a budget or a cost weight."""
         return self.budget is not None or self.objective.cost_weight > 0
 
     def cards(self) -> tuple[ModelCard, ...]:
-        """The models' cards. An unknown price is assumed to be the highest known one, so that nothing seems free."""
+        """Return the cards of all models; an unknown price counts as the highest known one, so that none seems free."""
         known = [model.prices for model in self.models if model.prices.known]
         most = [max((getattr(price, way) for price in known), default=0.0) for way in ("input", "output")]
         assumed, unpriced = Prices(input=most[0], output=most[1], known=False), self.unpriced()
@@ -908,7 +914,7 @@ def load_config(path: str | os.PathLike[str]) -> Config:
 
 
 def _rooted(model: RewardModelConfig, root: Path) -> RewardModelConfig:
-    """The entry with its paths relative to a folder; what is no folder there stays a hub id."""
+    """Resolve a reward model's paths against a folder; a name that is no local folder stays a hub id."""
     if model.kind == "judge":
         return model
     path = root / Path(model.model).expanduser()

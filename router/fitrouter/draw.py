@@ -16,7 +16,7 @@ PASSING = frozenset({"ProviderError", "ProviderUnavailable"})
 
 
 def uuid7(now: float, entropy: Callable[[int], bytes] = os.urandom) -> str:
-    """A UUIDv7 (RFC 9562, §5.7) of the time `now`, seconds since the epoch.
+    """Make a UUIDv7 (RFC 9562, §5.7) for the time `now`, in seconds since the epoch.
 
     >>> uuid7(1.0, lambda n: bytes(n))
     '00000000-03e8-7000-8000-000000000000'
@@ -28,7 +28,7 @@ def uuid7(now: float, entropy: Callable[[int], bytes] = os.urandom) -> str:
 
 
 def draws(seed: int, decision_id: str, n: int) -> Floats:
-    """float64[n] uniforms on [0, 1) of a decision: Philox 4×64 keyed by (seed, decision id) (Salmon et al. 2011).
+    """Draw a decision's n uniforms on [0, 1) by Philox 4×64 keyed by (seed, decision id) (Salmon et al. 2011).
 
     A counter-based generator has no state to share, so that any process can replay a logged draw.
 
@@ -46,7 +46,7 @@ def draws(seed: int, decision_id: str, n: int) -> Floats:
 
 
 def landing(probs: Floats, u: float) -> tuple[int, float]:
-    """The index drawn by a uniform u on [0, 1) (inverse CDF), and how much of its probability mass lies above u."""
+    """Return the index that a uniform u on [0, 1) draws (inverse CDF), and how much of its mass lies above u."""
     edges = np.cumsum(probs)
     at = u * edges[-1]
     index = min(int(np.searchsorted(edges, at, side="right")), len(probs) - 1)
@@ -54,7 +54,7 @@ def landing(probs: Floats, u: float) -> tuple[int, float]:
 
 
 def replay(decision: Decision) -> str:
-    """The arm that the logged seed and probabilities draw; equals `decision.chosen` for every drawn decision."""
+    """Draw a decision's arm again from the logged seed and probabilities; equals `decision.chosen` if it was drawn."""
     u = draws(decision.seed, decision.id, 1)
     return decision.eligible[landing(np.array(decision.probs), float(u[0]))[0]]
 

@@ -68,7 +68,7 @@ def conceal(secret: str) -> tuple[str, ...]:
 
 
 def masked(text: str) -> str:
-    """A text without the secrets of this process, and without anything that looks like an API key.
+    """Mask the secrets of this process, and anything that looks like an API key, in a text.
 
     >>> masked("Incorrect API key provided: sk-proj-abcdefgh12345678.")
     'Incorrect API key provided: ••••.'
@@ -79,7 +79,7 @@ def masked(text: str) -> str:
 
 
 def in_words(error: BaseException) -> str:
-    """The class and the message of an exception, without secrets; some have no message.
+    """Describe an exception by its class and its message, if any, without secrets.
 
     >>> in_words(TimeoutError()), in_words(OSError("disk full"))
     ('TimeoutError: it took too long', 'OSError: disk full')
@@ -128,7 +128,7 @@ class MissingExtra(ConfigError, ModuleNotFoundError):
 
     @classmethod
     def of(cls, module: str | None, user: str) -> MissingExtra:
-        """The error for a module, or one inside it, that somebody needs.
+        """Make the error for a missing module, naming who needs it and the extra that has it.
 
         >>> str(MissingExtra.of("uvicorn.config", "the gateway"))
         "the gateway needs 'uvicorn', which is not installed; `pip install 'fitrouter[gateway]'`"
@@ -158,7 +158,7 @@ class InvalidRequest(FitrouterError):
 
 
 class ForbiddenField(InvalidRequest):
-    """A request body tried to set transport options."""
+    """A request body sets transport options, which only the router may set."""
 
 
 class TooLarge(InvalidRequest):
@@ -236,7 +236,7 @@ class RateLimited(ProviderUnavailable):
 
 
 class NotCalled(ProviderUnavailable):
-    """The router did not call the model, which is no evidence about it."""
+    """The router decided not to call the model; it says nothing about the model itself."""
 
 
 class Unavailable(FitrouterError):

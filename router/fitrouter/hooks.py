@@ -14,7 +14,7 @@ _log = logging.getLogger("fitrouter")
 
 
 class Happened(msgspec.Struct, frozen=True):
-    """An event of this process, possibly not durable yet.
+    """Notice of an event of this process, which may not be durable yet.
 
     `served_by`: for a Feedback, the arm that gave the answer, if known.
     """
@@ -24,7 +24,7 @@ class Happened(msgspec.Struct, frozen=True):
 
 
 class Trouble(msgspec.Struct, frozen=True):
-    """A part failed and the request continued without it.
+    """Notice that a part of the router failed, and the request continued without it.
 
     `part`: journal, learner, scorer, warehouse, segments, encoder, identities, policy.
     """
@@ -34,13 +34,13 @@ class Trouble(msgspec.Struct, frozen=True):
 
 
 class Unlogged(msgspec.Struct, frozen=True):
-    """An answer was sent although its decision did not become durable in time."""
+    """Notice that an answer was sent although its decision did not become durable in time."""
 
     decision_id: str
 
 
 class Hedged(msgspec.Struct, frozen=True):
-    """A slow model was called once more.
+    """Notice that a slow model was called a second time.
 
     `result`: won, lost, failed (no call answered), cancelled (the client left).
     """

@@ -27,7 +27,7 @@ def canonical_role(role: str | None) -> str | None:
 
 
 def role_key(identity: Identity) -> str:
-    """The key of a role within its tenant; empty without a role."""
+    """Return the key of a role, which includes its tenant; empty without a role."""
     return _role_key(identity.tenant, identity.role) if identity.role else ""
 
 
@@ -49,7 +49,7 @@ def task_of(identity: Identity, x: Floats) -> str:
 
 
 def decision_id_of(text: str) -> str:
-    """A decision id, also from the id of an answer: of a completion, a message, or a response.
+    """Extract the decision id from the id of an answer (a completion, a message, or a response), or from itself.
 
     >>> decision_id_of("chatcmpl-0198"), decision_id_of(" 0198")
     ('0198', '0198')

@@ -57,7 +57,7 @@ def convert_fields(value: Any) -> None:
 
 @functools.cache
 def _scalar_fields(cls: type) -> tuple[tuple[str, Any], ...]:
-    """(name, type) of the fields that hold numbers and strings, and tuples and dicts of them."""
+    """Return (name, type) of the fields that hold numbers or strings, or tuples and dicts of them."""
     return tuple((name, hint) for name, hint in typing.get_type_hints(cls).items() if _is_scalar(hint))
 
 
@@ -67,7 +67,7 @@ def _is_scalar(hint: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """The value with numpy scalars converted, in lists and dicts too; tuples become lists, as when they are decoded."""
+    """Convert numpy scalars, also within lists and dicts, to Python values; tuples become lists, as when decoded."""
     if isinstance(value, np.floating):
         return float(value)  # tolist() would leave a longdouble as it is
     if isinstance(value, np.generic | np.ndarray):

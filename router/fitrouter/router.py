@@ -91,7 +91,7 @@ START_WAIT_S = 2.0
 
 
 class _Turn(msgspec.Struct, kw_only=True):
-    """A request in progress."""
+    """State of a request in progress."""
 
     request: Request
     decision: Decision
@@ -233,7 +233,7 @@ class Router:
     @classmethod
     @contextlib.contextmanager
     def offline(cls, config: Config) -> Iterator[Router]:
-        """A router with the state folded from a journal, which calls no model: for `policy` and `explain`.
+        """Build a router from a journal's state that calls no model, for `policy` and `explain`.
 
         No provider key is needed, and a gateway may be running beside it.
 
@@ -295,7 +295,7 @@ class Router:
 
     @property
     def models(self) -> Mapping[str, ModelCard]:
-        """Name, as a request pins it → card of the models in use; replaced when they change."""
+        """Cards of the models in use, by the names that requests pin; the mapping is replaced when they change."""
         return self.registry.names
 
     @property
@@ -337,7 +337,7 @@ class Router:
             service.start()
 
     async def _begin_with(self, change: Future[int] | None) -> None:
-        """Wait briefly until the fold knows the models, so that arm priors count from the first request."""
+        """Wait briefly until the models are folded, so that arm priors count from the first request."""
         try:
             async with asyncio.timeout(START_WAIT_S):
                 if change is not None:
@@ -387,7 +387,7 @@ class Router:
             await asyncio.to_thread(finish)
 
     async def _drain(self, feed: WarehouseFeed) -> None:
-        """Complete the warehouse, or log how far it is."""
+        """Copy what the warehouse still lacks, or log how much is missing."""
         try:
             missing = await asyncio.to_thread(feed.drain, DRAIN_S)
         except Exception as error:  # noqa: BLE001 - stores must be closed
@@ -397,7 +397,7 @@ class Router:
             _log.warning("the warehouse lacks the last %d events of the journal; the next start adds them", missing)
 
     async def _folded(self) -> None:
-        """Wait until all durable events are folded; offline, fold them now."""
+        """Wait until all durable events are folded; an offline router folds them now."""
         if not self.started:
             await asyncio.to_thread(catch_up, self._learner, self._journal, self._journal.head())
             return
@@ -566,7 +566,7 @@ class Router:
         )
 
     async def _decided(self, request: Request) -> Proposal:
-        """The decision on a request, in a span."""
+        """Make the decision on a request, in a trace span."""
         span = tracing.start("decide")
         with span.trying():
             proposal = await self._pipeline.decide(request)
@@ -607,14 +607,14 @@ class Router:
         return answering
 
     def _reserve(self, turn: _Turn, arm: str, attempts: Sequence[Attempt], calls: int) -> bool:
-        """Reserve the cost of calls, on top of what the request's earlier calls cost."""
+        """Reserve the cost of further calls, on top of the earlier ones; False if the budget does not cover it."""
         _, lost_usd = self._spending.abandoned(turn.decision, (*attempts, *turn.further), turn.asked)
         return self._spending.reserve(
             turn.decision, arm, turn.asked, turn.request.payer, calls=calls, lost_usd=lost_usd
         )
 
     def _checked(self, turn: _Turn, arm: str, usage: Usage, said_tokens: int, choices: int = 1) -> Usage:
-        """The usage of a call within bounds."""
+        """Correct the reported usage of a call that is out of bounds."""
         return checked_usage(usage, self._cards[arm], turn.asked, said_tokens, choices=choices)
 
     async def _relay(self, turn: _Turn, answering: Answering, ttft_ms: float) -> AsyncIterator[Chunk]:
@@ -650,7 +650,7 @@ class Router:
             await close(rest)
 
     async def _relay_choices(self, turn: _Turn, answering: Answering, ttft_ms: float) -> AsyncIterator[Chunk]:
-        """The same for several choices."""
+        """Relay the chunks of several choices; log the execution at the end, whatever ends them."""
         choices = self._choices(turn, answering)
         status = "cancelled"
         try:
@@ -686,7 +686,7 @@ class Router:
         )
 
     def _received(self, turn: _Turn, arm: str, assembler: Assembler, chunk: Chunk) -> Chunk:
-        """Add a chunk, with its usage within bounds."""
+        """Add a received chunk to the assembled message, with its usage within bounds."""
         assembler.add(chunk)
         if chunk.usage is not None:
             assembler.usage = self._checked(turn, arm, chunk.usage, assembler.tokens)
@@ -737,7 +737,7 @@ class Router:
         )
 
     def _log_unanswered(self, turn: _Turn, attempts: tuple[Attempt, ...], status: str) -> None:
-        """Log the execution of a request that got no answer, with what its calls cost by estimate."""
+        """Log the execution of a request without an answer, with the estimated cost of its calls."""
         calls = (*attempts, *turn.further)
         usage, usd = self._spending.abandoned(turn.decision, calls, turn.asked)
         self._log_end(
@@ -856,7 +856,7 @@ class Router:
         return await self._intake.comment(decision_id, text, understood=understood, identity=identity, trusted=trusted)
 
     async def understand(self, values: Mapping[str, float] | None = None, words: Sequence[str] = ()) -> Declared:
-        """Preview of `declare`: the values and statements it would take; nothing is logged.
+        """Preview what `declare` would take: values and statements; nothing is logged.
 
         Args:
             values: dimension → −1 (wants less) … 1 (wants more).
@@ -960,7 +960,7 @@ class Router:
         return contrasted(part(), part(learner.fit, counts=learner.projections.arm_counts))
 
     async def leaders(self, decision_ids: Sequence[str], tenant: str | None = "default") -> dict[str, str]:
-        """Decision id → the model with the highest utility by the estimates of now, where the log has the utilities.
+        """Return, for each decision with logged utilities, the model whose utility is the highest by today's estimates.
 
         Args:
             decision_ids: of logged decisions; those that the tenant does not have are left out.
@@ -989,7 +989,7 @@ class Router:
     # --- people ---
 
     async def identify(self, identity: Identity) -> Identity:
-        """The identity as events hold it: with the user's subject, which is created for a new user.
+        """Replace the user of an identity by their subject, as events hold it; a new user gets one.
 
         Raises:
             StoreError: the identities cannot be read now.
@@ -1000,7 +1000,7 @@ class Router:
         return msgspec.structs.replace(identity, user=await read_in_time(self._identities.canonical, subject))
 
     async def recall(self, identity: Identity) -> Identity:
-        """The identity as events hold it, as `identify`, without creating a user: an unknown one is `STRANGER`."""
+        """Replace the user of an identity by their subject without creating one; an unknown user is `STRANGER`."""
         if not identity.user:
             return identity
         subject = await read_in_time(self._identities.existing, identity.tenant, identity.user)
@@ -1025,7 +1025,7 @@ class Router:
         return found
 
     def _orphaned(self, subject: str) -> None:
-        """Erase a subject whose user was erased before it was written."""
+        """Erase a subject whose user was erased before the subject was written."""
         try:
             self._eraser.orphan(subject)
         except StoreError as error:
@@ -1047,7 +1047,9 @@ class Router:
         return (OVERALL, *self._learner.of(tenant).dimensions())
 
     def read(self, identity: Identity, answers: Sequence[tuple[str, str]]) -> Floats:
-        """Response features of any (prompt, text), float64[n, D], NaN where missing. Call it off the event loop.
+        """Compute response features of any (prompt, text), float64[n, D], NaN where missing.
+
+        Call it off the event loop.
 
         Args:
             identity: as events hold it; what its user declared about topics is a feature.
@@ -1061,7 +1063,9 @@ class Router:
         return self._scorer.read(answers, self.declared(identity)[1])
 
     def declared(self, identity: Identity) -> tuple[dict[str, float], list[str]]:
-        """Declared values of a person: dimension → −1 … 1, and statements about topics. Call it off the event loop.
+        """Return a person's declared values, dimension → −1 … 1, and statements about topics.
+
+        Call it off the event loop.
 
         Args:
             identity: as events hold it, see `recall`.
@@ -1075,7 +1079,7 @@ class Router:
         return dict(profile.declared), topics
 
     def stated(self, identity: Identity) -> str:
-        """The input of `declare` that a person's declared values come from; empty if only values were given.
+        """Return the words that a person gave to `declare`; empty if only values were given.
 
         Call it off the event loop.
 
@@ -1126,7 +1130,7 @@ class Router:
         return Gaussian(np.sum([b.mean for b in blocks], axis=0), np.sum([b.cov for b in blocks], axis=0)), blocks[0]
 
     def published(self, tenant: str, dimension: str = OVERALL) -> Gaussian:
-        """The population's taste as callers see it who may not read what was learnt of people.
+        """Return the population's taste as shown to callers who may not read what was learnt of people.
 
         It is a copy that changes only after many people have voted, so that no single person can be told from it. Call
         it off the event loop.
@@ -1146,7 +1150,7 @@ class Router:
         seed: Sequence[int],
         votes: Sequence[Label] | None = None,
     ) -> tuple[Floats, Floats]:
-        """Joint draws of models' mean ratings by a person or role and by the population, float64[n, K] each.
+        """Draw models' mean ratings jointly, by a person or role and by the population, float64[n, K] each.
 
         Args:
             identity: as events hold it, see `recall`.
@@ -1185,7 +1189,7 @@ class Router:
         seed: Sequence[int],
         votes: Sequence[Label],
     ) -> Draws:
-        """Draws of a person's exact posterior. Blocks for milliseconds: call it off the event loop.
+        """Draw from a person's exact posterior. Blocks for milliseconds: call it off the event loop.
 
         Args:
             identity: as events hold it, see `identify`.
@@ -1207,11 +1211,11 @@ class Router:
         return None if self._feed is None else self._feed.warehouse
 
     def name_of(self, arm: str) -> str:
-        """The name that a request pins an arm by: without its revision."""
+        """Return the name by which a request pins an arm, without its revision."""
         return called(self._cards[arm])
 
     def faults(self) -> dict[str, str]:
-        """Part → why it cannot work now, so that requests are answered but not logged or learnt from."""
+        """Why parts cannot work now, by part; requests are then answered, but not logged or learnt from."""
         found = {
             "journal": self._journal.fault(),
             "identities": self._identities.fault(),
@@ -1220,7 +1224,7 @@ class Router:
         return {part: text for part, text in found.items() if text}
 
     def incidents(self) -> dict[str, str]:
-        """Part → what was damaged when this process started, and what became of it."""
+        """What was damaged when this process started and what became of it, by part."""
         found = {"journal": self._journal.incident, "identities": self._identities.incident}
         return {part: text for part, text in found.items() if text}
 
@@ -1238,7 +1242,7 @@ class Router:
         )
 
     def completed(self, status: RouterStatus) -> RouterStatus:
-        """A status of this router with what the services process reports, if another process has the services."""
+        """Fill a status with what the services process reports, if another process runs the services."""
         return status if self._services else completed(status, self._identities.folder, time.time())
 
     async def state_digest(self) -> tuple[int, str | None]:

@@ -44,7 +44,7 @@ class SyncRouter:
         return self._run(self.router.complete(request))
 
     def stream(self, request: Request) -> Iterator[Chunk]:
-        """The chunks of an answer; leaving the loop early cancels the call."""
+        """Answer a request as a stream of chunks; leaving the loop early cancels the call."""
         stream = self._run(self.router.stream(request))
         try:
             chunks = aiter(stream)

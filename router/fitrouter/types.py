@@ -27,11 +27,11 @@ Message: TypeAlias = dict[str, Any]
 
 
 class _Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A frozen value."""
+    """Base of the immutable value types."""
 
 
 class _Logged(_Value, frozen=True, kw_only=True):
-    """A value that events hold: its numbers and texts are plain Python values, whatever numpy scalars were given.
+    """Base of values in events; it converts numpy scalars in its fields to plain Python values.
 
     Raises:
         TypeError: a field holds something that is no number, or no text.
@@ -95,7 +95,10 @@ class Prices(_Logged, frozen=True, kw_only=True):
 
 
 class Variant(_Logged, frozen=True, kw_only=True):
-    """A system prefix and parameters for a model. Its arms share correction and cost, but not the response profile."""
+    """A system prefix and parameters that make a variant of a model.
+
+    Its arms share correction and cost, but not the response profile.
+    """
 
     name: str
     prefix: str = ""
@@ -265,7 +268,7 @@ class Grounds(_Logged, frozen=True, kw_only=True):
 
     @property
     def rows(self) -> Floats:
-        """`summands`, or `terms`, float64[6, K]."""
+        """Return the terms of each prediction, `summands` or `terms`, float64[6, K]."""
         return np.array(self.terms) if self.terms else unpack(self.summands).reshape(6, -1)
 
 
@@ -450,7 +453,7 @@ class Feedback(_Event, frozen=True, kw_only=True, tag="feedback"):
 
     @property
     def y(self) -> float:
-        """The value on [0, 1]; for dwell the seconds."""
+        """The value scaled to [0, 1]; for dwell the seconds."""
         if self.kind is FeedbackKind.DWELL:
             return self.value
         low, high = self.scale
@@ -488,11 +491,11 @@ class ProfileChange(_Event, frozen=True, kw_only=True, tag="profile"):
 
 
 class RoleText(_Event, frozen=True, kw_only=True, tag="role"):
-    """First occurrence of a role, with the embedding of its text. Written by earlier versions; folded by none."""
+    """First use of a role, with the embedding of its text; earlier versions wrote it, and none reads it."""
 
     tenant: str
     role: str
-    """Its key, see `fitrouter.posterior.tastes.role_key`."""
+    """Its key, see `fitrouter.identity.role_key`."""
     vector: bytes = b""
     """float32[m] from the prompt encoder."""
 
@@ -632,11 +635,11 @@ class Projection(abc.ABC):
     """Type of the value that is stored."""
 
     def dump(self) -> bytes:
-        """The state as bytes, without loss."""
+        """Encode the state as bytes, without loss."""
         return msgspec.msgpack.encode(self._store())
 
     def load(self, payload: bytes) -> bool:
-        """Restore a state that `dump` returned. False, and unchanged, if the bytes are damaged or inconsistent."""
+        """Restore a state from `dump`; if the bytes are damaged or inconsistent, return False and change nothing."""
         try:
             return self._restore(msgspec.msgpack.decode(payload, type=self.stored_type))
         except (msgspec.DecodeError, ValueError):
@@ -648,4 +651,4 @@ class Projection(abc.ABC):
 
     @abc.abstractmethod
     def _restore(self, stored: Any) -> bool:
-        """Check all of a value of `stored_type`, then take it over. False, and unchanged, if it is inconsistent."""
+        """Check a value of `stored_type`, then take it over; if it is inconsistent, return False and change nothing."""

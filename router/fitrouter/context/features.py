@@ -56,7 +56,7 @@ _LOG_HISTORY = math.log1p(131_072)
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """The properties of a request that features are made of."""
+    """The properties of a request that its features are computed from."""
 
     text: str
     """The last user turn without tool output and reminders: at most its first and last 512 characters."""
@@ -73,7 +73,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_prompt(request: Request, history: int | None = None) -> Reading:
-    """Read a request. Malformed messages read as empty; nothing is raised.
+    """Extract the properties of a request that features need; malformed messages count as empty, nothing is raised.
 
     Args:
         request: the request.
@@ -102,7 +102,7 @@ def last_user_message(messages: Sequence[Message]) -> Message | None:
 
 
 def flags(reading: Reading) -> Floats:
-    """float64[6] in [0, 1], in the order of `FLAGS`.
+    """Return the flag features in the order of `FLAGS`, float64[6] in [0, 1].
 
     tools, cjk, other_script and code are 0 or 1; turn is log(turn) / log(64), history is
     log(1 + tokens) / log(1 + 131,072); both are at most 1.
@@ -152,7 +152,7 @@ def context_features(reading: Reading, encoder: Encoder, dim: int = TEXT_DIM) ->
 
 
 def estimate_tokens(messages: Sequence[Message], params: dict[str, Any]) -> int:
-    """Estimated tokens of messages and tools, independent of any model's tokeniser.
+    """Estimate the tokens of messages and tools, independently of any model's tokeniser.
 
     A token is four bytes of UTF-8 (four Latin or one and a third Chinese characters), an image is 800 tokens, and each
     message adds 4. Binary payloads of images are not counted, those of other parts are.
@@ -165,7 +165,7 @@ def estimate_tokens(messages: Sequence[Message], params: dict[str, Any]) -> int:
 
 
 def needs(request: Request) -> frozenset[str]:
-    """Capabilities that a model needs: any of streaming, tools, json, images."""
+    """Capabilities that a request needs from a model: any of streaming, tools, json, images."""
     params = request.params
     found = set()
     if request.stream:
@@ -181,7 +181,7 @@ def needs(request: Request) -> frozenset[str]:
 
 
 def session_key(request: Request, salt: bytes = b"") -> tuple[str, bool]:
-    """(key, implicit): the conversation that a request belongs to, as 32 hex digits.
+    """Return the key (32 hex digits) of a request's conversation, and whether it is implicit.
 
     With a session id the key is a hash of (tenant, user, session). Without one it is implicit: a hash of tenant, user,
     system prompt and first user turn, which all requests of a conversation share. `salt` is the installation's secret
@@ -205,7 +205,7 @@ def _digest(salt: bytes, *values: object) -> str:
 
 
 def _parts(content: object) -> Iterator[dict[str, Any]]:
-    """The parts of a message's content; a string is one part."""
+    """Yield the parts of a message's content; a string counts as one part."""
     if isinstance(content, str):
         yield {"type": "text", "text": content}
     elif isinstance(content, list):
@@ -224,7 +224,7 @@ def _texts(content: object) -> Iterator[str]:
 
 
 def _has_words(content: object) -> bool:
-    """Whether a user turn is more than tool output; reminders are not searched for, to keep this cheap."""
+    """Whether a user message has any text besides tool output; reminders count as text, to keep this cheap."""
     return any(text and not text.isspace() for text in _texts(content))
 
 
@@ -234,7 +234,7 @@ def _user_text(content: object) -> str:
 
 
 def _without_reminders(text: str) -> str:
-    """The text without reminder blocks, in linear time; a tag that is never closed stays."""
+    """Remove reminder blocks from a text, in linear time; a tag that is never closed stays."""
     if "</" not in text:
         return text
     for tag in _REMINDERS:
@@ -250,7 +250,7 @@ def _without_reminders(text: str) -> str:
 
 
 def _cut(text: str) -> str:
-    """The first and last 512 characters, as valid Unicode."""
+    """Shorten a text to its first and last 512 characters, as valid Unicode."""
     if len(text) > 2 * _EDGE:
         text = f"{text[:_EDGE]}\n{text[-_EDGE:]}"
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
@@ -266,7 +266,7 @@ def _language(text: str) -> str:
 
 
 def _measured(stack: list[Any]) -> tuple[int, int, int]:
-    """(bytes, strings, images) in nested values; one loop, since an agent's history has thousands of values."""
+    """Count (bytes, strings, images) in nested values, in one loop: an agent's history has thousands of values."""
     size = strings = images = 0
     while stack:
         item = stack.pop()
@@ -289,7 +289,7 @@ def _uses_tools(message: Message) -> bool:
 
 @functools.lru_cache(maxsize=32)
 def _projection(encoder_id: str, source: int, target: int) -> Floats:
-    """A Gaussian matrix that preserves lengths in expectation, float64[source, target]."""
+    """Return a Gaussian random matrix that preserves lengths in expectation, float64[source, target]."""
     key = int.from_bytes(hashlib.sha256(f"{encoder_id}|{source}|{target}".encode()).digest()[:16], "little")
     matrix: Floats = np.random.Generator(np.random.Philox(key=key)).standard_normal((source, target)) / math.sqrt(
         target

@@ -35,7 +35,7 @@ class DriftParams(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CusumStatistics(NamedTuple):
-    """The CUSUM statistics of one arm."""
+    """The two cumulative sums (CUSUM) of one arm, and the labels they cover."""
 
     labels: int = 0
     """Labels since the start or the last alarm."""
@@ -95,7 +95,7 @@ class Drift(Projection):
         return self._sums.get(arm, CusumStatistics())
 
     def ratio(self, arm: str) -> float:
-        """The larger sum as a share of the threshold; 1 through the warm-up after an alarm, so that it can be seen."""
+        """Return an arm's larger sum as a share of the threshold; 1 in the warm-up after an alarm, to show it."""
         sums = self.statistics(arm)
         if arm in self._raised and sums.labels < self.params.warmup:
             return 1.0

@@ -34,7 +34,7 @@ def unstaked(n: int) -> float:
 
 
 class MixtureEProcess:
-    """Mixture of e-processes over G strategies and over the times at which betting begins.
+    """Mixture of e-processes over G betting strategies and over the times at which betting begins.
 
     Σ_s w_s E_{s:t} with Σ w_s = 1 is an e-process because each E is one. The sum over the starting times s needs one
     number per strategy (the Shiryaev–Roberts recursion).
@@ -71,7 +71,7 @@ class MixtureEProcess:
         return np.concatenate([[float(self.n)], self.staked]).tobytes()
 
     def load(self, payload: bytes) -> bool:
-        """Restore a state that `dump` returned. False, and unchanged, if the bytes are damaged or inconsistent."""
+        """Restore a state from `dump`; if the bytes are damaged or inconsistent, return False and change nothing."""
         if len(payload) != 8 * (1 + len(self.weights)):
             return False
         values = np.frombuffer(payload, dtype=np.float64)
@@ -115,7 +115,7 @@ class EProcess:
         return np.array([float(self.n), *self.staked]).tobytes()
 
     def load(self, payload: bytes) -> bool:
-        """Restore a state that `dump` returned. False, and unchanged, if the bytes are damaged or inconsistent."""
+        """Restore a state from `dump`; if the bytes are damaged or inconsistent, return False and change nothing."""
         found = MixtureEProcess(np.full(len(STAKES), 1.0 / len(STAKES)))
         if not found.load(payload):
             return False
@@ -157,5 +157,5 @@ class Moments(msgspec.Struct, array_like=True):
 
     @property
     def valid(self) -> bool:
-        """Whether these can be the moments of a stream."""
+        """Whether these numbers can be the moments of a stream."""
         return self.n >= 0 and math.isfinite(self.mean) and math.isfinite(self.squares) and self.squares >= 0.0

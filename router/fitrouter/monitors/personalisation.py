@@ -54,7 +54,7 @@ class PersonalisationParams(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(NamedTuple):
-    """Value of personalisation in one role, or overall."""
+    """Report on the value of personalisation in one role, or overall."""
 
     n: int
     """Labelled decisions that were drawn."""
@@ -69,7 +69,7 @@ class Report(NamedTuple):
     off: bool
 
     def printed(self) -> Report:
-        """The report with its interval within [−1, 1], and the gain inside of it.
+        """Return the report for display: its interval clipped to [−1, 1], and its gain to the interval.
 
         The sequence is asymptotic: 0 stays in it as long as the exact bets have not decided.
         """
@@ -80,7 +80,7 @@ class Report(NamedTuple):
 
 
 class _Totals(msgspec.Struct, array_like=True):
-    """Sums over the labels of one role, or of all."""
+    """Running sums over the labels of one role, or of all roles."""
 
     n: int = 0
     gain: float = 0.0
@@ -102,7 +102,7 @@ class _Stored(msgspec.Struct, array_like=True):
 
 
 class _Scope:
-    """The totals and e-processes of one role, or of all."""
+    """Totals and e-processes of one role, or of all roles."""
 
     def __init__(self, totals: _Totals) -> None:
         self.totals = totals
@@ -110,17 +110,17 @@ class _Scope:
 
     @property
     def helps(self) -> float:
-        """The e-value against "it does not help"."""
+        """E-value against the hypothesis that personalisation does not help."""
         return 0.5 * (self.bets["value_up"].value + self.bets["foresees"].value)
 
     @property
     def harms(self) -> float:
-        """The e-value against "it does not harm"."""
+        """E-value against the hypothesis that personalisation does not harm."""
         return 0.5 * (self.bets["value_down"].value + self.bets["misleads"].value)
 
 
 class PersonalisationMonitor(Projection):
-    """Tests of the personal terms over labels in [0, 1] of the dimension `overall`, each once, in sequence order."""
+    """Tests whether personalisation helps, over labels in [0, 1] of the dimension `overall`, each once and in order."""
 
     stored_type = _Stored
 
@@ -195,7 +195,7 @@ class PersonalisationMonitor(Projection):
         return [self._all, *([self._roles[role]] if role in self._roles else [])]
 
     def _switch(self, scope: _Scope) -> None:
-        """Switch the term off if it harms, and on again if later labels show that it helps."""
+        """Switch personalisation off if it harms, and on again if later labels show that it helps."""
         totals = scope.totals
         if (scope.helps if totals.off else scope.harms) >= self._threshold(scope):
             totals.off = not totals.off
@@ -209,7 +209,7 @@ class PersonalisationMonitor(Projection):
     # --- reading ---
 
     def off(self, role: str = "") -> bool:
-        """Whether the decisions of a role leave out the personal terms; their pmf is then logged as a candidate.
+        """Whether personalisation is off for a role; the personal pmf is then only logged as a candidate.
 
         A role follows its own verdict where it has one, else the overall switch.
         """
@@ -238,7 +238,7 @@ class PersonalisationMonitor(Projection):
         return "helps" if scope.helps >= self._threshold(scope) else "not known"
 
     def _half_width(self, totals: _Totals) -> float:
-        """Half-width of the confidence sequence: a Gaussian mixture in the intrinsic time of the martingale Σ z.
+        """Half-width of the confidence sequence for the gain, by a Gaussian mixture in the martingale's intrinsic time.
 
         As `Moments.half_width`, with the accumulated variance given the past in place of the number of observations.
         """
@@ -277,6 +277,6 @@ class PersonalisationMonitor(Projection):
 
 
 def _error_reduction(y: float, b: float, term: float) -> float:
-    """Reduction of the squared error by the term, in [−1, 1]."""
+    """How much the personal term reduces the squared error of one label, in [−1, 1]."""
     p = min(max(b + term, 0.0), 1.0)
     return (y - b) ** 2 - (y - p) ** 2

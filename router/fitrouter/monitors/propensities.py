@@ -48,7 +48,7 @@ class _Stored(msgspec.Struct, array_like=True):
 
 
 class Propensities(Projection):
-    """Sequential test of the propensities of drawn decisions."""
+    """Sequential test of whether drawn decisions follow their logged propensities."""
 
     stored_type = _Stored
 
@@ -63,7 +63,7 @@ class Propensities(Projection):
         """Σ 1/(K·p)."""
 
     def observe(self, decision: Decision) -> None:
-        """Test one decision. One that was not drawn is skipped, and so is an invalid pmf, which `audit` reports."""
+        """Test one drawn decision; others are skipped, and so is an invalid pmf, which `audit` reports."""
         q = decision.probs
         if not decision.mode.drawn or len(q) != len(decision.eligible) or decision.chosen not in decision.eligible:
             return
@@ -87,7 +87,7 @@ class Propensities(Projection):
         self._arm.multiply(self._tilted(decision.eligible, np.array(q), chosen))
 
     def _tilted(self, eligible: tuple[str, ...], q: Floats, chosen: int) -> Floats:
-        """q'(chosen) / q(chosen) of the `arm` family, float64[ARMS · G]; 1 for arms that are not eligible."""
+        """Likelihood ratios q'(chosen) / q(chosen) of the `arm` family, float64[ARMS · G]; 1 for ineligible arms."""
         for arm in eligible:
             if arm not in self._arms and len(self._arms) < ARMS:
                 self._arms[arm] = len(self._arms)
@@ -99,7 +99,7 @@ class Propensities(Projection):
 
     @property
     def evidence(self) -> dict[str, float]:
-        """Family → its e-value against the logged pmfs, and the mean of these as `all`."""
+        """Return each family's e-value against the logged pmfs, and their mean as `all`."""
         found = {"uniform": self._uniform.value, "sharp": self._sharp.value, "arm": self._arm.value}
         return {**found, "all": sum(found.values()) / len(found)}
 
@@ -125,7 +125,7 @@ class Propensities(Projection):
 
 
 class Audit(NamedTuple):
-    """Result of `audit`."""
+    """Result of `audit`, a check of a log's propensities."""
 
     decisions: int
     drawn: int
@@ -221,7 +221,7 @@ class _ChoiceCounts:
         self.cov[np.ix_(rows, rows)] += np.diag(q) - np.multiply.outer(q, q)
 
     def statistic(self) -> tuple[float, int]:
-        """χ² = DᵀC⁺D and the rank of C: Pearson's statistic for pmfs that vary between draws."""
+        """Return χ² = DᵀC⁺D and the rank of C: Pearson's statistic for pmfs that vary between draws."""
         if not len(self.excess) or not self.cov.any():
             return 0.0, 0
         values, vectors = np.linalg.eigh(self.cov)

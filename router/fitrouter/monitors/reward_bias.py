@@ -51,7 +51,7 @@ class RewardBiasParams(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BiasFinding(NamedTuple):
-    """Estimated bias of the reward model, with the half-width of an asymptotic confidence sequence."""
+    """Estimated bias of the reward model on an arm, with the half-width of an asymptotic confidence sequence."""
 
     bias: float
     half_width: float
@@ -59,7 +59,7 @@ class BiasFinding(NamedTuple):
 
 
 class _Baseline(NamedTuple):
-    """Residuals of the other arms."""
+    """Mean residual of all arms but one, which that arm is compared with."""
 
     mean: float
     error: float
@@ -76,7 +76,7 @@ class _MeanResidual(msgspec.Struct, array_like=True):
 
 
 class _Cell(msgspec.Struct, array_like=True):
-    """Excess residual of one arm over the baseline, overall or for one role or cluster."""
+    """Excess residual of an arm over the baseline: overall, in one role, or in one cluster."""
 
     arm: str
     kind: str
@@ -94,7 +94,7 @@ class _Stored(msgspec.Struct, array_like=True):
 
 
 class RewardBiasMonitor(Projection):
-    """Tests of all arms over labels of the dimension `overall`, in sequence order."""
+    """Tests all arms for reward-model bias, over labels of the dimension `overall` in sequence order."""
 
     stored_type = _Stored
 
@@ -146,7 +146,7 @@ class RewardBiasMonitor(Projection):
         return False
 
     def _known(self, kind: str, name: str) -> bool:
-        """Whether this role or cluster has, or now gets, statistics of its own."""
+        """Whether a role or cluster has statistics of its own; they are created while there is room."""
         if not kind:
             return True
         seen, room = (self._roles, ROLES) if kind == "role" else (self._clusters, CLUSTERS)
@@ -155,7 +155,7 @@ class RewardBiasMonitor(Projection):
         return name in seen
 
     def _baseline(self, arm: str) -> _Baseline | None:
-        """Random-effects estimates over the other arms; None if they have too few labels."""
+        """Estimate the other arms' mean residual by random effects; None if they have too few labels."""
         others = [level for name, level in self._levels.items() if name != arm and name not in self._raised and level.n]
         if sum(level.n for level in others) < ENOUGH:
             return None
@@ -175,7 +175,7 @@ class RewardBiasMonitor(Projection):
     # --- reading ---
 
     def excess(self, arm: str, *, role: str | None = None, cluster: str | None = None) -> BiasFinding | None:
-        """Bias of the reward model on an arm relative to the other arms; None without labels.
+        """Estimate the reward model's bias on an arm relative to the other arms; None without labels.
 
         Args:
             arm: its name.
@@ -191,7 +191,7 @@ class RewardBiasMonitor(Projection):
         return BiasFinding(cell.excess.mean, math.hypot(own, 2.0 * baseline.error), cell.excess.n)
 
     def cells(self, arm: str) -> list[tuple[str, str, BiasFinding]]:
-        """("role" or "cluster", its name, bias) of an arm, the largest bias first."""
+        """Return the bias of an arm in each role and cluster as (kind, name, bias), the largest first."""
         found = []
         for _, kind, name in (key for key in self._cells if key[0] == arm and key[1]):
             excess = self.excess(arm, role=name) if kind == "role" else self.excess(arm, cluster=name)
@@ -205,7 +205,7 @@ class RewardBiasMonitor(Projection):
         return {arm: excess or BiasFinding(math.nan, math.inf, 0) for arm, excess in found.items()}
 
     def describe(self, arm: str) -> str:
-        """A sentence on the reward model's bias for an arm, for operators."""
+        """Describe the reward model's bias on an arm in a sentence for operators."""
         found = self.excess(arm)
         if found is None or not math.isfinite(found.half_width):
             return f"too few labels to tell whether the reward model overrates model {arm}"

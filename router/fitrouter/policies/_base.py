@@ -17,7 +17,7 @@ _LARGE = 1e100
 
 
 class Beliefs(msgspec.Struct, frozen=True, kw_only=True):
-    """Posterior utilities of the K eligible arms, in canonical order."""
+    """Posterior utilities of the K eligible arms, in canonical order; the input of a policy."""
 
     arms: tuple[str, ...]
     utility: Floats
@@ -29,7 +29,7 @@ class Beliefs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Policy(Protocol):
-    """Turns utility estimates into choice probabilities. Pure: no state, no clock, no random numbers.
+    """Turns utility estimates into choice probabilities, without state, clock or random numbers.
 
     Policies are equivariant: permuting the arms permutes the pmf, and tied arms have equal probabilities. Estimates
     that are not finite are replaced first, see `sound`.
@@ -38,7 +38,7 @@ class Policy(Protocol):
     name: str
 
     def propose(self, beliefs: Beliefs) -> Floats:
-        """The pmf before floor and rollout share are applied, float64[K]: non-negative, sums to 1 within 1e-12.
+        """Return the pmf over the arms before floor and rollout share, float64[K], with sum 1 within 1e-12.
 
         Raises:
             ValueError: there are no arms.
@@ -48,10 +48,10 @@ class Policy(Protocol):
 
 @runtime_checkable
 class Batched(Protocol):
-    """A policy that depends on utilities alone, not on arm names, and can process many requests at once."""
+    """A policy that depends on utilities only, not on names of arms, and can process many requests at once."""
 
     def pmf(self, utility: Floats, sd: Floats, steps: float | Floats) -> Floats:
-        """The pmfs of `propose` for sound inputs, along the last axis, float64[..., K]; steps have shape [..., 1]."""
+        """Return the pmfs of `propose` for sound inputs, float64[..., K]; `steps` has shape [..., 1]."""
         ...
 
 

@@ -7,7 +7,7 @@ from fitrouter.types import Floats
 
 
 class EpsilonGreedy:
-    """The best arm has probability 1 − epsilon, plus a uniform share of epsilon; tied best arms share equally.
+    """Policy that gives the best arm 1 − epsilon and spreads epsilon uniformly; tied best arms share equally.
 
     >>> import numpy as np
     >>> beliefs = Beliefs(arms=("a", "b"), utility=np.array([0.7, 0.5]), sd=np.zeros(2), steps=0.0)
@@ -21,11 +21,11 @@ class EpsilonGreedy:
         self.epsilon = checked(self.name, "epsilon", epsilon, high=1.0)
 
     def propose(self, beliefs: Beliefs) -> Floats:
-        """float64[K], as in the class."""
+        """Return the pmf over the arms, float64[K]."""
         return self.pmf(*sound(beliefs), beliefs.steps)
 
     def pmf(self, utility: Floats, sd: Floats, steps: float | Floats) -> Floats:  # noqa: ARG002 - of every policy
-        """float64[..., K], as in the class."""
+        """Return the pmfs of many requests, float64[..., K]."""
         best = utility == utility.max(axis=-1, keepdims=True)
         share = (1.0 - self.epsilon) / best.sum(axis=-1, keepdims=True)
         pmf: Floats = share * best + self.epsilon / best.shape[-1]

@@ -9,7 +9,7 @@ from fitrouter.types import Floats
 
 
 class Fixed:
-    """One arm takes all traffic; uniform over the eligible arms if it is not eligible."""
+    """Policy that gives one arm all traffic; uniform over the eligible arms if it is not eligible."""
 
     name = "fixed"
 
@@ -17,7 +17,7 @@ class Fixed:
         self.arm = arm
 
     def propose(self, beliefs: Beliefs) -> Floats:
-        """One-hot if the arm is eligible, float64[K]."""
+        """Return the pmf over the arms, float64[K]: one-hot if the fixed arm is eligible, else uniform."""
         K = len(sound(beliefs)[0])
         pmf = np.zeros(K)
         if self.arm in beliefs.arms:

@@ -23,7 +23,7 @@ _STEP = 0.016
 
 
 class LinearThompson:
-    """p_k = P(arm k is the best) if the arms' utilities are independent N(u_j, (scale · sd_j)²).
+    """Policy with p_k = P(arm k is the best) for independent utilities N(u_j, (scale · sd_j)²).
 
     Thompson sampling draws from these probabilities implicitly; here they are computed, so that they can be logged and
     drawn from. A `scale` below 1 explores less than the posterior suggests.
@@ -40,13 +40,13 @@ class LinearThompson:
         self.scale = checked(self.name, "scale", scale)
 
     def propose(self, beliefs: Beliefs) -> Floats:
-        """float64[K], as in the class, to 1e-7."""
+        """Return the pmf over the arms, float64[K], exact to 1e-7."""
         utility, sd = sound(beliefs)
         return argmax_pmf(utility, self.scale * sd)
 
 
 def argmax_pmf(mean: Floats, sd: Floats) -> Floats:
-    """P(k = argmax_j X_j) for independent X_j ~ N(mean_j, sd_j²), all finite, sd ≥ 0, float64[K].
+    """Compute P(k = argmax_j X_j) for independent X_j ~ N(mean_j, sd_j²), all finite, sd ≥ 0, float64[K].
 
     p_k = ∫ φ_k(t) Π_{j≠k} Φ_j(t) dt = ∫ Π_j Φ_j(t) · (φ_k / Φ_k)(t) dt by the trapezoidal rule. Let L be the highest
     of the arms' lower ends m_j − 6.5 s_j. The maximum lies above L, so arms whose upper end is below L are excluded,

@@ -7,7 +7,7 @@ from fitrouter.types import Floats
 
 
 class LinUCB:
-    """The arm with the highest u_k + alpha · sd_k takes all traffic; tied arms share equally.
+    """Policy that gives all traffic to the arm with the highest u_k + alpha · sd_k; tied arms share equally.
 
     Its choices are deterministic, so other policies cannot be evaluated on its log: it can only be a shadow candidate
     (`build_policy`).
@@ -27,11 +27,11 @@ class LinUCB:
         self.alpha = checked(self.name, "alpha", alpha)
 
     def propose(self, beliefs: Beliefs) -> Floats:
-        """One-hot except for ties, float64[K]."""
+        """Return the pmf over the arms, float64[K]: one-hot except for ties."""
         return self.pmf(*sound(beliefs), beliefs.steps)
 
     def pmf(self, utility: Floats, sd: Floats, steps: float | Floats) -> Floats:  # noqa: ARG002 - of every policy
-        """float64[..., K], as in the class."""
+        """Return the pmfs of many requests, float64[..., K]."""
         upper = utility + self.alpha * sd
         best = upper == upper.max(axis=-1, keepdims=True)
         pmf: Floats = best / best.sum(axis=-1, keepdims=True)

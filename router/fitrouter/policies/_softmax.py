@@ -9,7 +9,7 @@ from fitrouter.types import Floats
 
 
 class Softmax:
-    """p_k ∝ exp(u_k / temperature): a gap of one temperature is a factor of e.
+    """Policy with p_k ∝ exp(u_k / temperature): a gap of one temperature is a factor of e.
 
     It ignores the uncertainty of the estimates; use it as a baseline, or to spread traffic over models that are nearly
     as good.
@@ -25,11 +25,11 @@ class Softmax:
         self.temperature = checked(self.name, "temperature", temperature)
 
     def propose(self, beliefs: Beliefs) -> Floats:
-        """float64[K], as in the class."""
+        """Return the pmf over the arms, float64[K]."""
         return self.pmf(*sound(beliefs), beliefs.steps)
 
     def pmf(self, utility: Floats, sd: Floats, steps: float | Floats) -> Floats:  # noqa: ARG002 - of every policy
-        """float64[..., K], as in the class."""
+        """Return the pmfs of many requests, float64[..., K]."""
         # exp underflows far below the best arm; beyond 700 temperatures the probability is negligible.
         weight: Floats = np.exp(np.maximum((utility - utility.max(axis=-1, keepdims=True)) / self.temperature, -700.0))
         weight /= weight.sum(axis=-1, keepdims=True)

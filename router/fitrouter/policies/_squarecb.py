@@ -9,7 +9,7 @@ from fitrouter.types import Floats
 
 
 class SquareCB:
-    """Inverse-gap weighting: p_k = 1 / (K + γ_t (u* − u_k)), and the best arm has the remaining probability.
+    """Policy by inverse-gap weighting: p_k = 1 / (K + γ_t (u* − u_k)), and the best arm has the remaining probability.
 
     γ_t = gamma · √(1 + steps / 50) grows with the number of labels: early traffic explores more than late traffic.
     Tied best arms share the remaining probability.
@@ -27,11 +27,11 @@ class SquareCB:
         self.gamma = checked(self.name, "gamma", gamma)
 
     def propose(self, beliefs: Beliefs) -> Floats:
-        """float64[K], as in the class."""
+        """Return the pmf over the arms, float64[K]."""
         return self.pmf(*sound(beliefs), beliefs.steps)
 
     def pmf(self, utility: Floats, sd: Floats, steps: float | Floats) -> Floats:  # noqa: ARG002 - of every policy
-        """float64[..., K], as in the class."""
+        """Return the pmfs of many requests, float64[..., K]."""
         gap = utility.max(axis=-1, keepdims=True) - utility
         pmf: Floats = 1.0 / (gap.shape[-1] + self.gamma * np.sqrt(1.0 + np.maximum(steps, 0.0) / 50.0) * gap)
         best = gap == 0.0

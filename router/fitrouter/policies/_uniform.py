@@ -9,14 +9,14 @@ from fitrouter.types import Floats
 
 
 class Uniform:
-    """Every eligible arm has probability 1 / K: the best log for offline evaluation, at the highest cost."""
+    """Policy that gives each eligible arm 1 / K: the best log for offline evaluation, at the highest cost."""
 
     name = "uniform"
 
     def propose(self, beliefs: Beliefs) -> Floats:
-        """All equal, float64[K]."""
+        """Return the uniform pmf over the arms, float64[K]."""
         return self.pmf(*sound(beliefs), beliefs.steps)
 
     def pmf(self, utility: Floats, sd: Floats, steps: float | Floats) -> Floats:  # noqa: ARG002 - of every policy
-        """All equal, float64[..., K]."""
+        """Return the uniform pmfs of many requests, float64[..., K]."""
         return np.full(utility.shape, 1.0 / utility.shape[-1])

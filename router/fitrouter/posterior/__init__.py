@@ -1,1 +1,1 @@
-"""The posterior over fit: arms, offsets, tastes, people and likelihoods."""
+"""Posteriors of the fit of models to people: arms, offsets, tastes, people and likelihoods."""

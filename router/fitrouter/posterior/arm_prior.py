@@ -1,4 +1,4 @@
-"""Prior of the models for a warm start: the file that `fitrouter train policy` writes.
+"""Learned prior of the models for a warm start: the file that `fitrouter train policy` writes.
 
 The format is a magic number, the sha256 of the rest, and msgpack: posteriors of each model's correction, response
 profile and operations, each discounted to a number of observations so that labels override a wrong prior. A truncated
@@ -27,7 +27,7 @@ _REMEDY = "`fitrouter train policy` writes one"
 
 
 class ModelPrior(msgspec.Struct, frozen=True, kw_only=True):
-    """One model: block → (mean, covariance) as little-endian float64 bytes; blocks that were not learnt are missing."""
+    """Prior of one model: block → (mean, covariance) as little-endian float64 bytes; only blocks that were learnt."""
 
     blocks: dict[str, tuple[bytes, bytes]] = {}
     spread: bytes = b""
@@ -39,7 +39,7 @@ class ModelPrior(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArmPrior(msgspec.Struct, frozen=True, kw_only=True):
-    """A file's content. `id` is the sha256 of its payload."""
+    """Content of a prior file; `id` is the sha256 of its payload."""
 
     id: str = ""
     d: int
@@ -55,7 +55,7 @@ class ArmPrior(msgspec.Struct, frozen=True, kw_only=True):
     """Provenance of the prior."""
 
     def apply(self, arms: Arms, names: Iterable[str]) -> tuple[str, ...]:
-        """Start the arms that are not there yet and that the file knows; returns which did.
+        """Start the arms that are new here and known to the prior; return their names.
 
         What the variants of a model share begins with the model's arm, which is started before them. Arms that have a
         row have begun to learn and stay as they are. It copies numbers and computes none, so that every process starts
@@ -85,14 +85,14 @@ class ArmPrior(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pack_prior(prior: ArmPrior) -> tuple[bytes, str]:
-    """The bytes of a file, and the sha256 that names it."""
+    """Encode a prior as the bytes of a file; also return the sha256 that names it."""
     payload = msgspec.msgpack.Encoder(order="sorted").encode(msgspec.structs.replace(prior, id=""))
     digest = hashlib.sha256(payload)
     return MAGIC + digest.digest() + payload, digest.hexdigest()
 
 
 def load(path: Path, *, d: int, D: int, encoder: str, schema: str) -> ArmPrior:
-    """Read a file for an installation.
+    """Read a prior file, and check that it fits this installation.
 
     Args:
         path: of the file.
@@ -127,7 +127,7 @@ def load(path: Path, *, d: int, D: int, encoder: str, schema: str) -> ArmPrior:
 
 
 def _without_profiles(prior: ArmPrior) -> ArmPrior:
-    """The prior without profiles in other response features."""
+    """Return the prior without profiles, which are in other response features."""
     models = {
         name: msgspec.structs.replace(
             model, blocks={block: arrays for block, arrays in model.blocks.items() if block != "profile"}
@@ -138,7 +138,7 @@ def _without_profiles(prior: ArmPrior) -> ArmPrior:
 
 
 def _check(prior: ArmPrior) -> None:
-    """Every array has its shape and is finite, and every covariance can be one.
+    """Check that every array has its shape and is finite, and that every covariance can be one.
 
     Raises:
         ValueError: saying which is not.

@@ -35,7 +35,7 @@ _VARIANT = re.compile(r"#[A-Za-z0-9][A-Za-z0-9._-]{0,39}(?=@|$)")
 
 @functools.lru_cache(maxsize=4096)
 def base_arm(arm: str) -> str:
-    """The arm of a model without its variant.
+    """Name of the arm of a model without its variant.
 
     >>> base_arm("gpt#brief@2"), base_arm("gpt@2"), base_arm("gpt#brief")
     ('gpt@2', 'gpt@2', 'gpt')
@@ -44,7 +44,7 @@ def base_arm(arm: str) -> str:
 
 
 def _unrevised(arm: str) -> str:
-    """The arm without its revision."""
+    """Name of an arm without its revision."""
     return arm.partition("@")[0]
 
 
@@ -72,7 +72,7 @@ class ArmParams(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Found(NamedTuple):
-    """Where arms are kept."""
+    """Names of some arms, with their rows in `Arms`."""
 
     names: tuple[str, ...]
     rows: Rows
@@ -85,7 +85,7 @@ _NOTHING = Found((), slice(0), slice(0))
 
 
 class Reading(NamedTuple):
-    """Posterior of K arms at one x; arrays are float64."""
+    """Posterior of K arms at one context x; arrays are float64."""
 
     profile: Floats
     """[K, D]: ĥ."""
@@ -132,12 +132,12 @@ class Arms:
 
     @property
     def correction(self) -> Floats:
-        """The means of c, in place, float64[rows, C, d]."""
+        """Posterior means of the corrections c, float64[rows, C, d], as a view."""
         return self.corrections[:, :, -1]
 
     @property
     def correction_cov(self) -> Floats:
-        """Their covariances, float64[rows, C, d, d]."""
+        """Posterior covariances of the corrections c, float64[rows, C, d, d], as a view."""
         return self.corrections[:, :, :-1]
 
     def row(self, name: str) -> int:
@@ -188,15 +188,15 @@ class Arms:
         return self.shared[name]
 
     def rows(self, names: tuple[str, ...]) -> Rows:
-        """The rows of arms whose profiles are read."""
+        """Return the rows of arms' own posteriors, the profiles."""
         return self.find(names).rows
 
     def models(self, names: tuple[str, ...]) -> Rows:
-        """The rows of their models, where correction, operations and availability are read."""
+        """Return the rows of arms' models: correction, operations and availability are read there."""
         return self.find(names).models
 
     def find(self, names: tuple[str, ...]) -> Found:
-        """`rows` and `models`; most requests have the same arms as the last."""
+        """Look up both kinds of rows of some arms, cached for the last names: most requests have the same."""
         if self._found.names != names:
             self._found = Found(names, _rows(self.names, names), _rows(self.shared, names))
         return self._found
@@ -236,7 +236,7 @@ class Arms:
     # --- reading ---
 
     def read(self, found: Found, x: Floats, widths: Floats) -> Reading:
-        """Posterior at x of the arms that `find` returned; `widths` are the weights of c's posteriors, float64[C]."""
+        """Compute the posterior at x of arms from `find`; `widths` are the weights of c's posteriors, float64[C]."""
         _, rows, models = found
         squares, d = np.multiply.outer(x, x).ravel(), self.d
         means = self.correction[models] @ x
@@ -257,7 +257,7 @@ class Arms:
         )
 
     def availability(self, models: Rows, now: float) -> Floats:
-        """P(answers) at a time, float64[K]."""
+        """Probability at a time that each model answers a call, float64[K]."""
         answers, fails, last = self.beta[models].T
         fade = np.exp2(np.maximum(now - last, 0.0) / -self.params.half_life_s)
         a = answers * fade + self.params.answers
@@ -265,11 +265,11 @@ class Arms:
         return result
 
     def distrusts(self, name: str) -> bool:
-        """Whether the scores of an arm are ignored."""
+        """Whether the reward-model scores of an arm are ignored."""
         return bool(self.distrusted) and self.shared.get(name) in self.distrusted
 
     def expected(self, name: str, x: Floats) -> Floats:
-        """Expected features of an arm's answer, as `read` but bit-identical: float64[D]."""
+        """Expected features of an arm's answer, float64[D]; unlike those of `read`, the same bits on every machine."""
         if self.distrusts(name):
             return self._mean_profile(x)
         row = self.row(name)
@@ -277,7 +277,7 @@ class Arms:
         return profile
 
     def _mean_profile(self, x: Floats) -> Floats:
-        """The mean ĥ of the arms that are trusted and have answered, float64[D]; the prior's where there are none."""
+        """Mean expected features of the trusted arms that have answered, float64[D]; the prior's if there are none."""
         rows = [row for name, row in self.names.items() if self.responses[row] and not self.distrusts(name)] or [0]
         mean: Floats = np.einsum("kdh,d->h", self.profile[rows], x) / len(rows)
         return mean
@@ -285,7 +285,7 @@ class Arms:
     # --- learning ---
 
     def observe_response(self, k: int, x: Floats, h: Floats) -> None:
-        """Update the profile with one answer's features. A missing feature (not finite) counts as predicted."""
+        """Update an arm's profile by one answer's features; a missing feature (not finite) counts as predicted."""
         if not math.isfinite(float(np.add.reduce(x))):
             return
         predicted = np.einsum("dh,d->h", self.profile[k], x)
@@ -302,19 +302,19 @@ class Arms:
         self.spread[k] += (error * error / total - self.spread[k]) / (self.responses[k] + 2.0)
 
     def along(self, k: int, x: Floats) -> tuple[Floats, Floats, Floats]:
-        """S x, float64[C, d], and mean and variance of c at x, float64[C] each, at every width."""
+        """Return S x, float64[C, d], and mean and variance of c at x, float64[C] each, for every prior width."""
         seen = np.einsum("cij,j->ci", self.corrections[k], x)
         return seen[:, :-1], seen[:, -1], np.einsum("ci,i->c", seen[:, :-1], x)
 
     def correct(self, k: int, gains: Floats, step: Floats, shrink: Floats) -> None:
-        """Update c at every width as `GaussianUpdate` says, float64[C] each; `gains` is S x."""
+        """Update c at every width by the steps and shrinkages of `GaussianUpdate`, float64[C] each; `gains` is S x."""
         by = np.empty((len(gains), self.d + 1))
         np.multiply(gains, shrink[:, None], out=by[:, :-1])
         np.negative(step, out=by[:, -1])
         self.corrections[k] -= by[:, :, None] * gains[:, None]
 
     def observe_operations(self, k: int, x: Floats, tokens: float, seconds: float) -> None:
-        """Update length and latency with one answer."""
+        """Update the answer length and latency of a model with one answer."""
         if not math.isfinite(float(np.add.reduce(x)) + tokens + seconds):
             return
         gain = np.einsum("ij,j->i", self.operations_cov[k], x)
@@ -324,7 +324,7 @@ class Arms:
         self.operations_cov[k] -= share[:, None] * gain
 
     def observe_answer(self, k: int, answered: bool, ts: float) -> None:
-        """Update availability with one call."""
+        """Update the availability of a model with one call."""
         if not math.isfinite(ts):
             return
         a, b, last = self.beta[k]
@@ -361,16 +361,16 @@ class Arms:
     # --- state ---
 
     def finite(self) -> bool:
-        """Whether every number is finite."""
+        """Whether every number of the posteriors is finite."""
         return all(np.isfinite(getattr(self, array)).all() for array in self._ARRAYS)
 
     def dump(self, name: str) -> bytes:
-        """One arm's rows, exactly; of a variant, the profile."""
+        """Return one arm's rows as bytes, exactly; for a variant, only the profile."""
         k = self.names[name]
         return b"".join(np.ascontiguousarray(getattr(self, array)[k]).tobytes() for array in self._arrays(name))
 
     def load(self, name: str, payload: bytes) -> bool:
-        """Restore one arm; False where the bytes cannot be what `dump` made."""
+        """Restore one arm from `dump`; False if the bytes cannot be its output."""
         arrays = self._arrays(name)
         if len(payload) != 8 * sum(self._priors[array].size for array in arrays):
             return False
@@ -392,7 +392,7 @@ class Arms:
 
 
 def _rows(index: dict[str, int], names: tuple[str, ...]) -> Rows:
-    """A slice where rows follow each other, which spares a copy of every array."""
+    """Return the rows of names: a slice if they are contiguous, which spares copies of the arrays."""
     found = [index.get(name, 0) for name in names]
     if found == list(range(found[0], found[0] + len(found))):
         return slice(found[0], found[0] + len(found))

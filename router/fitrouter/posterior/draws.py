@@ -87,7 +87,7 @@ def draw_ratings(fit: Fit, identity: Identity, x: Floats, arms: Sequence[str], n
 def _person(
     person: Person, weights: Floats, models: Sequence[str], n: int, rng: np.random.Generator
 ) -> tuple[Floats, tuple[Floats, Floats]]:
-    """Expert of each draw, and deviations of taste float64[n, D] and of models float64[n, K]."""
+    """Draw n experts, and a person's deviations of taste, float64[n, D], and of models, float64[n, K]."""
     experts = rng.choice(len(weights), size=n, p=_normalised(weights))
     taste = (experts > 0)[:, None] * person.declared
     level = np.zeros((n, len(models)))
@@ -101,7 +101,7 @@ def _person(
 
 
 def _head(heads: Heads, place: int, models: Sequence[str], n: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """Draws of one head's taste, float64[n, features], and offsets of models, float64[n, K]."""
+    """Draw one head's taste, float64[n, features], and its offsets of models, float64[n, K]."""
     size, coordinates = len(heads.priors.features), heads.mean.shape[1]
     cov = heads.covariance(np.eye(len(heads))[place], coordinates)
     drawn = normal(Gaussian(heads.mean[place].astype(np.float64), cov), n, rng)
@@ -112,7 +112,7 @@ def _head(heads: Heads, place: int, models: Sequence[str], n: int, rng: np.rando
 
 
 def normal(block: Gaussian, n: int, rng: np.random.Generator) -> Floats:
-    """Draws of a Gaussian, whose covariance may be singular, float64[n, D]."""
+    """Draw n samples of a Gaussian, whose covariance may be singular, float64[n, D]."""
     values, vectors = np.linalg.eigh(block.cov)
     scaled: Floats = rng.standard_normal((n, len(values))) * np.sqrt(np.maximum(values, 0.0))
     drawn: Floats = block.mean + scaled @ vectors.T

@@ -18,7 +18,7 @@ from fitrouter.types import Floats
 
 
 def ordered_sum(values: Iterable[float]) -> float:
-    """Sum of floats, rounded after each term; `sum` compensates from Python 3.12 on, which gives other bits."""
+    """Sum floats in order, rounding after each term; the built-in `sum` compensates from Python 3.12 on."""
     total = 0.0
     for value in values:
         total += value
@@ -26,7 +26,7 @@ def ordered_sum(values: Iterable[float]) -> float:
 
 
 class Gaussian:
-    """N(mean, cov) over R^D. Updates replace the array, so that readers in other threads see one state or the other."""
+    """Gaussian N(mean, cov) over R^D; updates replace the array, so that other threads see a consistent state."""
 
     __slots__ = ("state",)
 
@@ -36,12 +36,12 @@ class Gaussian:
 
     @classmethod
     def prior(cls, mean: Floats, variance: Floats) -> Gaussian:
-        """Independent coordinates: both arguments are float64[D]."""
+        """Make a Gaussian with independent coordinates; both arguments are float64[D]."""
         return cls(mean, np.diag(variance).astype(np.float64))
 
     @property
     def mean(self) -> Floats:
-        """float64[D]."""
+        """Mean, float64[D]."""
         mean: Floats = self.state[-1]
         return mean
 
@@ -51,7 +51,7 @@ class Gaussian:
 
     @property
     def cov(self) -> Floats:
-        """float64[D, D]."""
+        """Covariance, float64[D, D]."""
         return self.state[:-1]
 
     @cov.setter
@@ -59,7 +59,7 @@ class Gaussian:
         self.state = np.concatenate([cov, self.mean[None]])
 
     def gain(self, h: Floats) -> Floats:
-        """S = S h, float64[D]."""
+        """Return S h, with S the covariance, float64[D]."""
         return self.along(h)[0]
 
     def along(self, h: Floats) -> tuple[Floats, float]:
@@ -82,7 +82,7 @@ class Gaussian:
 
     @classmethod
     def load(cls, mean: bytes, cov: bytes, D: int) -> Gaussian:
-        """The Gaussian that `dump` stored.
+        """Restore a Gaussian from the output of `dump`.
 
         Raises:
             ValueError: another dimension, a number that is not finite, or a negative variance.
@@ -94,7 +94,7 @@ class Gaussian:
 
 
 def change(gain: Floats, update: GaussianUpdate) -> Floats:
-    """The array that an update subtracts from a `Gaussian.state`: (S h)(S h)ᵀ·shrink above −(S h)·step."""
+    """Return what an update subtracts from a `Gaussian.state`: (S h)(S h)ᵀ·shrink above −(S h)·step."""
     by = np.empty(len(gain) + 1)
     np.multiply(gain, update.shrink, out=by[:-1])
     by[-1] = -update.step
@@ -138,7 +138,7 @@ def gaussian_update(
 
 
 def _root(predicted: float, scale: float, y: float) -> float:
-    """The a with a = predicted + scale (y − σ(a)): Newton inside a bracket, bisecting where Newton is slow."""
+    """Solve a = predicted + scale (y − σ(a)) by Newton within a bracket, bisecting where Newton is slow."""
     low, high = predicted + scale * (y - 1.0), predicted + scale * y
     a, before = predicted, high - low
     for _ in range(200):
@@ -156,7 +156,7 @@ def _root(predicted: float, scale: float, y: float) -> float:
 
 
 def _sigmoid(a: float) -> float:
-    """σ(a) without overflow."""
+    """Compute σ(a) without overflow."""
     if a >= 0:
         return float(1.0 / (1.0 + np.exp(-a)))
     e = float(np.exp(a))

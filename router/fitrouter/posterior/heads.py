@@ -46,7 +46,7 @@ class Width(msgspec.Struct, frozen=True, kw_only=True):
     """ρ of an AR(1) process with the prior as stationary distribution: share of the prior that returns per label."""
 
     def variances(self, names: Mapping[str, int], D: int) -> Floats:
-        """Over D features, of which some have names, float64[D]."""
+        """Return the prior variances of D features, of which some have names, float64[D]."""
         variance = np.full(D, self.taste / max(D - 1, 1))
         variance[0] = self.level
         for name, more in self.named.items():
@@ -56,7 +56,7 @@ class Width(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeadPriors:
-    """Priors of E heads over the same features.
+    """Prior variances of E heads over the same features.
 
     Args:
         widths: of the heads.
@@ -80,7 +80,7 @@ class HeadPriors:
 
     @classmethod
     def grouped(cls, widths: Sequence[Width], names: Mapping[str, int], D: int) -> list[HeadPriors]:
-        """Priors of all widths, in their order, neighbours with the same features together."""
+        """Build the priors of all widths in order; consecutive widths with the same features form one group."""
         groups: list[tuple[list[Width], list[Floats]]] = []
         for width in widths:
             variance = width.variances(names, D)
@@ -100,7 +100,7 @@ class HeadPriors:
 
 
 class Rows(NamedTuple):
-    """Linear combinations of answers that heads predict: one for a label, K for a decision."""
+    """Linear combinations of answers that heads predict: one row for a label, K rows for a decision."""
 
     h: Floats
     """Features, float64[R, D]."""
@@ -111,7 +111,7 @@ class Rows(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """The row of a label under E heads before it."""
+    """What E heads predicted for the row of a label before they learnt it."""
 
     mean: list[float]
     variance: list[float]
@@ -121,7 +121,7 @@ class Seen(NamedTuple):
 
 
 class _Columns(NamedTuple):
-    """Positions of some models among a person's offsets."""
+    """Which columns of a row have an offset among a person's coordinates."""
 
     known: list[int]
     places: list[int]
@@ -140,12 +140,12 @@ def _columns(own: tuple[str, ...], models: tuple[str, ...]) -> _Columns:
 
 @lru_cache(maxsize=4096)
 def _shared(models: tuple[str, ...]) -> tuple[str, ...]:
-    """The one tuple that all people with the same models keep."""
+    """Return the one tuple object that all people with the same models share."""
     return models
 
 
 class Heads(abc.ABC):
-    """E Gaussians N(mean, cov) over [taste δ over `HeadPriors.features`, offsets d of the models that were labelled].
+    """E Gaussian posteriors over [taste δ over `HeadPriors.features`, offsets d of the models that were labelled].
 
     Updates replace arrays, so that readers in other threads see one state or the other.
 
@@ -178,23 +178,23 @@ class Heads(abc.ABC):
 
     @abc.abstractmethod
     def variances(self, z: Floats) -> Floats:
-        """zᵀ S z of each row z of float64[R, n] under each head, float64[E, R]."""
+        """Compute zᵀ S z for each row z of float64[R, n] under each head, float64[E, R]."""
 
     @abc.abstractmethod
     def along(self, z: Floats) -> tuple[Floats, list[float]]:
-        """S z, float64[E, n], and zᵀ S z under each head, of one z."""
+        """Return S z, float64[E, n], and zᵀ S z under each head, for one z."""
 
     @abc.abstractmethod
     def _offsets(self, places: list[int], coefficient: list[float]) -> list[float]:
-        """Variance of a sum of at least one model's offsets under each head."""
+        """Variance of a weighted sum of at least one model's offsets under each head."""
 
     @abc.abstractmethod
     def times(self, z: Floats) -> Floats:
-        """S z of one z for all heads, or of a row for each, float64[E, n]."""
+        """Compute S z for one z shared by all heads, or for one row per head, float64[E, n]."""
 
     @abc.abstractmethod
     def covariance(self, weights: Floats, features: int) -> Floats:
-        """Weighted sum of the heads' covariances of the first coordinates, float64[features, features]."""
+        """Weighted sum of the heads' covariances of the first `features` coordinates, float64[features, features]."""
 
     @abc.abstractmethod
     def _reduce(self, gains: Floats, shrink: Floats) -> None:
@@ -218,7 +218,7 @@ class Heads(abc.ABC):
 
     @abc.abstractmethod
     def _take_spread(self, payload: bytes) -> None:
-        """Take over covariances of the present models; ValueError if they are none."""
+        """Restore the covariances from bytes; ValueError if they do not fit the present models."""
 
     # --- reading ---
 
@@ -227,7 +227,7 @@ class Heads(abc.ABC):
         return self.priors.diagonal(len(self.models))
 
     def _design(self, rows: Rows) -> Floats:
-        """Coefficients of the coordinates, float64[R, n]."""
+        """Build the coefficients of the coordinates for some rows, float64[R, n]."""
         taste, found = len(self.priors.features), _columns(self.models, rows.models)
         z = np.zeros((len(rows.h), taste + len(self.models)))
         z[:, :taste] = rows.h if taste == rows.h.shape[1] else rows.h[:, self.priors.features]
@@ -236,7 +236,7 @@ class Heads(abc.ABC):
         return z
 
     def predict(self, rows: Rows, *, centred: bool = False) -> tuple[Floats, Floats]:
-        """Mean and variance of the deviation for a decision, float64[E, R] each; with BLAS, as the fold must not.
+        """Predict mean and variance of a decision's rows, float64[E, R] each; uses BLAS, which the fold must not.
 
         Args:
             rows: what is predicted.
@@ -254,7 +254,7 @@ class Heads(abc.ABC):
         return mean, variance
 
     def observe(self, rows: Rows) -> Seen:
-        """The same for the one row of a label, with what learning from it needs."""
+        """Predict the one row of a label, and return what learning from it needs."""
         z = self._design(rows)[0]
         gains, variance = self.along(z)
         mean: list[float] = np.einsum("en,n->e", self.mean, z).tolist()
@@ -264,7 +264,7 @@ class Heads(abc.ABC):
         return Seen(mean, variance, gains)
 
     def novelty(self, rows: Rows) -> list[float]:
-        """Posterior variances of the offsets in the first row, as shares of the prior's, for each head."""
+        """Posterior variance of the first row's offsets as a share of the prior's, for each head."""
         found, coefficient = _columns(self.models, rows.models), rows.coefficient[0].tolist()
         counted, rest = math.fsum([c * c for c in coefficient]), _squares(coefficient, found.unknown)
         if counted <= 0.0 or not found.known:
@@ -276,12 +276,12 @@ class Heads(abc.ABC):
         ]
 
     def tastes(self) -> Floats:
-        """Means, float64[E, len(features)]."""
+        """Posterior means of the taste, float64[E, len(features)]."""
         means: Floats = self.mean[:, : len(self.priors.features)].astype(np.float64)
         return means
 
     def offsets(self, model: str) -> Floats:
-        """Expected offsets of a model, float64[E]."""
+        """Posterior means of a model's offset, float64[E]."""
         if model not in self.models:
             return np.zeros(len(self))
         found: Floats = self.mean[:, len(self.priors.features) + self.models.index(model)].astype(np.float64)
@@ -290,7 +290,7 @@ class Heads(abc.ABC):
     # --- learning ---
 
     def learn(self, rows: Rows, step: Floats, shrink: Floats, gains: Floats | None = None) -> None:
-        """Fold a label along one row: mean += S z · step, S −= (S z)(S z)ᵀ · shrink, float64[E] each.
+        """Learn a label along one row: mean += S z · step, S −= (S z)(S z)ᵀ · shrink, float64[E] each.
 
         Args:
             rows: what was observed.
@@ -309,7 +309,7 @@ class Heads(abc.ABC):
         self.fold(gains, step, shrink)
 
     def fold(self, gains: Floats, step: Floats, shrink: Floats) -> None:
-        """The same, given S z: float64[E, n]."""
+        """Apply the update of `learn`, given `gains` = S z, float64[E, n]."""
         self._move(gains * step[:, None])
         if np.count_nonzero(shrink):
             self._reduce(gains, shrink)
@@ -318,12 +318,12 @@ class Heads(abc.ABC):
         self.mean = (self.mean + by).astype(self.precision, copy=False)
 
     def shift(self, rows: Rows, step: float) -> None:
-        """Move the means by S z · step: a label of the past that was changed; of unknown age where a head forgets."""
+        """Move the means by S z · step after a past label changed; heads that forget stay, as its age is unknown."""
         if self.labelled:
             self._move(self.times(self._design(rows)[0]) * np.where(self.priors.forget > 0.0, 0.0, step)[:, None])
 
     def unlearn(self, rows: Rows, step: Floats, shrink: Floats) -> None:
-        """Take back from the means what one row taught; exact if nothing was learnt since.
+        """Undo in the means what one row taught; exact if nothing was learnt since.
 
         The covariances keep what they know until a refit.
 
@@ -343,7 +343,7 @@ class Heads(abc.ABC):
         self._move(-gains * (step * share / (1.0 - counted * own))[:, None])
 
     def age(self) -> None:
-        """One step of the AR(1) process before a label."""
+        """Advance the heads that forget by one step of their AR(1) process, before a label."""
         at = self.priors.forgetful
         if at.stop and self.labelled:
             mean = self.mean.copy()
@@ -377,11 +377,11 @@ class Heads(abc.ABC):
     # --- state ---
 
     def dump(self) -> tuple[tuple[str, ...], bytes, bytes]:
-        """The models in the order of their coordinates, the means and the covariances; no bytes before a label."""
+        """Return the models in coordinate order, the means and the covariances; empty bytes before any label."""
         return self.models, self.mean.tobytes() if self.labelled else b"", self._spread() if self.labelled else b""
 
     def load(self, models: tuple[str, ...], mean: bytes, spread: bytes) -> None:
-        """Take over what `dump` returned.
+        """Restore the heads from the output of `dump`.
 
         Raises:
             ValueError: another dimension, a number that is not finite, or a negative variance.
@@ -397,7 +397,7 @@ class Heads(abc.ABC):
 
 
 class LowRankHeads(Heads):
-    """Heads of a user: S = P − UᵀU with at most `RANK` rows in U."""
+    """Heads of a user, with covariances S = P − UᵀU of at most `RANK` rows in U."""
 
     __slots__ = ("factors",)
     precision = np.float32
@@ -417,7 +417,7 @@ class LowRankHeads(Heads):
         return bool(np.isfinite(self.mean).all() and np.isfinite(self.factors).all())
 
     def variances(self, z: Floats) -> Floats:
-        """zᵀ S z of each row z of float64[R, n] under each head, float64[E, R]."""
+        """Compute zᵀ S z for each row z of float64[R, n] under each head, float64[E, R]."""
         prior: Floats = self._diagonal @ (z * z).T
         if not self.labelled:
             return prior
@@ -427,7 +427,7 @@ class LowRankHeads(Heads):
         return found
 
     def along(self, z: Floats) -> tuple[Floats, list[float]]:
-        """S z, float64[E, n], and zᵀ S z under each head, of one z."""
+        """Return S z, float64[E, n], and zᵀ S z under each head, for one z."""
         gains = self._diagonal * z
         prior: list[float] = np.einsum("en,n->e", gains, z).tolist()
         if not self.labelled:
@@ -438,7 +438,7 @@ class LowRankHeads(Heads):
         return gains, _positive(prior, np.einsum("ek,ek->e", along, along).tolist())
 
     def _offsets(self, places: list[int], coefficient: list[float]) -> list[float]:
-        """Variance of a sum of at least one model's offsets under each head."""
+        """Variance of a weighted sum of at least one model's offsets under each head."""
         counted, first = math.fsum([c * c for c in coefficient]), len(self.priors.features)
         prior = [offset * counted for offset in self.priors.offset.tolist()]
         along = coefficient[0] * self.factors[:, :, first + places[0]].astype(np.float64)
@@ -447,13 +447,13 @@ class LowRankHeads(Heads):
         return _positive(prior, np.einsum("ek,ek->e", along, along).tolist())
 
     def times(self, z: Floats) -> Floats:
-        """S z of one z for all heads, or of a row for each, float64[E, n]."""
+        """Compute S z for one z shared by all heads, or for one row per head, float64[E, n]."""
         factors, each = self.factors.astype(np.float64), np.broadcast_to(z, self.mean.shape)
         removed: Floats = np.einsum("ek,ekn->en", np.einsum("ekn,en->ek", factors, each), factors)
         return self._diagonal * each - removed
 
     def covariance(self, weights: Floats, features: int) -> Floats:
-        """Weighted sum of the heads' covariances of the first coordinates, float64[features, features]."""
+        """Weighted sum of the heads' covariances of the first `features` coordinates, float64[features, features]."""
         factors = self.factors[:, :, :features].astype(np.float64)
         cov = np.diag(np.einsum("e,en->n", weights, self._diagonal[:, :features]))
         for weight, each in zip(weights.tolist(), factors, strict=True):
@@ -493,7 +493,7 @@ class LowRankHeads(Heads):
 
 
 def _without_least(factors: Floats, prior: Floats) -> Floats:
-    """float64[E, k − 1, n]: rows whose UᵀU is that of E · k rows, without the part that reduces prior variance least.
+    """Drop one of k rows of U: keep UᵀU but for the part that reduces prior variance least, float64[E, k − 1, n].
 
     The rows are reflected (Householder) so that the last of them lies along the smallest eigenvector of U P⁻¹ Uᵀ, whose
     eigenvalues are in [0, 1). It is found by powers of I − U P⁻¹ Uᵀ, which no BLAS computes: bits are the same on every
@@ -516,17 +516,17 @@ def _without_least(factors: Floats, prior: Floats) -> Floats:
 
 
 def _positive(prior: list[float], removed: list[float]) -> list[float]:
-    """Variances without what labels removed; rounding must not make them negative."""
+    """Subtract removed variance from prior variances; rounding cannot make the result negative."""
     return [max(before - less, _LEAST * before) for before, less in zip(prior, removed, strict=True)]
 
 
 def _squares(coefficient: list[float], columns: list[int]) -> float:
-    """Sum of the squared coefficients of some models."""
+    """Sum the squared coefficients of some columns."""
     return math.fsum([coefficient[column] ** 2 for column in columns])
 
 
 class CompactTaste:
-    """A user's taste in a dimension other than overall: what a `Gaussian` offers, in a tenth of its memory.
+    """A user's taste in a dimension other than overall, stored in a tenth of the memory of a `Gaussian`.
 
     Args:
         priors: of a single head, without offsets.
@@ -551,19 +551,19 @@ class CompactTaste:
             self._head.fold(gains, np.array([update.step]), np.array([update.shrink]))
 
     def gaussian(self) -> Gaussian:
-        """The same with all numbers."""
+        """Return the taste as a `Gaussian` with the full covariance."""
         at, mean, cov = self._head.priors.features, np.zeros(self.D), np.zeros((self.D, self.D))
         mean[at] = self._head.tastes()[0]
         cov[np.ix_(at, at)] = self._head.covariance(np.ones(1), len(at))
         return Gaussian(mean, cov)
 
     def dump(self) -> tuple[bytes, bytes]:
-        """Mean and factors."""
+        """Return the mean and the low-rank factors as bytes."""
         return self._head.dump()[1:]
 
     @classmethod
     def load(cls, stored: tuple[bytes, bytes], priors: HeadPriors, D: int) -> CompactTaste:
-        """The taste that `dump` stored; ValueError if it is damaged."""
+        """Restore a taste from the output of `dump`; ValueError if it is damaged."""
         found = cls(priors, D)
         found._head.load((), *stored)
         return found
@@ -597,19 +597,19 @@ class DenseHeads(Heads):
         return cov
 
     def variances(self, z: Floats) -> Floats:
-        """zᵀ S z of each row z of float64[R, n] under each head, float64[E, R]."""
+        """Compute zᵀ S z for each row z of float64[R, n] under each head, float64[E, R]."""
         if self.cov is None:
             return self._diagonal @ (z * z).T
         found: Floats = np.add.reduce((z @ self.cov) * z, axis=2)
         return found
 
     def along(self, z: Floats) -> tuple[Floats, list[float]]:
-        """S z, float64[E, n], and zᵀ S z under each head, of one z."""
+        """Return S z, float64[E, n], and zᵀ S z under each head, for one z."""
         gains: Floats = self._diagonal * z if self.cov is None else np.einsum("enm,m->en", self.cov, z)
         return gains, np.einsum("en,n->e", gains, z).tolist()
 
     def _offsets(self, places: list[int], coefficient: list[float]) -> list[float]:
-        """Variance of a sum of at least one model's offsets under each head."""
+        """Variance of a weighted sum of at least one model's offsets under each head."""
         cov, at = self._full(), [len(self.priors.features) + place for place in places]
         found = np.zeros(len(self))
         for i, a in zip(at, coefficient, strict=True):
@@ -618,12 +618,12 @@ class DenseHeads(Heads):
         return found.tolist()
 
     def times(self, z: Floats) -> Floats:
-        """S z of one z for all heads, or of a row for each, float64[E, n]."""
+        """Compute S z for one z shared by all heads, or for one row per head, float64[E, n]."""
         found: Floats = np.einsum("enm,em->en", self._full(), np.broadcast_to(z, self.mean.shape))
         return found
 
     def covariance(self, weights: Floats, features: int) -> Floats:
-        """Weighted sum of the heads' covariances of the first coordinates, float64[features, features]."""
+        """Weighted sum of the heads' covariances of the first `features` coordinates, float64[features, features]."""
         found: Floats = np.einsum("e,eij->ij", weights, self._full()[:, :features, :features])
         return found
 

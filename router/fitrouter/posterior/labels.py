@@ -1,4 +1,4 @@
-"""Values that go into the fit and come out of it."""
+"""Inputs and outputs of the fit model: labels, predictions and prior scales."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ class Label(msgspec.Struct, frozen=True):
 
     @property
     def read(self) -> bool:
-        """Whether the texts that it is about are known."""
+        """Whether the answers that the label judges have known features."""
         return self.answer.h is not None and (self.against is None or self.against.h is not None)
 
 
 class Prequential(NamedTuple):
-    """A pooled label, and what was predicted of it before it was learnt."""
+    """A pooled label with its prediction from before it was learnt."""
 
     y: float
     blind: float
@@ -77,7 +77,7 @@ class Prequential(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """Beliefs of K arms for one request; arrays are float64[K]."""
+    """Predictions for K arms at one request; arrays are float64[K]."""
 
     mean: Floats
     sd: Floats

@@ -68,7 +68,7 @@ DWELL_SPREAD = 0.817
 
 
 class Observation(msgspec.Struct, frozen=True):
-    """A label with its likelihood."""
+    """A label with its likelihood (`Signal`)."""
 
     y: float
     signal: Signal
@@ -92,7 +92,7 @@ class Observation(msgspec.Struct, frozen=True):
         return [update.step for update in updates], [update.shrink for update in updates]
 
     def log_likelihoods(self, means: Sequence[float], variances: Sequence[float]) -> list[float]:
-        """`log_likelihood` for several predictions."""
+        """Compute `log_likelihood` for several predictions."""
         if self.signal.link != "gaussian":
             return [self.log_likelihood(m, v) for m, v in zip(means, variances, strict=True)]
         noise, y, log = self.signal.noise / self.signal.weight, self.y, math.log
@@ -100,7 +100,7 @@ class Observation(msgspec.Struct, frozen=True):
         return [-0.5 * (apart**2 / total + log(total)) for apart, total in pairs]
 
     def linear(self, predicted: float) -> tuple[float, float]:
-        """(y, σ²) of the Gaussian observation of the rating that approximates it near `predicted`."""
+        """Return (y, σ²) of the Gaussian observation that approximates this one near `predicted`."""
         signal = self.signal
         if signal.link == "gaussian":
             return self.y, signal.noise / signal.weight
@@ -110,7 +110,7 @@ class Observation(msgspec.Struct, frozen=True):
         return predicted + signal.temperature * (self.y - p) / q, signal.temperature**2 / (signal.weight * q)
 
     def log_likelihood(self, mean: float, variance: float) -> float:
-        """Ln p(y) for a rating N(mean, variance), to the power of the signal's weight, up to a constant of the signal.
+        """Log likelihood of y under a rating N(mean, variance), weighted, up to a constant of the signal.
 
         The logistic integral is MacKay's approximation (1992), σ(a / √(1 + π v / 8)).
         """
@@ -124,7 +124,7 @@ class Observation(msgspec.Struct, frozen=True):
 
 
 def observation_of(kind: FeedbackKind, y: float, tokens: int = 0) -> Observation:
-    """The observation of a label.
+    """Build the observation of a label from its kind and value.
 
     Args:
         kind: of the feedback.

@@ -43,7 +43,7 @@ _LEAST: dict[Context, Floats] = {context: FLOOR * np.array(start) for context, s
 
 
 def updated(weights: Floats, log_likelihood: Floats, prior: Floats) -> tuple[Floats, Floats]:
-    """Weights after a label: float64[E] each.
+    """Update the weights of heads by a label, float64[E] each.
 
     Args:
         weights: before the label.
@@ -68,11 +68,14 @@ class MixturePrior(Projection):
         self._weights = {context: _prior(context, logits) for context, logits in self._logits.items()}
 
     def weights(self, context: Context) -> Floats:
-        """Positive, with sum 1, float64[E]. The array is replaced, never changed."""
+        """Return the prior weights of a context, float64[E], positive with sum 1.
+
+        The array is replaced, never changed.
+        """
         return self._weights[context]
 
     def learn(self, context: Context, change: Floats) -> None:
-        """Fold the change of a person's posterior weights by one label, float64[E]."""
+        """Move the logits by the change of a person's posterior weights after one label, float64[E]."""
         self._logits[context] = np.maximum(self._logits[context] + RATE * change, -12.0)
         self._weights[context] = _prior(context, self._logits[context])
 
@@ -91,7 +94,7 @@ class MixturePrior(Projection):
 
 
 def _prior(context: Context, logits: Floats) -> Floats:
-    """Softmax of the logits, with the floor, float64[E]."""
+    """Compute weights from logits by a softmax with a floor, float64[E]."""
     learnt = np.exp(logits - np.maximum.reduce(logits))
     weights: Floats = (1.0 - FLOOR) * learnt / np.add.reduce(learnt) + _LEAST[context]
     return weights
@@ -117,7 +120,7 @@ class ModelAverage(Projection):
         """float64[C], replaced with each label."""
 
     def learn(self, log_likelihood: Floats) -> None:
-        """Fold the log likelihoods of a label, float64[C]."""
+        """Update the weights by the log likelihoods of one label, float64[C]."""
         moved = self.weights * np.exp(log_likelihood - np.maximum.reduce(log_likelihood))
         self.weights = (1.0 - self.share) * moved / np.add.reduce(moved) + self.share * self.start
 

@@ -56,7 +56,7 @@ _CACHED = 4096
 
 
 class _Side(NamedTuple):
-    """The correction of one answer of a label: +1 for the answer, −1 for the one it is compared with."""
+    """Correction of one answer of a label: sign +1 for the answer, −1 for the one it is compared with."""
 
     sign: float
     k: int
@@ -70,7 +70,7 @@ class _Side(NamedTuple):
 
 
 class _Shared(NamedTuple):
-    """Prediction of a label by what all people share, before the label."""
+    """Prediction of a label by what all people share, before it is learnt."""
 
     h: Floats
     """Regressor of the label, float64[D]."""
@@ -87,7 +87,7 @@ class _Shared(NamedTuple):
 
 
 class _Personal(NamedTuple):
-    """Deviations of role and user that a label observes, before it."""
+    """Deviations of role and user for a label, before it is learnt."""
 
     rows: Rows
     role: Observed | None = None
@@ -95,13 +95,13 @@ class _Personal(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """Of the sum of both."""
+        """Mean of the deviations of role and user together."""
         outer = self.user or self.role
         return 0.0 if outer is None else outer.mean
 
     @property
     def variance(self) -> float:
-        """Of the sum of both."""
+        """Variance of the deviations of role and user together."""
         outer = self.user or self.role
         return 0.0 if outer is None else outer.variance
 
@@ -118,7 +118,7 @@ class _Personal(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """Means and variances of a label's rating."""
+    """Predicted mean and variance of a label's rating, with and without the personal terms."""
 
     population: tuple[float, float]
     """By the population's taste for the text."""
@@ -167,13 +167,13 @@ class Fit:
         self._combined: dict[tuple[str, str], tuple[tuple[object, ...], Gaussian]] = {}
 
     def named(self) -> dict[str, Projection]:
-        """Name → projection other than arms and people; the names are keys of snapshots."""
+        """Return the projections other than arms and people by name; the names are keys of snapshots."""
         return {"drift": self.drift, "flattery": self.reward_bias, "mixture": self.mixture, "widths": self.widths}
 
     # --- reading ---
 
     def people(self, identity: Identity) -> tuple[Person | None, Person | None]:
-        """The role and the user that a request is for; those without labels are the prior's."""
+        """Return the role and the user of a request; a prior stands in for one without labels."""
         if not self.params.personal:
             return None, None
         nobody = self.tastes.nobody
@@ -181,7 +181,7 @@ class Fit:
         return role, (self.tastes.user(identity) or nobody) if identity.user and self.params.users else None
 
     def context(self, identity: Identity) -> Context:
-        """Whose weights apply to a user's heads in a request."""
+        """Return the context whose prior weights apply to a user's heads: "sensitive" or "user"."""
         return "sensitive" if identity.role and canonical_role(identity.role) in self._sensitive else "user"
 
     def weights(self, identity: Identity) -> Floats:
@@ -194,7 +194,7 @@ class Fit:
     def _deviations(
         self, identity: Identity, role: Person | None, user: Person | None, rows: Rows, *, centred: bool
     ) -> tuple[Deviation | None, Deviation | None]:
-        """Deviations of a role, and of a user in that role, from everybody for the arms of a decision."""
+        """Predict how a role, and a user in that role, deviate from everybody for the arms of a decision."""
         of_role = None
         if role is not None:
             of_role = role.deviation(rows, role.weights_in("role", self.mixture), centred=centred)
@@ -205,7 +205,7 @@ class Fit:
         return of_role, user.deviation(rows, weights, base, centred=centred)
 
     def _observe(self, identity: Identity, role: Person | None, user: Person | None, rows: Rows) -> _Personal:
-        """The same for the one row of a label."""
+        """Predict how a role and a user deviate from everybody for the one row of a label."""
         of_role = None if role is None else role.observe(rows, role.weights_in("role", self.mixture))
         if user is None:
             return _Personal(rows, of_role)
@@ -213,7 +213,7 @@ class Fit:
         return _Personal(rows, of_role, user.observe(rows, weights, of_role))
 
     def estimate(self, identity: Identity, x: Floats, names: tuple[str, ...], now: float) -> Estimate:
-        """Posterior predictions of the eligible arms for one request, at a time in seconds since the epoch."""
+        """Predict the eligible arms for one request, at a time in seconds since the epoch."""
         found = self.arms.find(names)
         arms, K = self.arms.read(found, x, self.widths.weights), len(names)
         profile, population = arms.profile, self.tastes.population
@@ -251,7 +251,7 @@ class Fit:
     def _mean_deviations(
         self, identity: Identity, role: Person | None, user: Person | None
     ) -> tuple[Floats | float, Floats | float]:
-        """float64[D] each: mean tastes of a role, and of a user in that role, minus the population's."""
+        """Mean tastes of a role, and of a user in that role, minus the population's, float64[D] each."""
         of_role = 0.0 if role is None else role.mean_taste(role.weights_in("role", self.mixture))
         if user is None:
             return of_role, of_role
@@ -269,16 +269,16 @@ class Fit:
         return self._rows_of[1:]
 
     def profile(self, x: Floats, names: tuple[str, ...]) -> Floats:
-        """Expected features of arms' answers, as decisions read them: float64[K, D]."""
+        """Expected features of arms' answers, as decisions use them, float64[K, D]."""
         return self.arms.read(self.arms.find(names), x, self.widths.weights).profile
 
     def taste(self, identity: Identity) -> Floats:
-        """Taste w of a user, float64[D]."""
+        """Posterior mean of a user's taste w, float64[D]."""
         w: Floats = self.tastes.population.mean + self._mean_deviations(identity, *self.people(identity))[1]
         return w
 
     def heads(self, identity: Identity, dimension: str = OVERALL) -> list[Gaussian]:
-        """The posteriors whose sum is this user's w in a dimension. Thread-safe."""
+        """Return Gaussians whose sum is the user's taste w in a dimension. Thread-safe."""
         if dimension != OVERALL:
             blocks = self.tastes.others_of(identity, dimension)
             return blocks if self.params.personal else blocks[:1]
@@ -287,7 +287,7 @@ class Fit:
         return [population] if role is None and user is None else [population, self._combination(identity, role, user)]
 
     def _combination(self, identity: Identity, role: Person | None, user: Person | None) -> Gaussian:
-        """Mean and covariance of the taste's deviation for a role and a user in it, kept until a label changes it."""
+        """Combine the taste deviations of a role and a user into one Gaussian, cached until a label changes it."""
         prior, context = self.mixture, self.context(identity)
         of_role = None if role is None else role.weights_in("role", prior)
         of_user = None if user is None else user.weights_in(context, prior)
@@ -366,7 +366,7 @@ class Fit:
         return Prequential(seen.y, shared.mean, personal.mean)
 
     def predict(self, label: Label) -> Prediction:
-        """Predictions of a label's rating before it is learnt, or of the difference of a pair's ratings."""
+        """Predict a label's rating, or the difference of a pair's ratings, before it is learnt."""
         shared = self._shared(label)
         personal, h = self._observe(label.identity, *self._labelled(label), self._rows(label, shared.h)), shared.h
         along = [block.along(h) for block in self.heads(label.identity)]
@@ -378,13 +378,13 @@ class Fit:
         return Prediction((shared.text, shared.text_variance), (shared.mean, shared.variance), score, full)
 
     def _labelled(self, label: Label) -> tuple[Person | None, Person | None]:
-        """The role and the user of a label, if they have terms."""
+        """Return the role and the user of a label; None for one without terms of its own."""
         if not self.params.personal:
             return None, None
         return self.tastes.role(label.identity), self.tastes.user(label.identity) if self.params.users else None
 
     def _shared(self, label: Label) -> _Shared:
-        """Prediction by the population's taste and the corrections."""
+        """Predict a label by the population's taste and the corrections."""
         h = self._h(label)
         gain, text = self.tastes.population.along(h)
         # Without its text, an error of the taste is not distinguishable from one of the correction.
@@ -414,7 +414,7 @@ class Fit:
 
     @staticmethod
     def _rows(label: Label, h: Floats) -> Rows:
-        """The row of a label with the regressor h in people's heads."""
+        """Build the row that a label with the regressor h has in people's heads."""
         counted = {base_arm(label.answer.arm): 1.0}
         if label.against is not None:
             other = base_arm(label.against.arm)
@@ -474,7 +474,7 @@ class Fit:
             self.arms.correct(side.k, gain, step if side.sign > 0 else -step, shrink)
 
     def _learn_dimension(self, label: Label) -> None:
-        """Fold a label of a dimension other than overall into its tastes, if its text was read."""
+        """Learn a label of a dimension other than overall into that dimension's tastes, if its answers are scored."""
         if not self._updates_tastes(label):
             return
         identity = label.identity if self.params.personal else Identity(tenant=label.identity.tenant)
@@ -491,7 +491,7 @@ class Fit:
         return math.isfinite(total if label.against is None else total + float(np.add.reduce(label.against.x)))
 
     def _observation(self, label: Label) -> Observation:
-        """The observation of a label, with the noise that labels of its kind have in this installation."""
+        """Build the observation of a label, with the noise learnt for its kind in this installation."""
         seen = observation_of(label.kind, label.y, label.tokens)
         if seen.signal.link == "logistic":
             return seen
@@ -500,14 +500,14 @@ class Fit:
         return Observation(seen.y, msgspec.structs.replace(seen.signal, noise=noise))
 
     def _on_common_scale(self, y: float, seen: Observation, user: Person, mean: float, variance: float) -> Observation:
-        """The rating on everybody's scale, as the user was known before it; the rating then teaches their scale."""
+        """Convert a rating to everybody's scale by the user's known scale, then learn the user's scale from it."""
         level = self.tastes.params.level
         common, noisier = user.scale.common(y, level)
         user.scale.learn(y, mean, level, seen.signal.noise + variance)
         return Observation(common, msgspec.structs.replace(seen.signal, noise=seen.signal.noise * noisier))
 
     def _updates_tastes(self, label: Label) -> bool:
-        """Whether a label updates tastes: its texts are scored, and not of an arm whose scores are ignored."""
+        """Whether a label updates tastes: its answers are scored, by scores that are not ignored."""
         if not label.read or not self.arms.distrusted:
             return label.read
         return not any(answer and self.arms.distrusts(answer.arm) for answer in (label.answer, label.against))
@@ -525,7 +525,7 @@ class Fit:
         return h if known.all() else np.where(known, h, 0.0)
 
     def revise(self, label: Label, before: float) -> None:
-        """Change the label y of an earlier observation: a vote that supersedes `before`.
+        """Change a learnt label from the value `before` to `label.y`: a newer vote has superseded it.
 
         In a Gaussian block the posterior mean is linear in every label, with slope S h / (σ² + variance of the other
         blocks) for the present S; covariances do not depend on labels, so nothing else moves. For logistic signals
@@ -562,7 +562,7 @@ class Fit:
                 self.arms.correct(side.k, side.gains, step, np.zeros(len(step)))
 
     def _revise_dimension(self, label: Label, seen: Observation, earlier: Observation) -> None:
-        """`revise` in a dimension other than overall."""
+        """Replace a superseded vote in a dimension other than overall; see `revise`."""
         if not self._updates_tastes(label):
             return
         identity = label.identity if self.params.personal else Identity(tenant=label.identity.tenant)
@@ -609,7 +609,7 @@ class Fit:
             user.reweigh(self.context(remark.identity), nats, self.mixture, pooled=False)
 
     def _said(self, remark: Remark, label: Label, h: Floats) -> list[tuple[Rows, Observation, float, float]]:
-        """Each observation of a remark, with its mean and variance by what all people share."""
+        """Return the observations that a remark makes, each with its mean and variance by what all people share."""
         found, signal = [], REMARKS.get(remark.kind, REMARKS["implicit"])
         for name, wanted in sorted(remark.moved.items()):
             j = self.tastes.names.get(name, 0)
@@ -668,7 +668,7 @@ class Fit:
 def _learn_person(
     person: Person, observed: Observed, rows: Rows, seen: Observation, mean: float, variance: float
 ) -> None:
-    """Update each head with a label that everything else predicts by N(mean, variance)."""
+    """Update each head of a person with a label that everything else predicts by N(mean, variance)."""
     means, variances = [mean + m for m in observed.means], [variance + v for v in observed.variances]
     for (at, heads), own in zip(person.experts(), observed.seen, strict=True):
         step, shrink = seen.gaussian_updates(means[at], variances[at])
@@ -678,7 +678,7 @@ def _learn_person(
 def _unlearn_person(
     person: Person, observed: Observed, rows: Rows, seen: Observation, mean: float, variance: float
 ) -> None:
-    """Take back what `_learn_person` taught the means of the heads."""
+    """Undo what `_learn_person` taught the means of the heads."""
     for (at, heads), own in zip(person.experts(), observed.seen, strict=True):
         rests = [max(variance + v - part, 0.0) for v, part in zip(observed.variances[at], own.variance, strict=True)]
         step, shrink = seen.gaussian_updates([mean + m for m in observed.means[at]], rests)
@@ -686,7 +686,7 @@ def _unlearn_person(
 
 
 def _earlier(variances: Sequence[float], noise: float) -> list[float]:
-    """Variances v of blocks before a label, given v − v² / (noise + Σ v) after it; fixed-point iteration."""
+    """Solve for the variances v of blocks before a label, from those after it, v − v² / (noise + Σ v)."""
     before = list(variances)
     for _ in range(8):
         total = noise + ordered_sum(before)
@@ -695,7 +695,7 @@ def _earlier(variances: Sequence[float], noise: float) -> list[float]:
 
 
 def _log_likelihoods(observed: Observed, seen: Observation, mean: float, variance: float) -> Floats:
-    """float64[E]: of a label under each head, where everything else predicts it by N(mean, variance)."""
+    """Log likelihoods of a label under each head, where the rest predicts it by N(mean, variance), float64[E]."""
     return np.array(
         seen.log_likelihoods([mean + m for m in observed.means], [variance + v for v in observed.variances])
     )
@@ -709,7 +709,7 @@ def _with_level(x: Floats, factor: float) -> Floats:
 
 
 def _in_thumbs(seen: Observation) -> Observation:
-    """The observation with at least the noise of a thumb, from which c and d learn.
+    """Raise an observation's noise to at least that of a thumb; c and d learn from the result.
 
     Their prior variances are calibrated on thumbs. Kinds of labels with less noise also vary less between models and
     prompts; with their own small noise and the wide prior, chance would be learnt as a model's strength.
@@ -721,5 +721,5 @@ def _in_thumbs(seen: Observation) -> Observation:
 
 
 def _scale(seen: Observation) -> float:
-    """Factor of the variances of c in a label's own noise: they are calibrated on the noise of `_in_thumbs`."""
+    """Factor from the noise of `_in_thumbs`, for which the variances of c are calibrated, to a label's own noise."""
     return seen.signal.noise / _in_thumbs(seen).signal.noise

@@ -37,12 +37,12 @@ class _Stored(msgspec.Struct, array_like=True):
 
 @lru_cache
 def _nothing(D: int) -> Floats:
-    """The zeros that all people who declared nothing share, float64[D]."""
+    """Return the zeros, float64[D], that all people without declared preferences share."""
     return np.zeros(D)
 
 
 class Deviation(NamedTuple):
-    """A person's deviation from the population for R rows."""
+    """Predicted deviation of a person from the population, for R rows."""
 
     mean: Floats
     variance: Floats
@@ -51,13 +51,13 @@ class Deviation(NamedTuple):
 
 @lru_cache
 def _places(*sizes: int) -> tuple[slice, ...]:
-    """Places of groups of heads among `EXPERTS`, which they end."""
+    """Return the slices that groups of heads of these sizes have at the end of `EXPERTS`."""
     ends = [len(EXPERTS) - sum(sizes[i + 1 :]) for i in range(len(sizes))]
     return tuple(slice(end - size, end) for end, size in zip(ends, sizes, strict=True))
 
 
 class Observed(NamedTuple):
-    """A person's deviation for the one row of a label, before it: as `Deviation`, in plain numbers."""
+    """Predicted deviation of a person for the one row of a label, with what learning from it needs."""
 
     weights: list[float]
     means: list[float]
@@ -71,7 +71,7 @@ class Observed(NamedTuple):
 
 
 class Person(Projection):
-    """Heads of a user or a role.
+    """Posterior of a user or a role: heads, their weights, declared values and rating scale.
 
     Args:
         D: length of the response features.
@@ -105,13 +105,13 @@ class Person(Projection):
     # --- reading ---
 
     def experts(self) -> Iterator[tuple[slice, Heads]]:
-        """The heads, each group with its places among `EXPERTS`."""
+        """Iterate over the groups of heads, each with its slice of `EXPERTS`."""
         return zip(self._places, self.heads, strict=True)
 
     def deviation(
         self, rows: Rows, weights: Floats, base: tuple[Floats, Floats] | None = None, *, centred: bool = False
     ) -> Deviation:
-        """Mean of the mixture of `EXPERTS`, and its variance by the law of total variance.
+        """Predict the deviation for some rows: the mixture's mean, and its variance by the law of total variance.
 
         Args:
             rows: what is predicted.
@@ -135,7 +135,7 @@ class Person(Projection):
         return Deviation(mean, weights @ (variances + apart * apart))
 
     def observe(self, rows: Rows, weights: Floats, base: Observed | None = None) -> Observed:
-        """`deviation` for the one row of a label, with what learning from it needs."""
+        """Predict the deviation for the one row of a label, and keep what learning from it needs."""
         declared = 0.0
         if self.declared is not _nothing(self.D):
             declared = float(np.einsum("d,d->", rows.h[0], self.declared))
@@ -163,7 +163,7 @@ class Person(Projection):
         return prior.weights(context) if found is None else found
 
     def novelty(self, rows: Rows, weights: Floats) -> float:
-        """Information of a label on a model's correction, as a share of what a new person's label would have.
+        """Information in a label about a model's correction, as a share of that in a new person's label.
 
         n labels with noise R of a person whose offset has variance τ² tell 1 / (τ² + R / n) about the model: the n-th
         adds about (v / τ²)² / R, with v = τ² R / (R + n τ²) the posterior variance of the offset.
@@ -181,7 +181,7 @@ class Person(Projection):
         return mean
 
     def taste(self, weights: Floats) -> tuple[Floats, Floats]:
-        """Mean float64[D] and covariance float64[D, D] of the mixture's taste."""
+        """Mean, float64[D], and covariance, float64[D, D], of the mixture's taste."""
         means, cov = np.zeros((len(EXPERTS), self.D)), np.zeros((self.D, self.D))
         means[1:] = self.declared
         for at, heads in self.experts():
@@ -194,7 +194,7 @@ class Person(Projection):
         return mean, cov
 
     def offset(self, model: str, weights: Floats) -> float:
-        """The mixture's expected offset of a model."""
+        """Expected offset of a model under the mixture."""
         return ordered_sum(float(np.einsum("e,e->", weights[at], heads.offsets(model))) for at, heads in self.experts())
 
     # --- learning ---
@@ -224,7 +224,7 @@ class Person(Projection):
         self.alarms = len(models)
 
     def counts(self, arm: str, day: int, cap: int, vote: str) -> bool:
-        """Whether a new vote updates shared terms: the first `cap` on an arm and day do. Records those that do."""
+        """Whether a new vote updates shared terms, as the first `cap` on an arm and day do; records it if so."""
         if day != self.day:
             self.day, self.votes = day, b""
         of_arm = _short(arm)

@@ -45,7 +45,7 @@ _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 
 
 class PersonPosterior:
-    """A person's taste, and level of each model, given their votes.
+    """Posterior of one person's taste and level of each model, given their votes.
 
     Args:
         fit: what all people share, and the prior widths of a person's heads.
@@ -86,7 +86,7 @@ class PersonPosterior:
         """Posterior weights of the heads, float64[E]."""
 
     def draw(self, n: int, seed: Sequence[int]) -> tuple[Floats, Floats]:
-        """N draws: tastes float64[n, D] and levels of the arms float64[n, K]."""
+        """Draw n joint samples: tastes, float64[n, D], and levels of the arms, float64[n, K]."""
         rng, D = np.random.default_rng(list(seed)), self._fit.D
         head = rng.choice(len(self.weights), size=n, p=self.weights)
         out = np.empty((n, D + len(self._models) + 1))
@@ -104,7 +104,7 @@ class PersonPosterior:
         return float(fit.widths.weights @ fit.arms.along(fit.arms.shared.get(base_arm(arm), 0), x)[1])
 
     def _design(self, votes: Sequence[Label]) -> tuple[Floats, Floats]:
-        """Rows of the regression, float64[n, D + models + 1], and the known part of each prediction, float64[n]."""
+        """Build the rows of the regression, float64[n, D + models + 1], and the known part of each prediction."""
         D, rows, known = self._fit.D, np.zeros((len(votes), self._fit.D + len(self._models) + 1)), np.zeros(len(votes))
         for i, vote in enumerate(votes):
             for sign, side in ((1.0, vote.answer), (-1.0, vote.against)):
@@ -116,7 +116,7 @@ class PersonPosterior:
         return rows, known
 
     def _prior(self, e: int, offset: float, population: Gaussian, identity: Identity) -> Gaussian:
-        """Prior of taste, levels and scale under a head."""
+        """Build the prior of taste, levels and rating scale under one head."""
         fit, D = self._fit, self._fit.D
         size = D + len(self._models) + 1
         mean, cov = np.zeros(size), np.zeros((size, size))
@@ -144,13 +144,13 @@ class PersonPosterior:
         return Gaussian(mean, cov)
 
     def _unknown(self, model: str) -> float:
-        """Variance of a model's correction."""
+        """Prior variance of a model's correction."""
         arms, widths = self._fit.arms, self._fit.widths.weights
         _, means, variances = arms.along(0 if self._fresh else arms.shared.get(model, 0), self._common)
         return float(widths @ (variances + (means - widths @ means) ** 2))
 
     def _condition(self, prior: Gaussian) -> tuple[Gaussian, float]:
-        """The posterior under a head, and its log marginal likelihood up to a constant of the votes."""
+        """Condition a head's prior on the votes; also return its log marginal likelihood (up to a constant)."""
         if not self._seen:
             return prior, 0.0
         values, vectors = np.linalg.eigh(prior.cov)
@@ -207,7 +207,7 @@ class Sites:
         return float(moved.max())
 
     def normalisation(self, mean: Floats, variance: Floats) -> float:
-        """Sum of the logarithms of the approximations' factors."""
+        """Log of the product of the approximations' scale factors."""
         if not len(self._rest):
             return 0.0
         without, spread = self._cavity(mean, variance)
@@ -216,7 +216,7 @@ class Sites:
         return float((self._tilted(without, spread)[0] - 0.5 * plain + 0.5 * np.log1p(tau * spread)).sum())
 
     def _cavity(self, mean: Floats, variance: Floats) -> tuple[Floats, Floats]:
-        """Mean and variance of f without each vote."""
+        """Mean and variance of f without each vote in turn."""
         at = self._rest
         spread = 1.0 / np.maximum(1.0 / variance[at] - self.precision[at], 1e-9)
         return spread * (mean[at] / variance[at] - self.shift[at]), spread

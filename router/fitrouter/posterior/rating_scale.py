@@ -25,7 +25,7 @@ _PRIOR = Gaussian.prior(np.array([0.0, 1.0]), np.array([OFFSET_VARIANCE, GAIN_VA
 
 
 class RatingScale:
-    """One person's offset c and gain s."""
+    """Posterior of one person's rating scale: offset c and gain s."""
 
     __slots__ = ("state",)
 
@@ -34,20 +34,20 @@ class RatingScale:
 
     @property
     def offset(self) -> float:
-        """c_u."""
+        """Posterior mean of the person's offset c_u."""
         return float(self.state.mean[0])
 
     @property
     def gain(self) -> float:
-        """s_u."""
+        """Posterior mean of the person's gain s_u, clipped to `GAINS`."""
         return float(np.clip(self.state.mean[1], *GAINS))
 
     def common(self, rating: float, level: float) -> tuple[float, float]:
-        """The rating on everybody's scale, and the factor of its noise there, 1 / s_u²."""
+        """Convert a rating to everybody's scale; also return the factor of its noise there, 1 / s_u²."""
         return level + (rating - level - self.offset) / self.gain, 1.0 / self.gain**2
 
     def learn(self, rating: float, predicted: float, level: float, noise: float) -> None:
-        """Fold a rating of an answer whose fit was predicted, with the variance of both as noise."""
+        """Learn from a rating, given the predicted rating of its answer and the variance of both as noise."""
         if self.state is _PRIOR:
             self.state = Gaussian(_PRIOR.mean, _PRIOR.cov)
         h = np.array([1.0, predicted - level])
@@ -61,5 +61,5 @@ class RatingScale:
         return None if self.state is _PRIOR else self.state.dump()
 
     def load(self, stored: tuple[bytes, bytes] | None) -> None:
-        """Take over what `dump` returned; ValueError if it is damaged."""
+        """Restore the output of `dump`; ValueError if it is damaged."""
         self.state = _PRIOR if stored is None else Gaussian.load(*stored, 2)

@@ -106,17 +106,17 @@ class Tastes:
         """A role or user without labels."""
 
     def _spread(self, spread: float, intercept: float) -> Floats:
-        """Variances with which hᵀw varies by `spread` where each of the features has variance 1."""
+        """Return prior variances under which hᵀw has variance `spread` for features of variance 1."""
         variance = np.full(self.D, spread / max(self.D - 1, 1))
         variance[0] = intercept
         return variance
 
     def new_person(self) -> Person:
-        """A user's terms before any label."""
+        """Make a user's terms as before any label."""
         return Person(self.D, [LowRankHeads(priors) for priors in self._heads], len(self.forgotten), self._compact)
 
     def new_role(self) -> Person:
-        """A role's terms before any label."""
+        """Make a role's terms as before any label."""
         return Person(self.D, [DenseHeads(priors) for priors in self._heads], len(self.forgotten))
 
     # --- reading ---
@@ -126,17 +126,17 @@ class Tastes:
         return self._current(self.roles.get(role_key(identity)))
 
     def user(self, identity: Identity) -> Person | None:
-        """The user's terms; None for an anonymous caller, for one without any label, and for one not in memory."""
+        """Return a user's terms; None for an anonymous caller, a user without labels, and one not in memory."""
         return self._current(self.users.hot(identity.user or ""))
 
     def _current(self, person: Person | None) -> Person | None:
-        """The person, without evidence on forgotten offsets."""
+        """Let a person forget the offsets of models that all people forgot, and return them."""
         if person is not None and person.alarms < len(self.forgotten):
             person.forget(self.forgotten)
         return person
 
     def others_of(self, identity: Identity, dimension: str) -> list[Gaussian]:
-        """The posteriors whose sum is this user's w in a dimension other than overall; none if it has no label."""
+        """Return Gaussians whose sum is a user's w in a dimension other than overall; none if it has no label."""
         if dimension not in self.others:
             return []
         people = (self.role(identity), self.role_variance), (self.user(identity), self.user_variance)
@@ -149,7 +149,7 @@ class Tastes:
         return found
 
     def named(self, kind: str, name: str) -> Person | None:
-        """The terms of a user or a role by its key, as they are stored."""
+        """Return the terms of a user or a role by its stored key."""
         return self._current((self.users if kind == "user" else self.roles).get(name))
 
     # --- learning ---
@@ -159,7 +159,7 @@ class Tastes:
         self.forgotten.append(model)
 
     def meet(self, identity: Identity) -> None:
-        """Create the posteriors of the role and user of a label."""
+        """Create the terms of a label's role and user if they are new."""
         key = role_key(identity)
         if key and key not in self.roles:
             tenant = key.partition("\x1f")[0]

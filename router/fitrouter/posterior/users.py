@@ -13,7 +13,7 @@ from fitrouter.stores.spill import Spill
 
 
 class Users(Mapping[str, Person]):
-    """User → terms, at most `limit` of them in memory after `shrink`.
+    """Mapping of users to their terms; after `shrink` at most `limit` of them are in memory.
 
     A user's state does not depend on where it is kept. The fold reads with `demand`, and only the fold changes people;
     requests read from memory with `hot`, after `load` in another thread. `shrink` must not run beside the fold. As a
@@ -64,7 +64,7 @@ class Users(Mapping[str, Person]):
         return self._spill is not None and name not in self._memory
 
     def load(self, name: str) -> None:
-        """Bring a user into memory. Thread-safe, at the cost of one indexed read; without one if the user is there."""
+        """Bring a user into memory; thread-safe, and one indexed read if the user is not there yet."""
         while self.cold(name):
             shrinks = self._shrinks
             person = self._read(name)
@@ -99,7 +99,7 @@ class Users(Mapping[str, Person]):
     # --- writing ---
 
     def demand(self, name: str) -> Person | None:
-        """A user's terms, to be changed. Reads the spill if nobody has called `load`."""
+        """Return a user's terms in order to change them; reads the spill if `load` was not called before."""
         self.load(name)
         if self.limit is not None:
             self._changed.add(name)
@@ -119,11 +119,11 @@ class Users(Mapping[str, Person]):
                 self._gone.add(name)
 
     def put_aside(self, rows: Iterable[tuple[str, bytes]]) -> None:
-        """Take over stored users without bringing them into memory. Blocks on the disk."""
+        """Write stored users to the spill, without bringing them into memory. Blocks on the disk."""
         self._file().write(rows)
 
     def shrink(self) -> None:
-        """Write the users that were not used for longest to the spill, and drop them. Blocks on the disk.
+        """Move the users that were not used for longest from memory to the spill. Blocks on the disk.
 
         Raises:
             sqlite3.Error: the spill cannot be written; nobody is dropped then.

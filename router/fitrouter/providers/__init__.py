@@ -54,7 +54,7 @@ def build_providers(config: Config) -> dict[str, Provider]:
 
 
 def preload(config: Config) -> None:
-    """Import what the configured providers need, which takes seconds for litellm; their first calls do it otherwise."""
+    """Import what the configured providers need, which takes seconds for litellm; otherwise their first calls do it."""
     if any(settings.kind == "litellm" for settings in config.providers.values()):
         load_litellm()
 

@@ -14,7 +14,7 @@ from fitrouter.types import Call, Chunk, Completion
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """A fault of one call, before its answer or, in a stream, after `after` chunks.
+    """A scripted fault of one call: before its answer or, in a stream, after `after` chunks.
 
     The call sleeps for `delay_s`, then hangs until it is cancelled, or raises `error`, or proceeds if neither is set.
     """
@@ -45,7 +45,7 @@ class Faulty:
         self._sleep = sleep
 
     async def complete(self, call: Call) -> Completion | AsyncIterator[Chunk]:
-        """Answer, or fail by the script; see `Provider`."""
+        """Answer by the wrapped provider, or fail as the script says; see `Provider`."""
         self.calls.append(call)
         fault = next(self._script, None)
         try:

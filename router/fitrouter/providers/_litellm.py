@@ -68,7 +68,7 @@ _CONTENT = ("content", "tool_calls", "function_call", "audio", "reasoning_conten
 
 
 class LiteLLM:
-    """Calls `litellm.acompletion`, without litellm's router, retries, fallbacks, cache or callbacks.
+    """Provider that calls `litellm.acompletion`, without litellm's router, retries, fallbacks, cache or callbacks.
 
     litellm takes seconds to import, so the first call imports it, in a thread. `options` are passed to every call
     (api_base, api_version, vertex_project …) and override a request's parameters. litellm's bundled price map is used;
@@ -158,7 +158,7 @@ class LiteLLM:
             raise ProviderUnavailable("litellm's stream ended without " + ("a finish reason" if said else "an answer"))
 
     def _scrubbed(self, message: Message) -> Message:
-        """A message in which the key is masked, should the upstream echo it."""
+        """Mask the key in a message, in case the upstream echoes it."""
         if self._key is None:
             return message
         encoded = msgspec.json.encode(message, enc_hook=str)
@@ -166,7 +166,7 @@ class LiteLLM:
         return message if scrubbed == encoded else msgspec.json.decode(scrubbed, type=Message)
 
     def _translated(self, error: Exception) -> ProviderError:
-        """The provider error of a litellm error, by the HTTP status that it carries."""
+        """Translate an error of litellm to a provider error, by the HTTP status that it carries."""
         if isinstance(error, ProviderError):
             return error
         message = f"litellm: {excerpt(in_words(error))}"
@@ -180,7 +180,7 @@ class LiteLLM:
 
 
 def _cause(error: Exception) -> Exception | None:
-    """The cause of a provider error, unless its message holds a secret."""
+    """Return the exception to chain as a provider error's cause; None if its message holds a secret."""
     return error if masked(str(error)) == str(error) else None
 
 
@@ -195,7 +195,7 @@ def load_litellm() -> Any:
 
 
 def _plain(value: Any) -> Message:
-    """A message or delta as a dict, without litellm's empty fields."""
+    """Convert a message or delta to a dict, without litellm's empty fields."""
     if value is None:
         return {}
     plain: Message = value.model_dump(exclude_none=True)
@@ -211,14 +211,14 @@ def _reason(choice: Any) -> str | None:
 
 
 def _logprobs(choice: Any) -> dict[str, Any] | None:
-    """The log probabilities of a choice, as litellm holds them: a dict, or an object."""
+    """Return the log probabilities of a choice as a dict; None if it has none."""
     found: Any = getattr(choice, "logprobs", None)
     plain = found.model_dump() if hasattr(found, "model_dump") else found
     return plain if isinstance(plain, dict) else None
 
 
 async def _close(response: Any) -> None:
-    """End the upstream request, by whichever method this kind of stream has."""
+    """Close the upstream request, by the method that this kind of stream has."""
     for stream in (response, getattr(response, "completion_stream", None)):
         close = getattr(stream, "aclose", None) or getattr(stream, "close", None)
         if close is not None:

@@ -28,14 +28,14 @@ _CONNECT_S = 10.0
 
 
 class _Embedded(msgspec.Struct):
-    """The fields of an answer with embeddings."""
+    """The fields that are read of an answer with embeddings."""
 
     data: msgspec.Raw = msgspec.Raw()
     usage: dict[str, Any] | None = None
 
 
 class OpenAICompatible:
-    """Posts to `{base_url}/chat/completions` and relays messages and deltas unmodified.
+    """Provider that posts to `{base_url}/chat/completions`, and relays messages and deltas unmodified.
 
     One session with keep-alive, no cookies, no redirects, no proxy from the environment. Every call at a time has a
     connection: the router bounds their number (`fitrouter.serving.slots`), so that none waits unseen. Answers are
@@ -84,7 +84,7 @@ class OpenAICompatible:
                 raise
 
     async def embed(self, call: EmbeddingCall) -> Embeddings:
-        """Post to `{base_url}/embeddings`; vectors are relayed unread. Raises the same errors as `complete`."""
+        """Post to `{base_url}/embeddings`, and relay the vectors unread. Raises the same errors as `complete`."""
         with self._translated():
             response = await self._send("/embeddings", {**call.params, "model": call.target}, call.timeout_s)
             try:
@@ -186,7 +186,7 @@ class OpenAICompatible:
         return Embeddings(data=found.data, usage=read_usage(found.usage) or Usage())
 
     async def _received(self, response: aiohttp.ClientResponse) -> bytes:
-        """The body of an answer with status 200."""
+        """Read the body of an answer; raise the provider error of its status if that is not 200."""
         received = await self._read(response)
         if response.status != 200:
             wait = retry_after(response.headers.get("Retry-After"), time.time())
@@ -230,7 +230,7 @@ class OpenAICompatible:
 
 
 async def _close(response: aiohttp.ClientResponse) -> None:
-    """Close the connection, unless the body was read to its end and the connection is back in the pool."""
+    """Close the response; a connection whose body was read to its end is back in the pool, and stays open."""
     response.close()
 
 
@@ -240,7 +240,7 @@ _NO_CHOICE: list[_Choice] = [(0, {}, None, None)]
 
 
 def _choices(body: Mapping[str, Any], key: str, n: int) -> list[_Choice]:
-    """The first n choices, by index; a choice without an index is the first."""
+    """Return the first n choices of a body, by index; a choice without an index is the first."""
     found: dict[int, _Choice] = {}
     choices = body.get("choices")
     for choice in choices if isinstance(choices, list) else ():

@@ -22,7 +22,7 @@ _SHOWN = 10
 
 
 class Recorded:
-    """Serves the responses of a Parquet or JSONL file with the columns prompt, model and response.
+    """Provider that serves the responses of a Parquet or JSONL file with the columns prompt, model and response.
 
     The answer to a call is the first response recorded for (prompt, `call.target`), streamed in pieces of 24
     characters. The prompt is the exact text of the last user message. Agents wrap it into instructions of their own:
@@ -58,7 +58,7 @@ class Recorded:
 
     @classmethod
     def from_options(cls, path: str | os.PathLike[str], options: Mapping[str, Any]) -> Recorded:
-        """Build from the `options` of the configuration; the only one is `match`.
+        """Build the provider from the `options` of the configuration; the only one is `match`.
 
         Raises:
             ConfigError: see the class; or there is another option.
@@ -76,7 +76,7 @@ class Recorded:
         return tuple(self._answers)
 
     def answers(self, prompt: str) -> Mapping[str, str]:
-        """Model → recorded answer to a prompt; empty for an unknown one."""
+        """Return the recorded answers to a prompt by model; empty for an unknown prompt."""
         return self._answers.get(prompt, {})
 
     async def complete(self, call: Call) -> Completion | AsyncIterator[Chunk]:
@@ -134,7 +134,7 @@ class _Inside:
             self._by_head.setdefault(pair[0][: self._size], []).append(pair)
 
     def longest(self, within: str) -> str | None:
-        """The longest text contained in `within`, the first if several are; None if none is."""
+        """Return the longest text contained in `within`, the first of several; None if there is none."""
         found, length = None, 0
         for start in range(len(within) - self._size + 1):
             for bare, text in self._by_head.get(within[start : start + self._size], ()):
@@ -144,12 +144,12 @@ class _Inside:
 
 
 async def _yield(_: int) -> None:
-    """Let other tasks run between pieces."""
+    """Let other tasks run between two pieces of a stream."""
     await asyncio.sleep(0)
 
 
 def _fault_of(row: dict[str, Any]) -> str | None:
-    """The problem with a row; None if there is none."""
+    """Describe what is wrong with a row; None if nothing is."""
     for column in _COLUMNS:
         if column not in row:
             return f"{column!r} is missing; a line needs {', '.join(_COLUMNS)}"
@@ -159,7 +159,7 @@ def _fault_of(row: dict[str, Any]) -> str | None:
 
 
 def _json_rows(file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
-    """(line number, row), or (line number, reason) if a line is not a JSON object; blank lines are skipped."""
+    """Yield (line number, row), or (line number, reason) if a line is not a JSON object; blank lines are skipped."""
     try:
         lines = file.read_bytes().split(b"\n")
     except OSError as error:
@@ -176,7 +176,7 @@ def _json_rows(file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
 
 
 def _parquet_rows(file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
-    """(row number, row) of a Parquet file, with the required columns only."""
+    """Yield (row number, row) of a Parquet file, with the required columns only."""
     import duckdb
 
     if not file.is_file():

@@ -8,7 +8,7 @@ from fitrouter.errors import MASK, conceal
 
 
 class Secret:
-    """A key that prints as dots, is masked in messages and cannot be pickled; only `reveal` returns it.
+    """An API key that prints as dots, is masked in messages and cannot be pickled; only `reveal` returns it.
 
     >>> Secret("sk-123")
     Secret('••••')
@@ -27,7 +27,7 @@ class Secret:
         return self._value
 
     def scrub(self, received: bytes) -> bytes:
-        """An upstream's answer with every occurrence of the value masked, unless it is too short for a secret.
+        """Mask every occurrence of the value in an upstream's answer, unless it is too short for a secret.
 
         >>> Secret("sk-12345").scrub(b'{"echo": "sk-12345"}').decode()
         '{"echo": "••••"}'

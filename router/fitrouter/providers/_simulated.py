@@ -84,7 +84,7 @@ class Persona(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Simulated:
-    """Simulated models that answer from sentence banks, deterministically for each (seed, model, prompt).
+    """Provider with simulated models that answer from sentence banks, deterministically by (seed, model, prompt).
 
     `call.target` is the name of the persona. Latency is slept, `speed` times faster; failures depend on the number of
     the call.
@@ -109,7 +109,7 @@ class Simulated:
     def from_options(
         cls, options: Mapping[str, Any], sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     ) -> Simulated:
-        """Build from the `options` of the configuration: name → persona (flat, or under `style`), `seed` and `speed`.
+        """Build the provider from `options`: name → persona (flat, or under `style`), `seed` and `speed`.
 
         Raises:
             ConfigError: a persona has an unknown setting, or a value out of its range.
@@ -175,7 +175,7 @@ def topic_of(prompt: str) -> str:
 
 
 def write(persona: Persona, prompt: str, seed: int, name: str) -> str:
-    """Write the answer of a persona to a prompt.
+    """Write the answer of a persona to a prompt, deterministically.
 
     All random numbers are drawn beforehand, independently of the settings, and an effect occurs if its number is below
     its setting (common random numbers): a higher setting adds to the same text.
@@ -219,7 +219,7 @@ def write(persona: Persona, prompt: str, seed: int, name: str) -> str:
 
 
 def _point(persona: Persona, draw: Floats, wordings: tuple[str, ...], word: str, strength: float) -> list[str]:
-    """The sentences of a point."""
+    """Write the sentences of one point of an answer."""
     vague, casual = draw[0] >= strength, draw[1] >= persona.formality
     sentence = wordings[2 * vague + casual].format(t=word)
     if draw[2] < persona.hedging:

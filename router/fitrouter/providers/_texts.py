@@ -17,13 +17,13 @@ def last_user_text(messages: Sequence[Message]) -> str:
 
 
 def usage_of(messages: Sequence[Message], answer: str) -> Usage:
-    """Estimated token counts: a quarter of the characters, rounded up."""
+    """Estimate token counts as a quarter of the characters, rounded up."""
     prompt = sum(len(_text(message.get("content"))) for message in messages)
     return Usage(prompt_tokens=math.ceil(prompt / 4), completion_tokens=math.ceil(len(answer) / 4))
 
 
 def whole(text: str, usage: Usage) -> Completion:
-    """A completion with the text as assistant message."""
+    """Make a completion whose assistant message is the text."""
     return Completion(message={"role": "assistant", "content": text}, usage=usage)
 
 

@@ -37,7 +37,7 @@ _LONGEST_KEY = 512
 
 
 def from_status(status: int, message: str, retry_after_s: float | None = None) -> ProviderError:
-    """The provider error of an HTTP status.
+    """Make the provider error of an HTTP status.
 
     408, 5xx, redirects, and problems with the model's name (403, 404) are `ProviderUnavailable`: another model may
     answer. Of its subclasses are those with the name, and those with the account (401, 402, 429, and
@@ -56,7 +56,7 @@ def from_status(status: int, message: str, retry_after_s: float | None = None) -
 
 
 def kind_of(error: BaseException) -> type[BaseException]:
-    """The class of a failure. Providers of others may raise `ProviderUnavailable` with nothing but the status."""
+    """Return the class of a failure; a plain `ProviderUnavailable` is refined by its status and message."""
     return _unavailable(error.status, str(error)) if type(error) is ProviderUnavailable else type(error)
 
 
@@ -73,7 +73,7 @@ def _unavailable(status: int | None, message: str) -> type[ProviderUnavailable]:
 
 
 def from_error_body(body: Mapping[str, Any], where: str) -> ProviderUnavailable:
-    """The provider error of a 200 whose body or stream holds {"error": {"message", "code"}} or {"error": "…"}."""
+    """Make the provider error of a 200 that holds {"error": {"message", "code"}} or {"error": "…"}."""
     error = body.get("error")
     code = error.get("code") if isinstance(error, dict) else None
     status = code if isinstance(code, int) and 100 <= code < 600 else None
@@ -82,7 +82,7 @@ def from_error_body(body: Mapping[str, Any], where: str) -> ProviderUnavailable:
 
 
 def excerpt(content: object) -> str:
-    """The beginning of a response, on one line and without secrets, for an error message."""
+    """Shorten a response to its beginning, on one line and without secrets, for an error message."""
     whole = content if isinstance(content, bytes) else str(content)
     head = whole[:_READ]
     text = masked(head.decode("utf-8", "replace") if isinstance(head, bytes) else head)
@@ -93,7 +93,7 @@ def excerpt(content: object) -> str:
 
 
 def retry_after(value: str | None, now: float) -> float | None:
-    """Seconds from a Retry-After header: a number or an HTTP date; None if it is neither.
+    """Parse a Retry-After header, a number or an HTTP date, to seconds; None if it is neither.
 
     >>> retry_after("7", 0.0), retry_after("Thu, 01 Jan 1970 00:01:00 GMT", 10.0), retry_after("soon", 0.0)
     (7.0, 50.0, None)

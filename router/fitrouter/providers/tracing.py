@@ -27,14 +27,14 @@ _tracer: Tracer | None = None
 
 
 class Span(Protocol):
-    """A span, or nothing where traces are off."""
+    """A span of a trace; it does nothing while traces are off."""
 
     def note(self, **values: Any) -> None:
-        """Set attributes; `__` in a name stands for a dot, None for nothing."""
+        """Set attributes; `__` in a name stands for a dot, and None values are left out."""
         ...
 
     def name(self, name: str) -> None:
-        """Replace the name."""
+        """Rename the span."""
         ...
 
     def used(self, usage: Usage, finish_reason: str | None) -> None:
@@ -46,16 +46,16 @@ class Span(Protocol):
         ...
 
     def current(self) -> AbstractContextManager[None]:
-        """A context in which spans that start are children of this one."""
+        """Context in which this span is the parent of spans that start."""
         ...
 
     def trying(self) -> AbstractContextManager[None]:
-        """The same; an exception ends the span as its error."""
+        """Context in which this span is the parent of spans that start, and ends with the error of an exception."""
         ...
 
 
 class _Nothing:
-    """The span while traces are off."""
+    """Stand-in for a span while traces are off."""
 
     def note(self, **values: Any) -> None:
         pass
@@ -86,7 +86,7 @@ NOTHING = _Nothing()
 
 
 class _Recorded:
-    """A span of OpenTelemetry."""
+    """A span that OpenTelemetry records."""
 
     def __init__(self, span: OpenSpan) -> None:
         self._span = span
@@ -136,7 +136,7 @@ class _Recorded:
 
 
 def use(provider: TracerProvider | None) -> None:
-    """Send the spans of this process to a provider of tracers; None stops it.
+    """Send the spans of this process to a tracer provider; None stops it.
 
     The global provider is left alone: other libraries set it, and may send what it gets to their vendors.
     """
@@ -166,7 +166,7 @@ def start(name: str, *, kind: str = "internal", carrier: Iterable[tuple[bytes, b
 
 
 def headers() -> dict[str, str]:
-    """Headers that name the current span to an upstream: `traceparent`, `tracestate`; none while traces are off."""
+    """Return headers that pass the current span to an upstream (`traceparent`, `tracestate`); none without traces."""
     found: dict[str, str] = {}
     if _tracer is not None:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator

@@ -12,7 +12,7 @@ _MOST = 2**53
 
 
 def read_usage(usage: object) -> Usage | None:
-    """Token counts of a `usage` object; None if there is none. Impossible counts are read as 0, which is none.
+    """Parse the token counts of a `usage` object; None if there is none, and 0 for impossible counts.
 
     Whether text and context window can hold them is checked by `fitrouter.serving.spending.checked_usage`.
 
@@ -34,7 +34,7 @@ def read_usage(usage: object) -> Usage | None:
 
 
 def usage_body(usage: Usage) -> dict[str, Any]:
-    """The `usage` object in OpenAI's format; details are included if they are not 0, and `estimated` if true.
+    """Format token counts as OpenAI's `usage` object; details if they are not 0, and `estimated` if true.
 
     >>> usage_body(Usage(prompt_tokens=9, completion_tokens=3))
     {'prompt_tokens': 9, 'completion_tokens': 3, 'total_tokens': 12}

@@ -68,7 +68,7 @@ _FAULT = _Cooldown("fails", 5.0, 120.0)
 
 
 def _cooldown(error: Exception) -> _Cooldown:
-    """The class of a failure. Empty and malformed answers are faults, as are 5xx and lost connections."""
+    """Return the cooldown for a failure; empty and malformed answers are faults, as are 5xx and lost connections."""
     if isinstance(error, (ProviderTimeout, TimeoutError)):
         return _TIMEOUT
     status = error.status if isinstance(error, ProviderUnavailable) else None
@@ -79,7 +79,7 @@ def _cooldown(error: Exception) -> _Cooldown:
 
 
 class _Breaker:
-    """State of one model or one provider."""
+    """Circuit breaker of one model or one provider."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -91,13 +91,13 @@ class _Breaker:
         self._failed_probes = 0
 
     def left_s(self, now: float) -> float | None:
-        """Seconds until a call may try, at least 1 while a probe is under way; None if one may now."""
+        """Seconds until a call is allowed, at least 1 while a probe is under way; None if one is allowed now."""
         if self.until is None or (self.until <= now and not self.probing):
             return None
         return max(self.until - now, 1.0)
 
     def answered(self, probe: bool, now: float) -> None:
-        """Count an answer. Only a probe's closes an open breaker; others were asked before it opened.
+        """Count an answer; an open breaker is closed by a probe's answer only, as other calls began before it opened.
 
         A Retry-After that another call got during the probe stands.
         """
@@ -122,7 +122,7 @@ class _Breaker:
 
 
 class Entry(NamedTuple):
-    """A call that was let through."""
+    """A call that the breakers let through."""
 
     arm: str
     probes: tuple[_Breaker, ...]
@@ -130,7 +130,7 @@ class Entry(NamedTuple):
 
 
 class Breakers:
-    """The breakers of all models and providers, and the providers' retry budgets.
+    """Circuit breakers of all models and providers, and the providers' retry budgets.
 
     Args:
         cards: arm → card. Variants and revisions that call the same model share its breaker.
@@ -146,7 +146,7 @@ class Breakers:
         self.renew(cards)
 
     def renew(self, cards: Mapping[str, ModelCard]) -> None:
-        """Take other models; those of before keep their breakers, for calls that are under way."""
+        """Switch to other models; earlier ones keep their breakers, for calls that are under way."""
         for arm, card in cards.items():
             model = self._models.setdefault(_model(card), _Breaker(card.name))
             provider = self._providers.setdefault(card.provider, _Breaker(card.provider))
@@ -155,7 +155,7 @@ class Breakers:
         self._shown = cards
 
     def excluded(self, arms: Iterable[str]) -> list[tuple[str, str]]:
-        """(arm, reason) of those that must not be called now."""
+        """Return (arm, reason) for the arms that must not be called now."""
         now = time.monotonic()
         return [(arm, f"breaker: {reason}") for arm in arms if (reason := self._reason(arm, now))]
 
@@ -165,7 +165,7 @@ class Breakers:
         return min((max(b.left_s(now) or 0.0 for b in self._of[arm]) for arm in arms if arm in self._of), default=1.0)
 
     def report(self) -> dict[str, str]:
-        """Models, and `provider NAME`, that must not be called now → the reason."""
+        """Return why models, and providers as `provider NAME`, must not be called now, by name."""
         now = time.monotonic()
         found = {}
         for model, provider in [self._of[arm] for arm in self._shown]:
@@ -226,7 +226,7 @@ class Breakers:
             self._failed(entry.arm, error, entry.probes)
 
     def broke_off(self, arm: str, error: Exception) -> None:
-        """Count a stream that failed after its beginning, which was counted as an answer."""
+        """Count the failure of a stream after its beginning, which was counted as an answer."""
         self._failed(arm, error, (), _BROKEN)
 
     def _failed(self, arm: str, error: Exception, probes: tuple[_Breaker, ...], least: float = 0.0) -> None:
@@ -241,7 +241,7 @@ class Breakers:
             _log.warning("%s is not called for %.0f s: %s (%s)", whose, wait_s, cooldown.reason, in_words(error))
 
     def _reason(self, arm: str, now: float) -> str:
-        """Reason not to call an arm now; empty if it may be called."""
+        """Reason why an arm must not be called now; empty if it may be called."""
         for breaker, whose in zip(self._of[arm], ("", "provider "), strict=True):
             if (left_s := breaker.left_s(now)) is not None:
                 waits = "one call probes it" if breaker.probing else f"tried again in {left_s:.0f} s"
@@ -250,7 +250,7 @@ class Breakers:
 
 
 class TenantBreakers:
-    """Each tenant's breakers: a tenant's requests, which may be made to fail, exclude no model for another tenant.
+    """Circuit breakers per tenant, so that a tenant whose requests fail excludes no model for another tenant.
 
     Args:
         cards: arm → card.
@@ -262,13 +262,13 @@ class TenantBreakers:
         self._tenants: OrderedDict[str, Breakers] = OrderedDict()
 
     def renew(self, cards: Mapping[str, ModelCard]) -> None:
-        """Take other models."""
+        """Switch to other models."""
         self._cards = cards
         for breakers in self._tenants.values():
             breakers.renew(cards)
 
     def of(self, tenant: str) -> Breakers:
-        """The breakers of a tenant; those of the tenant that is silent longest are forgotten beyond `TENANTS`."""
+        """Return the breakers of a tenant; beyond `TENANTS`, those of the tenant unused for longest are dropped."""
         if tenant not in self._tenants:
             self._tenants[tenant] = Breakers(self._cards, self._retry_share)
             if len(self._tenants) > TENANTS:
@@ -277,7 +277,7 @@ class TenantBreakers:
         return self._tenants[tenant]
 
     def report(self) -> dict[str, str]:
-        """Models, and `provider NAME`, that must not be called now for some tenant → the reason."""
+        """Return why models, and providers as `provider NAME`, must not be called now for some tenant, by name."""
         return {name: reason for each in list(self._tenants.values()) for name, reason in each.report().items()}
 
 

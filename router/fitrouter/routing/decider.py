@@ -1,4 +1,4 @@
-"""Decider: from predicted ratings and costs to a logged decision: the whole pmf first, then one seeded draw from it.
+"""Decider: turns predicted ratings and costs into a logged decision, a whole pmf and one seeded draw from it.
 
 A decision's pmf is a mixture, (1 − Σ rest) · policy + rest: `rest` is the probability mass that exploration rules set
 (floor, uniform slice, new arms, default model), known before the policy's own pmf. Logging it lets replay evaluate any
@@ -96,7 +96,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CurrentModel(NamedTuple):
-    """The present model of a session that is drawn again."""
+    """The present model of a session for which a model is drawn again."""
 
     arm: str
     usd: Mapping[str, float]
@@ -124,7 +124,7 @@ class _Mixture(NamedTuple):
 
 
 class LearnedState(Protocol):
-    """The state that a decision reads; `fitrouter.state.learner.Learner` in a router."""
+    """Protocol of the state that a decision reads, implemented by `fitrouter.state.learner.Learner`."""
 
     @property
     def fit(self) -> Fit:
@@ -137,7 +137,7 @@ class LearnedState(Protocol):
         ...
 
     def of(self, tenant: str) -> LearnedState:
-        """The state that a tenant's decisions read, except the runtime settings, which are everybody's."""
+        """Return the state that a tenant's decisions read, except the runtime settings, which are everybody's."""
         ...
 
     def parts(self) -> Sequence[LearnedState]:
@@ -146,7 +146,7 @@ class LearnedState(Protocol):
 
 
 class Decider:
-    """Makes decisions with one policy from the learned state, which it never changes.
+    """Makes decisions with one policy from the learned state, without changing it.
 
     Args:
         policy: maps predicted utilities to probabilities.
@@ -173,7 +173,7 @@ class Decider:
         self._live: tuple[dict[str, Any], Policy, Rules] | None = None
 
     def live(self) -> tuple[Policy, Rules]:
-        """The policy and the rules in force: the configuration with the runtime settings over it."""
+        """Return the policy and the rules in force: the configuration overridden by the runtime settings."""
         settings = self.learner.projections.policy_settings.settings
         if not settings:
             return self.policy, self.rules
@@ -186,7 +186,7 @@ class Decider:
         return self._live[1:]
 
     def renew(self, **changed: Any) -> None:
-        """Replace fields of `rules` from the next decision on."""
+        """Replace fields of `rules` for later decisions."""
         self.rules, self._live = msgspec.structs.replace(self.rules, **changed), None
 
     def build(self, settings: Mapping[str, Any], *, shadow: bool = False) -> Policy:
@@ -290,7 +290,7 @@ class Decider:
         identity: Identity,
         x: Floats,
     ) -> _Context:
-        """The context with a share of the traffic placed by another tenant's model, drawn among those with labels.
+        """Let the model of another tenant, drawn among those with labels, place a share of the traffic.
 
         Whatever one tenant teaches its model, it moves another's probabilities by `guests` at most, in the mean over
         the draw. The pmf is logged given the guest, as part of `rest`.
@@ -325,7 +325,7 @@ class Decider:
         prompt_tokens: int,
         payer: Payer | None = None,
     ) -> list[tuple[str, str]]:
-        """(arm, reason) of the models that the tenant's budget or the key's limit excludes."""
+        """Return (arm, reason) for the models that the tenant's budget or the key's limit excludes."""
         state, names = self.learner.of(identity.tenant), tuple(card.arm for card in cards)
         if payer is None and state.projections.budgets.cap(identity.tenant, ts) == math.inf:
             return []
@@ -333,26 +333,26 @@ class Decider:
         return _barred(state, identity.tenant, names, self._cost(cards, beliefs, prompt_tokens), ts, payer)
 
     def wait_s(self, tenant: str, ts: float, payer: Payer | None) -> float:
-        """Seconds until a tenant or a key that has spent all has more."""
+        """Seconds until a tenant or a key whose money is spent gets more."""
         projections = self.learner.of(tenant).projections
         left_s = projections.budgets.period_left_s(tenant, ts)
         return left_s if projections.accounts.left(payer, ts) > 0.0 else max(left_s, day_left_s(ts))
 
     def _cost(self, cards: Sequence[ModelCard], beliefs: Estimate, prompt_tokens: int) -> Floats:
-        """Expected USD: float64[K]."""
+        """Expected cost of the request by model in USD, float64[K]."""
         prices = self._price_table(cards)
         cost: Floats = prices[0] * (prompt_tokens / 1e6) + prices[1] * (beliefs.tokens / 1e6)
         return cost
 
     def _price_table(self, cards: Sequence[ModelCard]) -> Floats:
-        """Input and output prices in USD per million tokens, float64[2, K]; cached, as most requests have the same."""
+        """Return input and output prices in USD per million tokens, float64[2, K], cached for repeated models."""
         known = [card.prices for card in cards]
         if self._prices[0] != known:
             self._prices = known, np.array([[p.input for p in known], [p.output for p in known]])
         return self._prices[1]
 
     def _personalised(self, rules: Rules, identity: Identity) -> bool:
-        """Whether the terms of role and user count: allowed, and not switched off by the personalisation monitor."""
+        """Whether the terms of role and user count: by the rules, and by the personalisation monitor."""
         if not rules.personal or canonical_role(identity.role) in rules.impersonal_roles:
             return False
         return not self.learner.of(identity.tenant).projections.personalisation.off(role_key(identity))
@@ -361,7 +361,7 @@ class Decider:
     def _new_arms(
         state: LearnedState, rules: Rules, names: tuple[str, ...], beliefs: Estimate, penalty: Floats
     ) -> tuple[str, ...]:
-        """New arms with an exploration share in this request; independent of the personal terms."""
+        """Return the new arms that get an exploration share in this request, independently of the personal terms."""
         if not rules.newcomer_floor:
             return ()
         new = state.projections.arm_counts.new_arms(names, rules.newcomer_pulls, rules.newcomer_labels)
@@ -437,7 +437,7 @@ class Decider:
 def _barred(
     state: LearnedState, tenant: str, names: tuple[str, ...], cost: Floats, ts: float, payer: Payer | None
 ) -> list[tuple[str, str]]:
-    """(arm, reason) of the models that cost more than the tenant's budget or the key has left."""
+    """Return (arm, reason) for the models that cost more than the tenant's budget or the key has left."""
     barred = dict(state.projections.budgets.over_budget(tenant, names, cost, ts))
     left = state.projections.accounts.left(payer, ts)
     for name, usd in zip(names, cost.tolist(), strict=True):
@@ -447,7 +447,7 @@ def _barred(
 
 
 def exhausted(barred: Sequence[tuple[str, str]], retry_after_s: float) -> BudgetExhausted:
-    """The error of a request that the budget does not cover."""
+    """Make the error of a request that the budget does not cover."""
     reasons = "; ".join(f"{arm}: {reason}" for arm, reason in barred)
     return BudgetExhausted(f"the budget does not cover this request: {reasons}", retry_after_s)
 
@@ -483,7 +483,7 @@ class _Context(NamedTuple):
         return self.mixture.probs(policy.propose(beliefs))
 
     def logged(self) -> dict[str, Any]:
-        """Its fields of the `Decision`."""
+        """Return the fields of a `Decision` that this context determines."""
         beliefs = self.beliefs
         return {
             "eligible": self.names,
@@ -507,12 +507,12 @@ _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Decis
 
 
 def _unusual(logged: dict[str, Any]) -> dict[str, Any]:
-    """The fields that are not at their defaults, which are not encoded then."""
+    """Keep the fields that differ from their defaults; the others are not encoded."""
     return {name: value for name, value in logged.items() if value != _DEFAULTS[name]}
 
 
 def _logged(rules: Rules) -> dict[str, Any]:
-    """Fields of the rules in a `Decision`."""
+    """Return the fields of a `Decision` that the rules determine."""
     return {
         "cost_weight": rules.cost_weight,
         "cost_unit_usd": rules.cost_unit_usd,
@@ -535,7 +535,7 @@ def _mix(
     new_share: float,
     good: Floats | None,
 ) -> _Mixture:
-    """The mixture of a request: floor, new arms and friction take from the policy, after the default and the slice."""
+    """Compute how a policy's pmf is mixed with the default model, the uniform slice, new arms, floor and friction."""
     K = len(names)
     # If the default model is not eligible, the policy routes the whole request.
     share = rules.share if rules.default_arm in names else 1.0
@@ -555,12 +555,12 @@ def _mix(
 
 
 def _switch(current: CurrentModel, names: tuple[str, ...], consistency: float, usd: float) -> Floats:
-    """Utility that leaving the session's present model costs, float64[K]: inconsistency and the lost prompt cache."""
+    """Utility lost by leaving the session's present model, for inconsistency and the prompt cache, float64[K]."""
     return np.array([(0.0 if arm == current.arm else consistency) + usd * current.usd.get(arm, 0.0) for arm in names])
 
 
 def _draw(probs: Floats, mixture: _Mixture, names: tuple[str, ...], default: str | None, u: float) -> tuple[int, Mode]:
-    """The arm that u falls on, and the component of its probability that u falls in: policy, slice or default."""
+    """Return the arm that u draws, and which part of its probability u falls in: policy, slice or default."""
     chosen, left = landing(probs, u)
     shadow = mixture.default if names[chosen] == default else 0.0
     if left <= shadow:

@@ -32,7 +32,7 @@ _MEDIA = {
 
 
 class Wants(msgspec.Struct, frozen=True, kw_only=True):
-    """Requirements of a request."""
+    """What a request needs from a model."""
 
     capabilities: tuple[str, ...] = ()
     """Sorted; any of audio, files, images, json, streaming, tools, video."""
@@ -50,7 +50,7 @@ class Wants(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tokens(self) -> int:
-        """Tokens that must fit into the context window."""
+        """Number of tokens that must fit into the context window."""
         return self.prompt_tokens + self.answer_tokens
 
 
@@ -65,7 +65,7 @@ class Eligible(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def wants(request: Request) -> Wants:
-    """The requirements of a request. Malformed parts are ignored; nothing is raised."""
+    """Determine what a request needs from a model; malformed parts are ignored, nothing is raised."""
     capabilities = set(needs(request))
     bound: dict[str, str] = {}
     for message in request.messages:
@@ -153,7 +153,7 @@ class Roster:
 
 
 class _Seat(NamedTuple):
-    """The fields of a card that every check reads."""
+    """A card with the fields that every eligibility check reads."""
 
     card: ModelCard
     arm: str
@@ -182,7 +182,7 @@ def _reasons(card: ModelCard, asked: Wants) -> Iterator[str]:
 def _parameters(
     card: ModelCard, params: Mapping[str, Any], droppable: Collection[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(reasons to exclude a model, names of the parameters to leave out)."""
+    """Return the reasons to exclude a model for its parameters, and the parameters to leave out instead."""
     reasons: list[str] = []
     left_out: list[str] = []
     for name in doubtful(card, params):
@@ -197,7 +197,7 @@ def _parameters(
 
 
 def _count(value: object) -> int:
-    """A number of tokens; 0 if the value is not a positive number."""
+    """Convert a number of tokens to int; 0 if it is not a positive number."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value > 0:
         return int(value)
     return 0
@@ -239,7 +239,7 @@ def _dicts(value: object) -> Iterator[dict[str, Any]]:
 
 
 def _owner(block: Mapping[str, Any]) -> tuple[str, str] | None:
-    """(vendor, kind of content) of a block that only its vendor's models can read; None for other blocks.
+    """Return (vendor, kind of content) of a block that only its vendor's models can read; None for other blocks.
 
     Empty signatures are ignored: some gateways send them for models that sign nothing.
     """

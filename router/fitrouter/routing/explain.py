@@ -100,13 +100,13 @@ def explain(
 
 
 def contrasted(then: Explanation, now: Explanation) -> Explanation:
-    """The explanation from the logged predictions, with today's predictions beside it."""
+    """Add today's predictions to an explanation from the logged predictions."""
     said = (*then.sentences, *changes_of(then, now))
     return msgspec.structs.replace(then, today=now, sentences=said)
 
 
 def votes_of(rows: Iterable[Row]) -> dict[str, tuple[int, int, int]]:
-    """Model → a person's votes up, down, and all, on its answers; of several on one answer the last counts."""
+    """Count a person's votes (up, down, all) by the model that answered; of several on one answer the last counts."""
     served: dict[str, str] = {}
     votes: dict[str, Feedback] = {}
     for row in rows:
@@ -124,7 +124,7 @@ def votes_of(rows: Iterable[Row]) -> dict[str, tuple[int, int, int]]:
 
 
 def grounds_by(fit: Fit, decision: Decision, counts: ArmCounts | None = None) -> Grounds | None:
-    """The grounds that a fit gives for a logged decision; None if it reads other contexts."""
+    """Compute the grounds that a fit gives for a logged decision; None if its contexts have another size."""
     x = unpack(decision.features)
     if len(x) != fit.d:
         return None
@@ -134,7 +134,7 @@ def grounds_by(fit: Fit, decision: Decision, counts: ArmCounts | None = None) ->
 
 
 def _would(decision: Decision) -> str | None:
-    """The model that the decision's draw gives for the policy's whole pmf, where the default model took the request."""
+    """Return the model that the policy alone would have drawn, for a request that the default model took."""
     pmf = decision.candidates.get(FULL_SHARE)
     if decision.mode is not Mode.SHADOW or pmf is None:
         return None
@@ -143,7 +143,7 @@ def _would(decision: Decision) -> str | None:
 
 
 class _Table:
-    """Terms × models of one decision."""
+    """Table of the utility terms of each model in one decision."""
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class _Table:
             self.utility = _total(list(self.terms.values()))
 
     def _decided(self, mean: Floats) -> Floats:
-        """The logged prediction that decided; with personalisation off it is known by its terms only."""
+        """Return the predictions that decided; with personalisation off they are known as sums of terms only."""
         logged = self.decision.grounds
         if not self.decision.personal:
             return mean
@@ -201,7 +201,7 @@ class _Table:
         return tuple(Term(name=name, value=float(values[k])) for name, values in self.terms.items())
 
     def account(self, k: int) -> Account:
-        """The k-th eligible model."""
+        """Describe the k-th eligible model."""
         decision = self.decision
         up, down, n = self.votes.get(decision.eligible[k], (0, 0, 0))
         return Account(
@@ -244,7 +244,7 @@ class _Table:
         )
 
     def _features(self, a: int, b: int) -> tuple[Feature, ...]:
-        """Contributions of the features to b's lead over a, the largest first; what is not by name comes last."""
+        """Return each feature's contribution to b's lead over a, the largest first; the unnamed rest comes last."""
         grounds = self.grounds
         if grounds is None:
             return ()
@@ -271,7 +271,7 @@ def _at(values: tuple[T, ...], k: int) -> T | None:
 
 
 def _unit(decision: Decision, name: str, given: float | None) -> float | None:
-    """The unit of a weight, from the decision if it logged one."""
+    """Unit of a weight: the one that the decision logged, else the given one."""
     return getattr(decision, name, None) or given
 
 

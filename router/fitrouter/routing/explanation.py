@@ -1,4 +1,4 @@
-"""An explained decision: the terms of each model's utility, and a contrast with the best alternative."""
+"""Data types of an explained decision: the terms of each model's utility, and a contrast with the closest rival."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _RATING = tuple(TERMS)[1:7]
 
 
 class _Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A frozen value."""
+    """Base of the immutable types of this module."""
 
 
 class Term(_Value, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class Term(_Value, frozen=True, kw_only=True):
 
 
 class Account(_Value, frozen=True, kw_only=True):
-    """One eligible model. Values that were not logged are None, and so is a utility that needs them."""
+    """What an explanation says of one eligible model; None where a value, or a part of it, was not logged."""
 
     arm: str
     probability: float | None = None
@@ -72,7 +72,7 @@ class Account(_Value, frozen=True, kw_only=True):
 
     @property
     def rating(self) -> float | None:
-        """Predicted rating by its terms, without what changed since; None without terms."""
+        """Predicted rating as the sum of its terms, without what changed since; None without terms."""
         values = {term.name: term.value for term in self.terms}
         return sum(values[name] for name in _RATING) if "population" in values else self.fit
 
@@ -91,12 +91,12 @@ class Feature(_Value, frozen=True, kw_only=True):
 
     @property
     def value(self) -> float:
-        """The sum of the three."""
+        """Sum of the contributions by population, role and user."""
         return self.population + self.role + self.user
 
 
 class Contrast(_Value, frozen=True, kw_only=True):
-    """A model beside its closest rival: the runner-up if it leads, else the leader."""
+    """Comparison of a model with its closest rival: the runner-up if it leads, else the leader."""
 
     arm: str
     rival: str

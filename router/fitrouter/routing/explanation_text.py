@@ -80,7 +80,7 @@ _SLIGHT = 0.15
 
 
 def number(value: float) -> str:
-    """A number with two significant digits.
+    """Format a number with two significant digits.
 
     >>> number(-0.0512), number(0.8249), number(0.0125), number(0.0)
     ('−0.05', '0.82', '0.013', '0')
@@ -92,7 +92,7 @@ def number(value: float) -> str:
 
 
 def sentences_of(found: Explanation) -> tuple[str, ...]:
-    """The sentences of an explanation, the most important first."""
+    """Write the sentences of an explanation, the most important first."""
     accounts = {account.arm: account for account in found.models}
     said = [_how(found, accounts.get(found.chosen))]
     if found.contrast is not None:
@@ -120,7 +120,7 @@ def sentences_of(found: Explanation) -> tuple[str, ...]:
 
 
 def changes_of(then: Explanation, now: Explanation) -> list[str]:
-    """Sentences on what changed in the predicted ratings of a decision."""
+    """Write sentences on what has changed in the predicted ratings of a decision."""
     if not now.split:
         return []
     before = {account.arm: account for account in then.models}
@@ -136,7 +136,7 @@ def changes_of(then: Explanation, now: Explanation) -> list[str]:
 
 
 def _best(now: Explanation) -> str | None:
-    """The model with the highest utility by the estimates of now: without what changed since."""
+    """Model with the highest utility by today's estimates, that is, without the changes since; None if unknown."""
     worth = {
         account.arm: account.utility
         - (account.availability or 1.0) * sum(term.value for term in account.terms if term.name == "since")
@@ -147,7 +147,7 @@ def _best(now: Explanation) -> str | None:
 
 
 def _shadow(found: Explanation, accounts: dict[str, Account]) -> list[str]:
-    """The policy's own choice for a request that the default model took."""
+    """Say which model the policy would have drawn for a request that the default model took."""
     if found.would is None:
         return []
     odds = {arm: account.candidates[FULL_SHARE] for arm, account in accounts.items()}
@@ -158,7 +158,7 @@ def _shadow(found: Explanation, accounts: dict[str, Account]) -> list[str]:
 
 
 def _evidence(found: Explanation, accounts: dict[str, Account]) -> list[str]:
-    """The user's feedback on answers of the chosen model and its rival."""
+    """Report the user's feedback on answers of the chosen model and its rival."""
     said: list[str] = []
     for arm in dict.fromkeys((found.chosen, found.contrast.rival if found.contrast else found.chosen)):
         account = accounts.get(arm)
@@ -221,7 +221,7 @@ def _contrast(contrast: Contrast, accounts: dict[str, Account]) -> str:
 
 
 def _reasons(contrast: Contrast, accounts: dict[str, Account]) -> list[tuple[float, str]]:
-    """(contribution to the gap, phrase about the rival), unordered. A prior is never worded as an observation."""
+    """Return (contribution to the gap, phrase about the rival), unordered; a prior never reads like an observation."""
     found = []
     values = {term.name: term.value for term in contrast.terms}
     chosen, rival = accounts[contrast.arm], accounts[contrast.rival]
@@ -244,7 +244,7 @@ def _reasons(contrast: Contrast, accounts: dict[str, Account]) -> list[tuple[flo
 
 
 def _phrase(name: str, more: bool, chosen: Account, rival: Account) -> str:
-    """The phrase of a term about a rival whose term is larger or not, by what was observed of which of the two."""
+    """Word one term as a phrase about the rival, by whose term is larger and by what was observed of each."""
     worse = chosen if more else rival
     if name == "availability" and (worse.availability or 0.0) >= _UNTRIED - _ROUNDING:
         amount = "more" if more else "less"
@@ -258,7 +258,7 @@ def _phrase(name: str, more: bool, chosen: Account, rival: Account) -> str:
 
 
 def _feature(feature: Feature) -> str:
-    """The phrase of a feature: what the rival does, and who likes it."""
+    """Word one feature as a phrase: what the rival does, and who likes it."""
     parts = (feature.population, feature.role, feature.user)
     who = _WHO[max(range(3), key=lambda i: abs(parts[i]))]
     does = FEATURES[feature.name][feature.difference < 0]
@@ -275,7 +275,7 @@ def _listed(texts: list[str]) -> str:
 
 
 def _people(chosen: Account | None) -> list[str]:
-    """The effect of personalisation on the chosen model."""
+    """Describe the effect of personalisation on the chosen model."""
     if chosen is None or chosen.probability is None:
         return []
     if chosen.personal_probability is not None:

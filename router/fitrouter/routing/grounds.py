@@ -27,7 +27,7 @@ def grounds_of(
     personal: bool = True,
     counts: ArmCounts | None = None,
 ) -> Grounds:
-    """The grounds of predictions.
+    """Collect the grounds of predictions: their terms, and the features behind them.
 
     Args:
         fit: model that made them.
@@ -64,7 +64,7 @@ def grounds_of(
 
 @lru_cache(maxsize=16)
 def _worded(names: tuple[str, ...]) -> tuple[tuple[str, ...], list[int]]:
-    """The features that have words, and their columns."""
+    """Return the features that explanations have words for, and their columns."""
     known = [(name, column) for column, name in enumerate(names) if name in FEATURES]
     return tuple(name for name, _ in known), [column for _, column in known]
 

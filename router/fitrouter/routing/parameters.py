@@ -185,12 +185,12 @@ def takes_cache_hints(card: ModelCard) -> bool:
 
 
 def limit_name(card: ModelCard) -> str:
-    """The parameter that limits an answer: OpenAI's reasoning models refuse `max_tokens`."""
+    """Name of the parameter that limits an answer: OpenAI's reasoning models refuse `max_tokens`."""
     return "max_completion_tokens" if family(card) in ("openai-5", "openai-o") else "max_tokens"
 
 
 def doubtful(card: ModelCard, params: Mapping[str, object]) -> list[str]:
-    """The parameters to check with `takes`, sorted; the others are supported with any value."""
+    """Return the parameters that must be checked with `takes`, sorted; others are supported with any value."""
     if card.parameters is not None:
         return sorted(params.keys() - _BY_CAPABILITY - set(card.parameters))
     return sorted(params.keys() & _DOUBTFUL.get(family(card), frozenset()))
@@ -247,6 +247,6 @@ def _lineage(target: str, provider: str) -> str:
 
 
 def _form(value: object) -> str:
-    """The form of a parameter's value: the string itself, or an object's `type`."""
+    """Name the form of a parameter's value: the string itself, or an object's `type`."""
     word = value.get("type") if isinstance(value, dict) else value
     return word if isinstance(word, str) else type(value).__name__

@@ -44,7 +44,7 @@ IDENTITY_WAIT_S = 0.5
 
 
 class Proposal(NamedTuple):
-    """The decision for a request."""
+    """A decision with what is needed to carry it out."""
 
     decision: Decision
     fallback: Decision | None
@@ -59,7 +59,7 @@ class Proposal(NamedTuple):
 
 
 class Pipeline:
-    """Turns a request into a decision.
+    """Turns a request into a decision: eligibility, identity, features and draw.
 
     Failures degrade the decision (fewer features, anonymous user, uniform policy); they never fail the request.
 
@@ -103,13 +103,13 @@ class Pipeline:
         self.droppable = frozenset({*DROPPABLE, *droppable})
 
     def take(self, cards: Mapping[str, ModelCard]) -> None:
-        """Route among other models from the next decision on; arm → card."""
+        """Route among other models from the next decision on; `cards` maps arm to card."""
         self.cards = cards
         self.roster = Roster(cards.values())
         self.names = {called(card): arm for arm, card in cards.items()}
 
     async def decide(self, request: Request, *, observed: bool = False) -> Proposal:
-        """Decide for a request.
+        """Decide which model answers a request.
 
         Args:
             request: the request.
@@ -218,7 +218,7 @@ class Pipeline:
     def _redraw(
         self, session: Session, can: Eligible, prompt_tokens: int, now: float, user_turn: bool
     ) -> tuple[str, CurrentModel | None]:
-        """The reason of a redraw, empty for none; and the session's present model, if it is still eligible."""
+        """Return why a session's model is drawn again (empty: it stays), and its present model if still eligible."""
         rules = self.decider.rules
         arms = [card.arm for card in can.cards]
         reason = redraw_reason(
@@ -236,7 +236,7 @@ class Pipeline:
         return reason, CurrentModel(session.arm, dict(zip(arms, usd.tolist(), strict=True)))
 
     def _pinned(self, model: str) -> str | None:
-        """The arm that a request pins, None for routing."""
+        """Return the arm that a request pins by name; None if it asks for routing."""
         model = self.aliases.get(model, model)
         if model == AUTO:
             return None
@@ -333,7 +333,7 @@ class Pipeline:
         eligible: Sequence[ModelCard],
         excluded: tuple[tuple[str, str], ...],
     ) -> Decision:
-        """A uniform decision without any learned state, with exact propensities."""
+        """Make a uniform decision without learned state, with exact propensities."""
         rules = msgspec.structs.replace(self.decider.rules, share=1.0, cost_weight=0.0, latency_weight=0.0)
         decision = Decider(Uniform(), Learner(1, 1), rules).decide(
             decision_id, now, identity, np.ones(1), eligible, excluded=excluded
@@ -344,7 +344,7 @@ class Pipeline:
 
 
 def _steered(drawn: Decision, mode: Mode, arm: str, draw_id: str) -> Decision:
-    """A decision that was not drawn, so without a pmf."""
+    """Make a decision whose model was set rather than drawn, and which has no pmf."""
     pmfs: dict[str, Any] = {"probs": (), "twin": (), "personal": (), "candidates": {}, "rest": ()}
     bare = msgspec.structs.replace(drawn, **pmfs, new=(), switch=(), redraw="")
     return msgspec.structs.replace(bare, mode=mode, chosen=arm, draw_id=draw_id, propensity=1.0)

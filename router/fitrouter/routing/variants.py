@@ -94,7 +94,7 @@ def apply(
 
 
 def _prefixed(prefix: str, messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """The messages with the prefix in front of the first system text."""
+    """Insert the prefix in front of the first system text of the messages."""
     at = next((i for i, message in enumerate(messages) if message.get("role") in _SYSTEM), None)
     if at is not None:
         content = messages[at].get("content")

@@ -73,10 +73,10 @@ class Answering(msgspec.Struct, kw_only=True):
 
 
 class Reserve(Protocol):
-    """Reserves the cost of calls."""
+    """Function that reserves the cost of calls in a budget."""
 
     def __call__(self, arm: str, calls: int) -> bool:
-        """Whether the budget covers as many calls of a model at a time, which it then holds."""
+        """Reserve the cost of this many simultaneous calls of a model; False if the budget does not cover it."""
         ...
 
 
@@ -91,7 +91,7 @@ class _ModelCall(NamedTuple):
 
 
 class Unanswered(Exception):
-    """No model answered; holds the error to raise and the attempts."""
+    """Failure of all calls of a request; holds the error to raise and the attempts."""
 
     def __init__(self, error: FitrouterError, attempts: tuple[Attempt, ...]) -> None:
         super().__init__(str(error))
@@ -129,7 +129,7 @@ class Caller:
             self.connect(name, provider, slots.concurrency.get(name, CONCURRENCY))
 
     def connect(self, name: str, provider: Provider, concurrency: int) -> None:
-        """Call another provider of a name from now on; calls under way end with the one of before."""
+        """Use another provider under a name from now on; calls that are under way end with the old one."""
         self.providers[name] = provider
         self.slots[name] = Slots(name, concurrency, self._params)
 
@@ -263,7 +263,7 @@ class Caller:
         return answering
 
     def _enter(self, breakers: Breakers, arm: str, reserve: Reserve, failed: Collection[str]) -> Entry:
-        """Ask budget and breakers for a call.
+        """Ask the budget and the breakers to allow a call.
 
         Raises:
             NotCalled: one of them does not allow it.
@@ -274,7 +274,7 @@ class Caller:
 
     @staticmethod
     def _confirm(breakers: Breakers, entry: Entry, slots: Slots, tenant: str) -> None:
-        """Give the slot back if a breaker has opened during the wait for it.
+        """Check that no breaker opened during the wait for the slot; give the slot back if one has.
 
         Raises:
             NotCalled: one has.
@@ -361,7 +361,7 @@ class Caller:
         return entry
 
     async def _start(self, call: _ModelCall, patience: float) -> Answering:
-        """Call a model; the slot is released at the end, which is a stream's own."""
+        """Call a model; its slot is released at the end, for a stream when the stream ends."""
         request, arm, release = call.request, call.arm, partial(call.slots.free, call.tenant)
         card = self.cards[arm]
         span = call_span("chat", card, gen_ai__request__stream=request.stream)
@@ -431,7 +431,7 @@ async def _abandon(call: asyncio.Task[Answering]) -> None:
 
 
 def call_span(operation: str, card: ModelCard, **more: Any) -> tracing.Span:
-    """The span of one call, whose name and attributes are those of the GenAI conventions."""
+    """Start the trace span of one call, named by the GenAI conventions."""
     return tracing.start(
         f"{operation} {card.target or card.name}",
         kind="client",
@@ -444,7 +444,7 @@ def call_span(operation: str, card: ModelCard, **more: Any) -> tracing.Span:
 
 
 def _hurried(request: Request, error: BaseException) -> bool:
-    """Whether a caller's own short deadline may have ended a call, which is no evidence about the model."""
+    """Whether a caller's own short deadline may have ended a call, which then says nothing about the model."""
     return isinstance(error, (TimeoutError, ProviderTimeout)) and request.deadline_s is not None
 
 
@@ -453,13 +453,13 @@ def _short(text: str) -> str:
 
 
 def attempt_of(arm: str, probability: float, error: BaseException | None, begun: float) -> Attempt:
-    """The attempt that began at `begun` and ends now."""
+    """Make the record of an attempt that began at `begun` and ends now."""
     name = kind_of(error).__name__ if error is not None else None
     return Attempt(model=arm, probability=probability, error=name, ms=(time.monotonic() - begun) * 1000.0)
 
 
 def _prepare(request: Request, card: ModelCard, dropped: tuple[str, ...]) -> Request:
-    """Apply a card's variant to the request, and omit dropped parameters and hints that the model does not take."""
+    """Adapt a request to a model: apply its variant, rename its limit, omit what is dropped or not understood."""
     if not takes_cache_hints(card):
         request = _without_cache_hints(request)
     if "max_tokens" in request.params and (name := limit_name(card)) != "max_tokens":
@@ -495,7 +495,7 @@ def _unhinted(items: list[Any]) -> list[Any]:
 
 
 async def _call(request: Request, card: ModelCard, provider: Provider, timers: Timers, patience: float) -> Answering:
-    """One attempt, until the complete answer or the first chunk with content."""
+    """Call a model once, and wait for the complete answer or the first chunk with content."""
     if patience <= 0:
         raise NotCalled("the request's deadline has passed")
     call = Call(
@@ -532,7 +532,7 @@ async def _call(request: Request, card: ModelCard, provider: Provider, timers: T
 
 
 async def next_chunk(chunks: AsyncIterator[Chunk], gap_s: float, deadline: float) -> Chunk | None:
-    """The next chunk within the gap timer and the deadline; None at the end.
+    """Return the next chunk, waiting within the gap timer and the deadline; None at the end.
 
     Raises:
         ProviderError: none came in time, or the stream failed.
@@ -600,11 +600,11 @@ class Assembler:
 
     @property
     def tokens(self) -> int:
-        """Estimated tokens so far, as `fitrouter.context.features.estimate_tokens`."""
+        """Estimated tokens so far, counted as in `fitrouter.context.features.estimate_tokens`."""
         return -(-self._bytes // 4)
 
     def require_end(self, arm: str) -> None:
-        """Raise if the stream broke off.
+        """Raise if the stream ended without a finish reason.
 
         Raises:
             ProviderError: there was no finish reason.
@@ -621,7 +621,7 @@ class Assembler:
 
 
 def said_tokens(message: Message) -> int:
-    """Estimated tokens of a complete answer, by the count of `Assembler`."""
+    """Estimate the tokens of a complete answer as `Assembler` does."""
     assembler = Assembler()
     assembler.add(Chunk(delta=message))
     return assembler.tokens

@@ -22,7 +22,7 @@ _Put: TypeAlias = Callable[[Chunk | Exception | None], Awaitable[None]]
 
 
 class _Sent:
-    """Chunks that one call of a stream has sent so far."""
+    """What one call of a stream has sent so far."""
 
     def __init__(self) -> None:
         self.choices: dict[int, Assembler] = {}
@@ -31,7 +31,7 @@ class _Sent:
 
 
 class Choices:
-    """The choices of an answer, of which the first went through the fallbacks and is scored.
+    """Draws the choices of an answer; the first went through the fallbacks, and is the one that is scored.
 
     A model that draws several in one call has been asked for all of them. What its answer lacks is drawn by further
     calls of the same model. One that fails before its first chunk is made once more, and then left out: the answer has
@@ -71,7 +71,7 @@ class Choices:
 
     @property
     def usage(self) -> Usage:
-        """Of all calls so far, with what was sent of unfinished answers."""
+        """Total usage of all calls so far, including what was sent of unfinished answers."""
         usages = [*self._whole, *map(self._usage_of, self._sent)]
         return Usage(
             prompt_tokens=sum(usage.prompt_tokens for usage in usages),
@@ -82,7 +82,7 @@ class Choices:
         )
 
     async def whole(self, first: Completion) -> Completion:
-        """The first answer with all choices."""
+        """Complete the first answer by its further choices."""
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._another()) for _ in range(self._n - 1 - len(first.others))]
         found = [task.result() for task in tasks]
@@ -113,7 +113,7 @@ class Choices:
 
     @property
     def first(self) -> Assembler:
-        """The first choice of a stream, so far."""
+        """Return the message of the first choice so far."""
         return self._sent[0].choices.get(0, Assembler()) if self._sent else Assembler()
 
     # --- whole answers ---
@@ -132,7 +132,7 @@ class Choices:
         self._whole.append(self._check(completion.usage, said, len(choices)))
 
     async def _again(self) -> Answering | None:
-        """A further answer; None if the model gives none."""
+        """Call the model for a further answer; None if it gives none."""
         arm = self._answering.arm
         for retry in (False, True):
             begun = time.monotonic()
@@ -152,7 +152,7 @@ class Choices:
     # --- streams ---
 
     async def _produce(self, put: _Put) -> None:
-        """Put the chunks of all choices, then None; or the exception that ended one."""
+        """Put the chunks of all choices into the queue, then None; or the exception that ended one."""
         try:
             async with asyncio.TaskGroup() as group:
                 first = group.create_task(self._relay(self._answering, 0, put))
@@ -175,7 +175,7 @@ class Choices:
                 await self._relay(answering, index, put)
 
     async def _relay(self, answering: Answering, place: int, put: _Put) -> None:
-        """Put the chunks of one call, whose first choice has this place."""
+        """Put the chunks of one call into the queue; `place` is the index of its first choice."""
         sent, rest = _Sent(), answering.rest
         assert rest is not None
         self._sent.append(sent)

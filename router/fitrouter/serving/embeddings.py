@@ -1,4 +1,4 @@
-"""Embeddings: calls of models that are configured for them, passed through. Nothing is routed and nothing is learnt.
+"""Embeddings: calls of the models configured for them, passed through without routing or learning.
 
 Each call is logged as a decision for a pinned model, so that its cost counts in budgets, also of other processes.
 """
@@ -39,7 +39,7 @@ WINDOW = 2**31
 
 
 class Embedded(msgspec.Struct, frozen=True, kw_only=True):
-    """The vectors of a request."""
+    """Vectors of the texts of a request."""
 
     decision: Decision
     found: Embeddings
@@ -48,7 +48,7 @@ class Embedded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Embedder:
-    """Calls models for embeddings, once each: a client tries again by itself.
+    """Calls models for embeddings, once each, as clients retry by themselves.
 
     Args:
         cards: name → card of the models.
@@ -75,7 +75,7 @@ class Embedder:
         self.recorder, self.spending, self.deadline_s, self.clock = recorder, spending, deadline_s, clock
 
     async def embed(self, request: Request) -> Embedded:
-        """See `Router.embed`."""
+        """Call a model for embeddings; see `Router.embed`."""
         card, now = self.cards[request.model], self.clock()
         tenant, asked = request.identity.tenant, Wants(prompt_tokens=_tokens(request.params.get("input")))
         decision_id = uuid7(now)
@@ -125,7 +125,7 @@ class Embedder:
         return Embedded(decision=decision, found=found, cost_usd=execution.cost_usd, logged=logged)
 
     async def _call(self, card: ModelCard, request: Request) -> Embeddings:
-        """One call, within the provider's slots and the deadline.
+        """Call a model once, within the provider's slots and the deadline.
 
         Raises:
             Unavailable: the provider has no free slot.
@@ -160,7 +160,7 @@ class Embedder:
 
 
 def _tokens(given: object) -> int:
-    """Estimated tokens of an input: a text, tokens, or a list of them."""
+    """Estimate the tokens of an input: a text, a list of tokens, or a list of either."""
     if isinstance(given, str):
         return math.ceil(len(given.encode("utf-8", "replace")) / 4)
     return sum(1 if isinstance(one, int) else _tokens(one) for one in given) if isinstance(given, list) else 0

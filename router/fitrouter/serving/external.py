@@ -44,7 +44,7 @@ _LONGEST_NAME = 100
 
 
 class PlannedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A model to call, and how."""
+    """A model that the caller should call, with its parameters."""
 
     model: str
     """Its name, as a request pins it."""
@@ -59,7 +59,7 @@ class PlannedCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """The models to call. `logged` is False if the decision did not become durable in time."""
+    """The models that the caller should call; `logged` is False if the decision did not become durable in time."""
 
     decision: Decision
     order: tuple[PlannedCall, ...]
@@ -120,12 +120,12 @@ class ExternalExecution:
         self.spending = spending
 
     async def decide(self, request: Request) -> Plan:
-        """See `Router.decide`."""
+        """Make a plan for a request; see `Router.decide`."""
         plan, _, _ = await self._decide(request)
         return plan
 
     async def report(self, decision_id: str, request: Request, outcome: Outcome, *, trusted: bool = True) -> Execution:
-        """See `Router.report`."""
+        """Log the outcome of a plan; see `Router.report`."""
         _check(outcome)
         tenant = request.identity.tenant
         decision, standing = await self._known(decision_id, tenant)
@@ -149,7 +149,7 @@ class ExternalExecution:
         error: str | None,
         trusted: bool = True,
     ) -> Plan:
-        """See `Router.observe`."""
+        """Log a call that was decided elsewhere; see `Router.observe`."""
         if self.aliases.get(model, model) == AUTO:
             raise InvalidRequest(f"model: got {model!r}; name the model that answered")
         if (completion is None) is (error is None):
@@ -174,7 +174,10 @@ class ExternalExecution:
     async def _decide(
         self, request: Request, *, observed: bool = False, recorded: bool = False
     ) -> tuple[Plan, str, Future[int] | None]:
-        """The plan, its prompt, and the append of its decision. A recorded answer has no cost, and nobody is asked."""
+        """Make a plan; also return its prompt and the pending append of its decision.
+
+        A recorded answer has no cost, and nobody is asked.
+        """
         proposal = await self.pipeline.decide(request, observed=observed)
         decision = proposal.decision
         if recorded:
@@ -225,7 +228,7 @@ class ExternalExecution:
         return decision, next((event for event in others if isinstance(event, Execution)), None)
 
     def _attempts(self, decision: Decision, tried: Sequence[AttemptReport]) -> tuple[Attempt, ...]:
-        """The attempts of a report, with their probabilities.
+        """Convert the calls of a report to attempts with their probabilities.
 
         Raises:
             InvalidRequest: the calls differ from the decision's order.
@@ -298,7 +301,7 @@ _DURABLE.set_result(0)
 
 
 def _drawn(decision: Decision, fallback: Decision | None, attempts: int) -> tuple[tuple[str, float], ...]:
-    """(arm, probability given the earlier failures): the chosen model and its fallbacks, at most `attempts`."""
+    """Draw the chosen model and its fallbacks, at most `attempts`, as (arm, probability given earlier failures)."""
     order = [(decision.chosen, 1.0)]
     while fallback is not None and len(order) < attempts:
         following = renormalise(fallback, [arm for arm, _ in order], len(order))
@@ -309,7 +312,7 @@ def _drawn(decision: Decision, fallback: Decision | None, attempts: int) -> tupl
 
 
 def _reported(decision: Decision, given: Sequence[tuple[str | None, float]]) -> tuple[tuple[str, float], ...]:
-    """(arm, probability) as reported: the chosen model, then other eligible ones, each once.
+    """Return (arm, probability) as reported: the chosen model, then other eligible ones, each once.
 
     Raises:
         InvalidRequest: a probability is out of range.
@@ -351,14 +354,14 @@ def _check(outcome: Outcome) -> None:
 
 
 def _believed(reported_usd: float | None, by_tokens_usd: float, card: ModelCard) -> float:
-    """The reported cost, unless it is more than a context window of prompt and one of answer cost, twice."""
+    """Return the reported cost if it is plausible (below twice a full context window each way), else that by tokens."""
     window = 2 * card.context_window
     most = spent(card.prices, Usage(prompt_tokens=window, completion_tokens=window))
     return by_tokens_usd if reported_usd is None or 0.0 < most < reported_usd else reported_usd
 
 
 def _names(error: str) -> bool:
-    """Whether it is the name of an exception; messages may hold private text and are not logged."""
+    """Whether a text is the name of an exception; messages may hold private text and are not logged."""
     return len(error) <= _LONGEST_NAME and all(part.isidentifier() for part in error.split("."))
 
 

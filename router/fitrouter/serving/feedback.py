@@ -1,4 +1,4 @@
-"""Feedback on answers and declared preferences; acknowledged when durable."""
+"""Feedback on answers and declared preferences: checked, and acknowledged when durable."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Understood(msgspec.Struct, frozen=True):
 
 
 def on_scale(kind: FeedbackKind, value: float, scale: tuple[float, float]) -> None:
-    """Check the value of feedback.
+    """Check that a feedback value is allowed for its kind and scale.
 
     Raises:
         InvalidRequest: the value is not allowed for the kind.
@@ -87,7 +87,7 @@ def on_scale(kind: FeedbackKind, value: float, scale: tuple[float, float]) -> No
 
 
 def _advice(value: float, scale: tuple[float, float]) -> str:
-    """The remedy for a rating that is off its scale."""
+    """Advise how to correct a rating that is off its scale."""
     if scale == UNIT:
         for low, high in ((1, 5), (1, 10), (0, 100)):
             if low <= value <= high:
@@ -115,7 +115,7 @@ def _plain(kind: Any, value: Any, scale: Any) -> tuple[FeedbackKind, float, tupl
 
 
 class _Judged(NamedTuple):
-    """The decision that feedback refers to."""
+    """The decision that a feedback judges."""
 
     decision: Decision
     identity: Identity
@@ -150,7 +150,7 @@ class FeedbackIntake:
         identity: Identity | None = None,
         trusted: bool = True,
     ) -> str:
-        """See `Router.feedback`."""
+        """Log feedback on an answer; see `Router.feedback`."""
         decision_id, other = decision_id_of(decision_id), other and decision_id_of(other)
         if scale is None:
             scale = (self._scale or default_scale) if kind == FeedbackKind.RATING else UNIT
@@ -202,7 +202,7 @@ class FeedbackIntake:
         identity: Identity | None = None,
         trusted: bool = True,
     ) -> Understood:
-        """See `Router.comment`."""
+        """Log what a comment on an answer asks for; see `Router.comment`."""
         decision_id = decision_id_of(decision_id)
         if (text is None) is (understood is None):
             raise InvalidRequest("comment: give either its text, or what is to be understood of it")
@@ -230,7 +230,7 @@ class FeedbackIntake:
 
     @staticmethod
     def _checked(field: str, values: Mapping[str, float], names: Sequence[str]) -> dict[str, float]:
-        """Values of known dimensions in [−1, 1]."""
+        """Check that values are of known dimensions and in [−1, 1], and return them."""
         known = [name for name in names if name != "one"]
         for name, value in values.items():
             if name not in known:
@@ -240,7 +240,7 @@ class FeedbackIntake:
         return dict(values)
 
     async def understand(self, values: Mapping[str, float] | None = None, words: Sequence[str] = ()) -> Declared:
-        """See `Router.understand`."""
+        """Preview what `declare` would take; see `Router.understand`."""
         if len(words) > _STATEMENTS:
             raise InvalidRequest(f"profile: got {len(words)} statements; allowed are {_STATEMENTS}")
         if self.scorer is None:
@@ -264,7 +264,7 @@ class FeedbackIntake:
         words: Sequence[str] = (),
         stated: str = "",
     ) -> Declared:
-        """See `Router.declare`."""
+        """Declare a user's preferences; see `Router.declare`."""
         if not identity.user:
             raise InvalidRequest("profile: no user; give the user whose profile it is")
         found = await self.understand(values, words)
@@ -287,7 +287,7 @@ class FeedbackIntake:
         return found
 
     async def _judged(self, decision_id: str, speaker: Identity, *, trusted: bool) -> _Judged:
-        """The decision that feedback refers to."""
+        """Find the decision that a feedback judges, and check that the speaker may judge it."""
         rows = await self.recorder.events(decision_id, speaker.tenant)
         decision = rows[0]
         assert isinstance(decision, Decision)
@@ -309,7 +309,7 @@ class FeedbackIntake:
         return _Judged(decision, identity, served_by)
 
     async def _canonical(self, identity: Identity) -> Identity:
-        """The identity with an alias resolved to the user's subject."""
+        """Resolve an alias in an identity to the user's subject."""
         if identity.user is None:
             return identity
         with contextlib.suppress(StoreError):  # the vote then counts for the alias

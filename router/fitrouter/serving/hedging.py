@@ -1,4 +1,4 @@
-"""Hedging: when a call is slow, the same model is called once more, and the first answer counts.
+"""Hedging: a slow call is repeated on the same model, and the first answer counts.
 
 The second call is another draw of the arm that was drawn, so that no propensity changes. What is slow is told from the
 model's own latencies: more than 95 % of its last calls. A budget for each tenant bounds second calls to a share of its
@@ -23,7 +23,7 @@ TENANTS = 10_000
 
 
 class Hedges:
-    """Latencies of models, and the budgets of second calls.
+    """Known latencies of models, and each tenant's budget of second calls.
 
     Args:
         share: second calls for each request of a tenant; 0 for none.
@@ -35,7 +35,7 @@ class Hedges:
         self._budgets: OrderedDict[str, float] = OrderedDict()
 
     def count(self, tenant: str) -> None:
-        """Count a request of a tenant, which adds to its budget."""
+        """Count a request of a tenant, which adds to its budget of second calls."""
         if not self.share:
             return
         self._budgets[tenant] = min(self._budgets.get(tenant, 0.0) + self.share, BURST)
@@ -44,11 +44,14 @@ class Hedges:
             self._budgets.popitem(last=False)
 
     def affords(self, tenant: str) -> bool:
-        """Whether the budget holds a second call. A sum of shares may miss 1 by rounding."""
+        """Whether the tenant's budget holds a second call.
+
+        A sum of shares may miss 1 by rounding.
+        """
         return self._budgets.get(tenant, 0.0) >= 1.0 - 1e-9
 
     def spend(self, tenant: str) -> None:
-        """Take a second call from the budget."""
+        """Take one second call from the tenant's budget."""
         self._budgets[tenant] = self._budgets.get(tenant, 0.0) - 1.0
 
     def observe(self, arm: str, *, stream: bool, seconds: float) -> None:
@@ -60,7 +63,7 @@ class Hedges:
             self._latencies.setdefault((arm, stream), deque(maxlen=KEPT)).append(seconds)
 
     def after_s(self, arm: str, *, stream: bool) -> float:
-        """Seconds after which a call is slow; infinite if hedging is off, or too few latencies are known."""
+        """Seconds after which a call counts as slow; infinite if hedging is off or too few latencies are known."""
         known = self._latencies.get((arm, stream), ())
         if len(known) < LEAST:
             return math.inf

@@ -29,14 +29,14 @@ RETIRED = 1024
 
 
 class Connected(NamedTuple):
-    """A provider of an added model."""
+    """A provider of an added model, with its concurrency limit."""
 
     provider: Provider
     concurrency: int
 
 
 class Extension(NamedTuple):
-    """A configuration with added models."""
+    """A configuration together with the added models."""
 
     cards: Sequence[ModelCard]
     """Of all arms."""
@@ -53,7 +53,7 @@ Extend: TypeAlias = Callable[[Sequence[AddedModel], Collection[str]], Extension]
 
 
 class Addition(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that was added."""
+    """A model that was added at run time."""
 
     name: str
     ts: float
@@ -106,17 +106,17 @@ class ModelRegistry:
         self._pipeline: Pipeline | None = None
 
     def attach(self, caller: Caller, breakers: TenantBreakers, pipeline: Pipeline) -> None:
-        """Parts that are notified when the models change."""
+        """Set the parts that are notified when the models change."""
         self._caller, self._breakers, self._pipeline = caller, breakers, pipeline
 
     @property
     def added(self) -> tuple[AddedModel, ...]:
-        """Models added at run time and not removed, by the fold."""
+        """Models that were added at run time and not removed, as far as they are folded."""
         return self._decider.learner.projections.added_models.models
 
     @property
     def retired(self) -> frozenset[str]:
-        """Arms, names of models and `provider NAME` that were removed while this process runs: labels of metrics."""
+        """Arms, models and `provider NAME` that were removed since this process started, as labels of metrics."""
         return _labels(list(self.known.values())) - _labels(self.cards.values())
 
     def additions(self) -> list[Addition]:
@@ -124,7 +124,7 @@ class ModelRegistry:
         return [Addition(name=each.name, ts=each.ts, fault=self._faults.get(each.name, "")) for each in self.added]
 
     def refresh(self) -> None:
-        """Route among the models that the fold has now."""
+        """Route among the models that are folded now."""
         added = self.added
         if added is self._applied or added == self._applied or self.extend is None:
             return
@@ -245,7 +245,7 @@ class ModelRegistry:
         await self._append(PolicyChange(id=uuid7(now), ts=now, action=REMOVE, name=name))
 
     async def _append(self, change: PolicyChange) -> None:
-        """Make a change durable and take it, then log the models in use."""
+        """Append a change durably and apply it, then log the models in use."""
         await self._recorder.keep(change)
         await self._settle()
         self.refresh()

@@ -37,7 +37,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BudgetState(msgspec.Struct, frozen=True, kw_only=True):
-    """A tenant's limit of a period, and what it means now."""
+    """A tenant's budget: the limit of a period, and what is spent and allowed now."""
 
     usd_per_period: float | None
     period_s: float
@@ -63,7 +63,7 @@ class Personalisation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
-    """Reports of the monitors; see `fitrouter.monitors`."""
+    """Reports of a tenant's monitors; see `fitrouter.monitors`."""
 
     personalisation: dict[str, Personalisation]
     """Role (empty for all) → report."""
@@ -96,7 +96,7 @@ class PolicyControl:
         self._folded, self._models = folded, models
 
     def standing(self, tenant: str | None = None) -> Standing:
-        """The policy in force, with the changed limit of a tenant; None for those of all."""
+        """Return the policy in force, with the changed limits of one tenant, or of all for None."""
         policy, rules = self._decider.live()
         control = self._decider.learner.projections.policy_settings
         return Standing(
@@ -114,7 +114,7 @@ class PolicyControl:
         )
 
     def budget(self, tenant: str, **changed: float | None) -> BudgetState:
-        """A tenant's budget now, or as another `usd_per_period` would make it at once."""
+        """Return a tenant's budget now, or as it would be with another `usd_per_period`."""
         now, budgets = self._clock(), self._decider.learner.of(tenant).projections.budgets
         if changed:
             budgets = budgets.trial(tenant, changed["usd_per_period"])
@@ -153,7 +153,7 @@ class PolicyControl:
         )
 
     async def set(self, settings: Mapping[str, Any]) -> Standing:
-        """Override settings; see `fitrouter.state.settings.SETTINGS`.
+        """Override settings of the policy; see `fitrouter.state.settings.SETTINGS`.
 
         Raises:
             InvalidRequest: a setting is unknown or out of range, or the policy cannot be built.

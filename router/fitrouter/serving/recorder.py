@@ -27,7 +27,7 @@ STORE_WAIT_S = 5.0
 
 
 class Recorder:
-    """Appends to the journal without delaying answers.
+    """Appends events to the journal in order, without delaying answers.
 
     Args:
         journal: the log.
@@ -58,7 +58,7 @@ class Recorder:
         return self._append(Entry(event))
 
     def _append(self, entry: Entry) -> Future[int] | None:
-        """Queue an entry; a failing journal is reported to the hooks, not raised."""
+        """Queue an entry for the journal; a failure is reported to the hooks, not raised."""
         try:
             future = self.journal.append(entry)
         except Exception as error:  # noqa: BLE001 - a broken store costs learning, never an answer
@@ -111,7 +111,7 @@ class Recorder:
         execution: Execution,
         message: Message | None,
     ) -> None:
-        """Queue an execution behind its decision.
+        """Queue an execution for the journal, behind its decision.
 
         Args:
             prompt: text of the last user turn, for the scorer.
@@ -147,7 +147,7 @@ class Recorder:
                 await result_within(writing, STORE_WAIT_S)
 
     def _content(self, prompt: str, request: Request, execution: Execution, message: Message) -> bytes | None:
-        """Encrypt what the scorer reads, and keep it, if contents are kept. Blocks on the disk."""
+        """Encrypt what the scorer needs of an answer, and store it if contents are kept. Blocks on the disk."""
         identity = execution.identity
         try:
             text = pack_content(prompt, message, request.params.get("tools"))
@@ -166,7 +166,7 @@ class Recorder:
             self.hooks.trouble("content", error)
 
     async def keep_comment(self, decision: Decision, text: str | None, *, withdrawn: bool = False) -> None:
-        """Keep the text of a comment where contents are kept; drop it if it was withdrawn."""
+        """Store the text of a comment where contents are kept; delete it if it was withdrawn."""
         if self._contents is not None and (text is not None or withdrawn):
             try:
                 await read_in_time(self._contents.keep_comment, decision, None if withdrawn else text)
@@ -174,7 +174,7 @@ class Recorder:
                 self.hooks.trouble("content", error)
 
     async def settle(self) -> None:
-        """Wait for queued outcomes."""
+        """Wait until the queued outcomes are appended."""
         if self._storing:
             await asyncio.wait(self._storing.values(), timeout=STORE_WAIT_S)
 
@@ -223,7 +223,7 @@ def execution_of(
     attempts: tuple[Attempt, ...],
     **measured: Any,
 ) -> Execution:
-    """The execution of a decision. Its id derives from the decision's, so that a second one is a no-op."""
+    """Make the execution of a decision; its id derives from the decision's, so that a second one is a no-op."""
     return Execution(
         id=f"{decision.id}:execution",
         ts=ts,

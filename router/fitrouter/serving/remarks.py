@@ -1,4 +1,4 @@
-"""Remarks in passing: logs what a user's message implies about the previous answer."""
+"""Implicit remarks: logs what a user's message says about the previous answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class RemarkListener:
         self._recorder, self._scorer = recorder, scorer if enabled else None
 
     def listen(self, proposal: Proposal) -> None:
-        """Read the message of a request. Failures are reported to the hooks; the request goes on."""
+        """Log a remark if the message of a request makes one; failures are reported to the hooks."""
         decision = proposal.decision
         if self._scorer is None or not proposal.previous or decision.identity.user is None:
             return

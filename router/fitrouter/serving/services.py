@@ -28,7 +28,7 @@ EXIT_S = 60.0
 
 
 class Service:
-    """Calls `step` repeatedly on its own thread: immediately while it returns work done, else after `idle_s`.
+    """Thread that calls `step` repeatedly: at once while it returns work done, else after `idle_s`.
 
     An exception is reported to the hooks as trouble of `part`; the service continues after `retry_s`.
 
@@ -62,7 +62,7 @@ class Service:
         self._thread.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """Stop after the current step; one that takes longer is left behind, and waited for when the process exits."""
+        """Stop after the current step; one that takes too long is abandoned, and waited for when the process exits."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
@@ -136,7 +136,7 @@ class ScorerPlugin(Protocol):
         ...
 
     def reasons(self, statements: Sequence[str]) -> dict[str, str]:
-        """Reasons why statements were not understood, where one is known: statement → sentence."""
+        """Return why statements were not understood, where that is known: statement → sentence."""
         ...
 
     def topics(self, statements: Sequence[str]) -> Sequence[str]:
@@ -148,11 +148,11 @@ class ScorerPlugin(Protocol):
         ...
 
     def overhear(self, message: str) -> ParsedRemark | None:
-        """Remark about the previous answer in a user's message, found in microseconds; None if there is none."""
+        """Find a remark about the previous answer in a user's message, in microseconds; None if there is none."""
         ...
 
     def read(self, answers: Sequence[tuple[str, str]], declared: Sequence[str]) -> Floats:
-        """Features of texts, float64[n, dim], NaN where missing; those of reward models and judges always are.
+        """Compute features of texts, float64[n, dim], NaN where missing: always for reward models and judges.
 
         Args:
             answers: (prompt, text) each.

@@ -52,7 +52,7 @@ def remove_report(folder: Path) -> None:
 
 
 def completed(status: RouterStatus, folder: Path, now: float) -> RouterStatus:
-    """The status of a worker with the leases, lags and reward models of the services process, if there is one.
+    """Fill a worker's status with leases, lags and reward models from the services process, if there is one.
 
     While that is down, no lease is held, and the warehouse is late by the age of the report.
     """

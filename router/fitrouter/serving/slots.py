@@ -32,7 +32,7 @@ class SlotParams(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Slots:
-    """The slots of one provider."""
+    """Concurrency limit of one provider: its slots, and the tenants that wait for one."""
 
     def __init__(self, name: str, size: int, params: SlotParams) -> None:
         self.name, self.size, self.params = name, size, params
@@ -44,7 +44,7 @@ class Slots:
         self._most = max(1, math.ceil(params.tenant_share * size))
 
     async def take(self, tenant: str, patience: float) -> None:
-        """Wait for a slot; the caller gives it back with `free`.
+        """Wait for a slot, which must be given back with `free`.
 
         Args:
             tenant: that asks.
@@ -74,7 +74,7 @@ class Slots:
             raise
 
     def free(self, tenant: str) -> None:
-        """Give a slot back: to the next tenant in turn that waits."""
+        """Give a slot back, for the next waiting tenant in turn."""
         self.used -= 1
         self._held[tenant] -= 1
         if not self._held[tenant]:

@@ -69,7 +69,7 @@ class Spending:
         return covered and projections.accounts.reserve(payer, now, decision.id, usd, now + valid_s)
 
     def abandoned(self, decision: Decision, attempts: Sequence[Attempt], asked: Wants) -> tuple[Usage, float]:
-        """Estimated tokens and USD of calls that were given up before an answer.
+        """Estimate tokens and USD of calls that were given up before an answer.
 
         The prompt counts in full, the answer by the share of its expected time that has passed.
         """
@@ -89,7 +89,7 @@ class Spending:
         return Usage(prompt_tokens=prompt_tokens, completion_tokens=int(tokens), estimated=bool(calls)), usd
 
     def settle(self, execution: Execution) -> None:
-        """Replace the reservation of a request by its cost."""
+        """Replace the reservation of a request by its real cost."""
         tenant = execution.identity.tenant
         projections = self.learner.of(tenant).projections
         projections.budgets.settle(tenant, execution.ts, execution.decision_id, execution.cost_usd)
@@ -99,7 +99,7 @@ class Spending:
 def checked_usage(
     usage: Usage, card: ModelCard, asked: Wants, said_tokens: int, *, whole: bool = True, choices: int = 1
 ) -> Usage:
-    """The provider's counts of one call, with those that are missing or impossible estimated.
+    """Return the provider's token counts of one call, estimating those that are missing or impossible.
 
     Args:
         usage: as reported; counts of 0 where something was sent are missing.

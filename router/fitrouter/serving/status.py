@@ -31,7 +31,7 @@ TENANTS = 100
 
 
 class Lag(msgspec.Struct, frozen=True, kw_only=True):
-    """Lag of a router's projections behind the journal."""
+    """How far a router's projections are behind the journal."""
 
     learner_events: int = 0
     """Durable events that this process has not folded."""
@@ -107,7 +107,7 @@ def status_of(
     arms: Sequence[str],
     now: float,
 ) -> RouterStatus:
-    """The status. Reads the journal: call it off the event loop.
+    """Collect the status of a router. Reads the journal: call it off the event loop.
 
     Args:
         learner: the folded state.
@@ -169,7 +169,7 @@ def _role_gains(monitors: Sequence[PersonalisationMonitor]) -> dict[str, Gain]:
 
 
 def _availability(tenants: Sequence[Arms], models: Sequence[str], now: float) -> dict[str, float]:
-    """The lowest of the tenants' estimates of each model that was called."""
+    """Return the lowest of the tenants' availability estimates for each model that was called."""
     found: dict[str, float] = {}
     for arms in tenants:
         rows = {name: arms.shared[name] for name in models if name in arms.shared}

@@ -1,4 +1,4 @@
-"""Outcome tokens: signed proofs that their bearer was given an answer, and so may rate it."""
+"""Outcome tokens: signed proofs that their bearer received an answer, and so may rate it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class OutcomeTokens:
         self._clock, self._valid_s = clock, valid_s
 
     def sign(self, decision_id: str, tenant: str) -> str:
-        """The token of a decision."""
+        """Sign the token of a decision."""
         expires = f"{int(self._clock() + self._valid_s):x}"
         return f"{expires}.{self._mac(expires, decision_id, tenant)}"
 
     def check(self, token: str, decision_id: str, tenant: str) -> None:
-        """Check a token.
+        """Check that a token is valid for a decision and its tenant.
 
         Raises:
             NotAuthorized: it is not of this decision and tenant, or has expired.

@@ -19,7 +19,7 @@ DAYS = 2
 
 
 class Accounts(Projection):
-    """Spending of each key over the last days."""
+    """Spending of each API key over the last days."""
 
     stored_type = dict[str, list[tuple[int, float]]]
 
@@ -40,7 +40,7 @@ class Accounts(Projection):
             del self._days[next(iter(self._days))]
 
     def left(self, payer: Payer | None, ts: float) -> float:
-        """USD that a key has left today, neither spent nor reserved; infinite without a limit."""
+        """USD that a key can still spend today, neither spent nor reserved; infinite without a limit."""
         if payer is None:
             return math.inf
         holds = self.holds.get(payer.name, {})
@@ -50,7 +50,7 @@ class Accounts(Projection):
         return payer.usd_per_day - spent - math.fsum(usd for usd, _ in holds.values())
 
     def reserve(self, payer: Payer | None, ts: float, decision_id: str, usd: float, ends: float) -> bool:
-        """Reserve the cost of a request before a call, in place of what it has reserved; False if it is not covered.
+        """Reserve the cost of a request before a call, replacing its earlier reservation; False if it is not covered.
 
         Args:
             payer: the key and its limit; None for a request without one.
@@ -84,5 +84,5 @@ class Accounts(Projection):
 
 
 def day_left_s(ts: float) -> float:
-    """Seconds until the day ends."""
+    """Seconds until the day (UTC) ends."""
     return DAY_S - ts % DAY_S

@@ -21,7 +21,7 @@ LONGEST = 20_000
 
 
 class AddedModel(msgspec.Struct, frozen=True, array_like=True):
-    """A model that was added."""
+    """A model that was added at run time."""
 
     name: str
     event: str
@@ -32,7 +32,7 @@ class AddedModel(msgspec.Struct, frozen=True, array_like=True):
 
 
 class AddedModels(Projection):
-    """The models that were added and not removed, in the order of their addition."""
+    """The models that were added at run time and not removed, in the order of their addition."""
 
     stored_type = list[AddedModel]
 
@@ -40,7 +40,7 @@ class AddedModels(Projection):
         self.models: tuple[AddedModel, ...] = ()
 
     def observe(self, change: PolicyChange) -> None:
-        """Apply a change. Of two additions of a name the first counts; one beyond `LIMIT` does not."""
+        """Apply an addition or removal; a repeated name is ignored, and so are additions beyond `LIMIT`."""
         known = {model.name for model in self.models}
         if change.action == REMOVE and change.name in known:
             self.models = tuple(model for model in self.models if model.name != change.name)

@@ -60,7 +60,7 @@ _LIMITS = "\x1flimits"
 
 
 def check_limit(tenant: object, usd: object) -> tuple[str, float | None]:
-    """Validate a tenant's name and the limit of its period, None for that of the configuration.
+    """Check a tenant's name and the limit of its period; None for the configured limit.
 
     Raises:
         InvalidRequest: one of them cannot be used.
@@ -149,7 +149,7 @@ class _Account:
 
 
 class _Hold(msgspec.Struct):
-    """Money of a request whose Execution is not folded yet."""
+    """Money reserved for a request whose Execution is not folded yet."""
 
     usd: float
     expires: float
@@ -189,19 +189,19 @@ class Budgets(Projection):
         return params if limit is None else msgspec.structs.replace(params or BudgetParams(), usd_per_period=limit)
 
     def trial(self, tenant: str, usd_per_period: float | None) -> Budgets:
-        """The same spending under another limit of a tenant; to be read only."""
+        """Return a copy with another limit of a tenant and the same spending, to be read only."""
         tried = copy.copy(self)
         tried.limits = _changed(self.limits, tenant, usd_per_period)
         return tried
 
     def known(self) -> list[str]:
-        """Tenants with a budget that have spent."""
+        """Return the tenants with a budget that have spent anything."""
         return sorted(self._accounts)
 
     # --- learning ---
 
     def observe_change(self, change: PolicyChange) -> None:
-        """Change a limit, or drop all changes where the configuration has changed."""
+        """Apply a change of a limit, or drop all changes because the configuration has changed."""
         match change.action:
             case "budget":
                 try:
@@ -252,7 +252,7 @@ class Budgets(Projection):
         account.log_weight = min(max(moved, math.log(LOWEST)), math.log(HIGHEST))
 
     def book(self, tenant: str, ts: float, cost_usd: float, requests: int) -> None:
-        """Count a sum of costs in the period and in the bucket; λ is moved by single requests only."""
+        """Add a sum of costs to the period and the bucket, without a step of λ: only single requests move it."""
         params = self.params(tenant)
         if params is None:
             return
@@ -282,7 +282,7 @@ class Budgets(Projection):
     # --- reading ---
 
     def weight(self, tenant: str, ts: float = 0.0) -> float:  # noqa: ARG002 - every reading is of a time
-        """λ ≥ 0: rating that one unit of cost is worth."""
+        """Return λ ≥ 0, the rating that one unit of cost is worth."""
         params = self.params(tenant)
         if params is None or not params.limited:
             return 0.0
@@ -293,7 +293,7 @@ class Budgets(Projection):
         return min(max(math.exp(account.log_weight + fast), LOWEST), HIGHEST)
 
     def unit(self, tenant: str, ts: float = 0.0) -> float:
-        """USD that a request costs on average at the limit; infinite without a limit.
+        """Return the unit of cost: USD that a request costs on average at the limit; infinite without a limit.
 
         For a period's limit, the rest of the money divided by the expected number of requests until its end.
         """
@@ -341,7 +341,7 @@ class Budgets(Projection):
         return params.usd_per_period - self.spent(tenant, ts) - reserved
 
     def reserve(self, tenant: str, ts: float, decision_id: str, usd: float, expires: float = math.inf) -> bool:
-        """Reserve the cost of a request before a call, in place of what it has reserved so far.
+        """Reserve the cost of a request before a call, replacing its earlier reservation.
 
         Args:
             tenant: whose budget.
@@ -380,7 +380,7 @@ class Budgets(Projection):
         return 60.0 if params is None or params.usd_per_period is None else params.period_s - ts % params.period_s
 
     def over_budget(self, tenant: str, names: Sequence[str], costs: Floats, ts: float) -> list[tuple[str, str]]:
-        """(arm, reason) of the models that a tenant's budget excludes now, see `over_cap`.
+        """Return (arm, reason) for the models that a tenant's budget excludes now; see `over_cap`.
 
         Args:
             tenant: whose budget.
@@ -472,13 +472,13 @@ def _changed(limits: Mapping[str, float], tenant: str, usd: float | None) -> dic
 
 
 def _level(params: BudgetParams, account: _Account) -> float:
-    """Contents of the bucket in units after the expected costs of pending decisions."""
+    """Contents of the bucket in units, net of the expected costs of pending decisions."""
     pending = params.aim * len(account.pending) - _cost_ratio(account) * math.fsum(account.pending.values())
     return min(account.level + pending, params.bucket)
 
 
 def _empty(params: BudgetParams, account: _Account) -> float:
-    """Emptiness of the bucket: −1 full, 0 half full, 1 empty, more in debt."""
+    """How empty the bucket is: −1 full, 0 half full, 1 empty, more in debt."""
     return 1.0 - 2.0 * _level(params, account) / params.bucket
 
 
@@ -489,7 +489,7 @@ def _cost_ratio(account: _Account) -> float:
 
 
 def _valid(stored: _Stored, params: BudgetParams) -> bool:
-    """Whether every number is possible."""
+    """Whether all numbers of a stored account are possible."""
     costs = [*stored.compared, *(expected for _, expected in stored.pending)]
     numbers = [stored.log_weight, stored.level, stored.first, *costs, *(usd for _, usd, _ in stored.periods)]
     return (
@@ -504,7 +504,7 @@ def _valid(stored: _Stored, params: BudgetParams) -> bool:
 
 
 def over_cap(names: Sequence[str], costs: Floats, cap: float) -> list[tuple[str, str]]:
-    """(arm, reason) of the models that are too expensive for one request; never the cheapest one.
+    """Return (arm, reason) for the models that are too expensive for one request; never for the cheapest one.
 
     Args:
         names: K arms.

@@ -1,4 +1,4 @@
-"""Digest of the folded state, computed in slices beside the requests."""
+"""Digest of the folded state, computed in slices between the requests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ class StateDigest:
         self._mutex = asyncio.Lock()
 
     async def digest(self) -> tuple[int, str | None]:
-        """Sequence number and sha256 of the state there; None while events keep coming in, and for very many people."""
+        """Return sequence number and sha256 of the state; None as digest while events keep coming in.
+
+        It is also None if the state has too many people to be hashed in time.
+        """
         async with self._mutex:
             deadline = time.monotonic() + _WAIT_S
             while time.monotonic() < deadline:
@@ -38,7 +41,7 @@ class StateDigest:
         return self._learner.seq, None
 
     async def _compute(self) -> None:
-        """`Learner.digest` with pauses; abandoned if the learner moves on during one."""
+        """Compute `Learner.digest` in slices with pauses; give up if the learner moves on during a pause."""
         learner = self._learner
         seq, revision = learner.seq, learner.revision
         digest = hashlib.sha256(learner.version.encode())

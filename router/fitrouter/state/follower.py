@@ -28,7 +28,7 @@ YIELD_S = 0.01
 
 
 def restore(learner: Learner, journal: Journal) -> bool:
-    """Restore the stored snapshot if there is one that fits. Blocks on disk I/O."""
+    """Restore the stored snapshot into a learner; False if there is none that fits. Blocks on disk I/O."""
     fresh = learner.blank()
     snapshot = fresh.put_aside(journal)
     return bool(snapshot.seq) and learner.restore(snapshot, fresh)
@@ -157,14 +157,14 @@ class Follower:
         return next((part for part in self.learner.parts() if part.stale), None)
 
     def _take(self, done: tuple[Learner, Learner] | None) -> None:
-        """Replace the state of a part by its refit's; the events since then are folded again."""
+        """Replace the state of a part by the refitted one; the events since then are folded again."""
         self._refit = None
         if done is not None:
             self.learner.refitted(*done)
             self._saved = min(self._saved, self.learner.seq - 1)
 
     async def _run_refit(self, part: Learner) -> tuple[Learner, Learner] | None:
-        """Refit a part in a thread: the part and its refit; None where it failed."""
+        """Refit a part in a thread; return the part and the refitted learner, or None on failure."""
         stopped = threading.Event()
 
         def rest() -> None:

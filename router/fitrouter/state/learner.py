@@ -52,7 +52,7 @@ from fitrouter.types import (
 
 
 class Batch(NamedTuple):
-    """Rows of the journal, each with the earlier events of its decision."""
+    """Rows of the journal, each with the earlier events of its decision that learning needs."""
 
     rows: Sequence[tuple[Row, Sequence[Event]]]
 
@@ -103,12 +103,12 @@ def read_batch(
 
 
 def _refers(event: Event) -> TypeGuard[Score | Feedback | Remark]:
-    """Whether learning from an event takes the earlier ones of its decision."""
+    """Whether learning from an event needs the earlier events of its decision."""
     return isinstance(event, (Score, Feedback, Remark))
 
 
 def _read_decisions(journal: Journal, ids: Iterable[str | None], into: dict[str, list[Row]]) -> None:
-    """Read all rows of the decisions that are still missing, with one query for `_TOGETHER` of them."""
+    """Read all rows of the decisions that are missing, with one query for each `_TOGETHER` of them."""
     missing = sorted({name for name in ids if name and name not in into})
     into.update({name: [] for name in missing})
     for start in range(0, len(missing), _TOGETHER):
@@ -145,7 +145,7 @@ _ASIDE = 4096
 
 
 class _Scalars(msgspec.Struct, array_like=True):
-    """Small values that are stored together in every snapshot."""
+    """Small values of the state that are stored together in every snapshot."""
 
     population: tuple[bytes, bytes]
     others: list[tuple[str, bytes, bytes]]
@@ -236,7 +236,7 @@ class Learner:
 
     @property
     def version(self) -> str:
-        """Sixteen hex digits of a hash of all settings that the state depends on; only equal versions are restored."""
+        """Hash of all settings that the state depends on, as 16 hex digits; only equal versions are restored."""
         fit = self.fit
         priors = [prior.id for prior in (self.prior, self.arm_prior) if prior]
         own = (self.schema, priors, self.votes_per_day, self.expects_scores)
@@ -245,17 +245,17 @@ class Learner:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def blank(self) -> Self:
-        """A new learner with the same settings."""
+        """Make a new learner with the same settings."""
         return self._made(type(self))
 
     def part(self, tenant: str | None) -> Learner:
-        """A new learner with the same settings, of one tenant; None for all."""
+        """Make a new learner with the same settings for one tenant, or for all tenants together if None."""
         made = self._one()
         made.tenant = tenant
         return made
 
     def _one(self) -> Learner:
-        """A new learner that keeps no tenants apart."""
+        """Make a new learner that keeps no tenants apart."""
         return self.blank()
 
     def _made(self, kind: type[_AnyLearner]) -> _AnyLearner:
@@ -275,7 +275,7 @@ class Learner:
         )
 
     def take(self, other: Learner) -> None:
-        """Replace this learner's state by another's; everything is then part of the next snapshot."""
+        """Take over another learner's state; everything is then part of the next snapshot."""
         other.projections.keep_holds(self.projections)
         before = set(self._keys())
         self.fit, self.projections = other.fit, other.projections
@@ -295,7 +295,7 @@ class Learner:
         return (self,)
 
     def refitted(self, part: Learner, fresh: Learner) -> None:
-        """Replace the state of one of the `parts` by a refit's; later events must be folded again."""
+        """Replace the state of one of the `parts` by a refitted one; later events must be folded again."""
         part.take(fresh)
 
     @property
@@ -318,12 +318,12 @@ class Learner:
         return tuple(self.fit.tastes.others)
 
     def heads(self, identity: Identity, dimension: str = OVERALL) -> list[Gaussian]:
-        """The posteriors whose sum is this user's taste in a dimension. May block on the disk."""
+        """Return Gaussians whose sum is the user's taste in a dimension. May block on the disk."""
         self.users.load(identity.user or "")
         return self.fit.heads(identity, dimension)
 
     def published(self, tenant: str, dimension: str = OVERALL) -> Gaussian:
-        """The population's taste in a dimension as callers see it who may not read what was learnt of people."""
+        """The population's taste in a dimension, as shown to callers who may not read what was learnt of people."""
         part = self.of(tenant)
         found = part.projections.publication.tastes.get(dimension)
         return part.fit.tastes.start(dimension) if found is None else found
@@ -331,7 +331,7 @@ class Learner:
     # --- folding ---
 
     def apply(self, row: Row, related: Sequence[Event] = ()) -> None:
-        """Fold one event. Rows come in sequence order; an earlier one is skipped, and so is an unsound one."""
+        """Fold the next event; one that was folded before is skipped, and so is an unsound one."""
         if row.seq <= self.seq:
             return
         self.seq = row.seq
@@ -383,7 +383,7 @@ class Learner:
             self.stale, self.users.damaged = row.seq, False
 
     def rewrite(self) -> None:
-        """Make everything part of the next snapshot."""
+        """Mark all state as changed, so that the next snapshot holds everything."""
         self._dirty.update(self._keys())
         self.moved = True
 
@@ -413,7 +413,7 @@ class Learner:
         return event.id not in self.quarantined and (event.id in self._checked or not fault_in(event))
 
     def finite(self) -> bool:
-        """Whether the state that all users share, and that of people who changed since the last snapshot, is finite."""
+        """Whether all numbers of the shared state, and of people changed since the last snapshot, are finite."""
         tastes = self.fit.tastes
         keys = [key.partition(":")[2] for key in self._dirty if key.startswith("user:")]
         people = [*tastes.roles.values(), *(person for key in keys if (person := self.users.hot(key)))]
@@ -427,11 +427,11 @@ class Learner:
         )
 
     def _touch(self, *arms: str) -> None:
-        """Mark arms as changed, and the base arms that variants share posteriors with."""
+        """Mark arms as changed, together with the base arms that share posteriors with them."""
         self._dirty.update(f"arm:{name}" for arm in arms for name in (arm, base_arm(arm)))
 
     def apply_batch(self, batch: Batch) -> int:
-        """Fold a batch. Returns its length."""
+        """Fold a batch, and return its number of rows."""
         for row, related in batch.rows:
             self.apply(row, related)
         return len(batch.rows)
@@ -503,7 +503,7 @@ class Learner:
             self._say(after, related)
 
     def _say(self, remark: Remark | None, events: Sequence[Event], *, withdraw: bool = False) -> None:
-        """Learn a remark, or withdraw it, if its answer is scored."""
+        """Learn what a remark says, or withdraw it, if its answer is scored."""
         answer = None if remark is None else self._answered(remark.decision_id, events)
         if remark is not None and answer is not None:
             self.fit.remark(remark, answer, withdraw=withdraw)
@@ -518,7 +518,7 @@ class Learner:
         return h if len(h) == self.fit.D else None
 
     def _answered(self, decision_id: str, events: Sequence[Event]) -> Answered | None:
-        """The answer of a decision; None if it is missing or waits for its score, or belongs to another encoder."""
+        """Return the answer of a decision; None if it is missing, not scored yet, or of another encoder."""
         for event in events:
             if isinstance(event, Score) and event.decision_id == decision_id:
                 x = unpack(event.features)
@@ -584,7 +584,7 @@ class Learner:
     # --- state ---
 
     def dirty(self) -> Iterator[tuple[str, bytes]]:
-        """Keys that changed since the last snapshot, with their bytes; none for an erased key."""
+        """Yield the keys that changed since the last snapshot, with their bytes; empty bytes for an erased key."""
         for key in sorted(self._dirty):
             yield key, self._dump(key)
         yield from self._small_state()
@@ -611,7 +611,7 @@ class Learner:
         return {**self.fit.named(), **self.projections.named()}
 
     def digest(self) -> str:
-        """sha256 of the whole state."""
+        """Compute the sha256 of the whole state."""
         digest = hashlib.sha256(self.version.encode())
         for key, payload in self.state():
             digest.update(key.encode())
@@ -623,7 +623,7 @@ class Learner:
         return Snapshot(self.seq, dict(self.changes()))
 
     def changes(self) -> Iterator[tuple[str, bytes]]:
-        """The entries of `snapshot` one by one, for a caller that folds nothing before the end."""
+        """Yield the entries of `snapshot` one by one; the caller must not fold anything before the end."""
         prefix = f"{self.version}/"
         for key, payload in self.dirty():
             yield prefix + key, payload
@@ -633,7 +633,7 @@ class Learner:
             part.moved = False
 
     def unsaved(self, snapshot: Snapshot) -> None:
-        """Make what a snapshot holds part of the next one: it could not be saved."""
+        """Mark what a snapshot holds as changed again, because it could not be saved."""
         for key in (key.partition("/")[2] for key in snapshot.state):
             part, own = self._place(key)
             part.moved = True
@@ -641,11 +641,11 @@ class Learner:
                 part._dirty.add(own)
 
     def _place(self, key: str) -> tuple[Learner, str]:
-        """The part whose state a key of the snapshot is, and its key there."""
+        """Return the part of the learner that a key of the snapshot belongs to, and the key within it."""
         return self, key
 
     def put_aside(self, journal: Journal) -> Snapshot:
-        """Read the stored snapshot, except that its users go to the spill. Blocks on the disk."""
+        """Read the stored snapshot, but write its users to the spill instead of memory. Blocks on the disk."""
         prefix, waiting = f"{self.version}/", dict[Learner, list[tuple[str, bytes]]]()
 
         def write(part: Learner) -> None:

@@ -26,7 +26,7 @@ class _Stored(msgspec.Struct, array_like=True):
 
 
 class ArmCounts(Projection):
-    """Calls and labels of each arm, and which arms joined late."""
+    """Numbers of calls and labels of each arm, and which arms joined late."""
 
     stored_type = _Stored
 
@@ -107,18 +107,18 @@ class Projections:
         self.budgets = Budgets(self.params.budget, self.params.tenants)
 
     def keep_holds(self, other: Projections) -> None:
-        """Share the reservations of this process with another state of it."""
+        """Share the reservations of another state of this process."""
         self.budgets.holds, self.accounts.holds = other.budgets.holds, other.accounts.holds
 
     def book(self, erasure: Erasure) -> None:
-        """Count what the requests of an erased user cost, which a refit no longer finds in the journal."""
+        """Book the costs of an erased user's requests, which a refit no longer finds in the journal."""
         for spent in erasure.spent:
             self.budgets.book(erasure.tenant, spent.ts, spent.usd, spent.requests)
             if spent.payer:
                 self.accounts.observe(spent.payer, spent.ts, spent.usd, "")
 
     def named(self) -> dict[str, Projection]:
-        """Name → projection, in a fixed order; the names are keys of snapshots."""
+        """Return the projections by name, in a fixed order; the names are keys of snapshots."""
         return {
             "accounts": self.accounts,
             "added": self.added_models,

@@ -1,4 +1,4 @@
-"""Population's taste as keys without trust see it.
+"""Published tastes: what keys without trust see of the population's taste.
 
 The population's taste holds every person's votes: who reads it before and after somebody votes learns that person's
 taste. So callers who may not read what was learnt of people get a copy, which is renewed only after `PEOPLE` people
@@ -29,7 +29,7 @@ class _Stored(msgspec.Struct, array_like=True):
 
 
 class Publication(Projection):
-    """The published taste of one tenant."""
+    """The published tastes of one tenant, one for each dimension."""
 
     stored_type = _Stored
 
@@ -40,7 +40,7 @@ class Publication(Projection):
         """Dimension → the population's taste at the last renewal."""
 
     def observe(self, user: str | None, tastes: Tastes) -> None:
-        """Count a vote that has been learnt, and renew the copy after enough people's."""
+        """Count a vote that has been learnt, and renew the published tastes after votes of enough people."""
         if user is None:
             return
         self.voters.add(user)

@@ -22,7 +22,7 @@ ARMS, CLUSTERS = 512, 64
 
 
 class QualityFloorParams(msgspec.Struct, frozen=True, kw_only=True):
-    """Prior and decay."""
+    """Prior and decay of the quality floor."""
 
     ok: float = 19.0
     bad: float = 1.0
@@ -36,7 +36,7 @@ class QualityFloorParams(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Count(msgspec.Struct, array_like=True):
-    """Decaying counts, and their time."""
+    """Decaying counts of ok and bad answers, and the time of their last change."""
 
     ok: float = 0.0
     bad: float = 0.0
@@ -50,7 +50,7 @@ class _Stored(msgspec.Struct, array_like=True):
 
 
 class QualityFloor(Projection):
-    """Hierarchical Beta posteriors of P(ok)."""
+    """Quality floor by hierarchical Beta posteriors of P(ok), the probability that an answer is acceptable."""
 
     stored_type = _Stored
 
@@ -82,18 +82,18 @@ class QualityFloor(Projection):
             count.ts = max(count.ts, ts)
 
     def _left(self, count: _Count, now: float) -> float:
-        """Share of the counts that is left."""
+        """Share of the counts that remains after decay."""
         return math.exp2(-max(now - count.ts, 0.0) / self.params.half_life_s)
 
     def _read(self, count: _Count | None, now: float) -> tuple[float, float]:
-        """Decayed counts: (ok, all)."""
+        """Return the decayed counts of ok answers, and of all."""
         if count is None:
             return 0.0, 0.0
         left = self._left(count, now)
         return count.ok * left, (count.ok + count.bad) * left
 
     def ok(self, arms: Sequence[str], cluster: str, now: float = 0.0) -> Floats:
-        """P(ok) of each arm's next answer in a cluster: float64[K]."""
+        """Return P(ok) of each arm's next answer in a cluster, float64[K]."""
         p = self.params
         ok, n = self._read(self._overall, now)
         overall = (p.ok + ok) / (p.ok + p.bad + n)
@@ -106,7 +106,7 @@ class QualityFloor(Projection):
         return np.array(found)
 
     def excluded(self, arms: Sequence[str], cluster: str, delta: float, now: float = 0.0) -> list[tuple[str, str]]:
-        """(arm, reason) of the arms whose P(ok) is below 1 − δ, except the best one if all are.
+        """Return (arm, reason) for the arms whose P(ok) is below 1 − δ, except the best one if all are.
 
         Args:
             arms: otherwise eligible arms.

@@ -1,4 +1,4 @@
-"""Exact refit: rebuilds the state from the journal, without erased users, with the last version of each vote.
+"""Exact refit: rebuilds the state from the journal, without erased users and superseded votes.
 
 The running fold corrects a changed vote only to first order, and keeps an erased user's influence on the blocks that
 users share. A refit is a function of the journal and a position alone, so that all processes end in the same bits.
@@ -23,7 +23,7 @@ def refit(
     pause: Callable[[], None] = lambda: None,
     check: Callable[[Row, Learner], None] | None = None,
 ) -> Learner:
-    """A new learner, folded up to a position. Slow, and blocks on disk I/O: run it in a thread.
+    """Build a new learner from the journal up to a position. Slow, and blocks on disk I/O: run it in a thread.
 
     Args:
         journal: the event log.
@@ -57,7 +57,7 @@ def refit(
 
 
 def find_poison(journal: Journal, like: Learner, until: int, pause: Callable[[], None] = lambda: None) -> Row | None:
-    """The first event after which the state is not finite, None if it stays finite; takes up to two refits."""
+    """Find the first event after which the state is not finite; None if it stays finite. Takes up to two refits."""
     near = _first_unsound(journal, like, until, pause, after=0, every=_ROWS)
     return near and _first_unsound(journal, like, near.seq, pause, after=near.seq - 2 * _ROWS, every=1)
 
@@ -65,7 +65,7 @@ def find_poison(journal: Journal, like: Learner, until: int, pause: Callable[[],
 def _first_unsound(
     journal: Journal, like: Learner, until: int, pause: Callable[[], None], *, after: int, every: int
 ) -> Row | None:
-    """The event after which the state is first found not to be finite, if it is checked after `every` events."""
+    """Find the first event after which the state is found not to be finite, checking it every `every` events."""
     checked, last = after, cast("Row | None", None)
 
     def check(row: Row, fresh: Learner) -> None:
@@ -91,7 +91,7 @@ class _Found(Exception):
 
 
 def _survey(journal: Journal, until: int) -> tuple[set[str], set[str], set[str]]:
-    """Erased subjects, the votes (the last version of each) and remarks that count, and the quarantined events."""
+    """Collect the erased subjects, the votes (last versions) and remarks that count, and the quarantined events."""
     erased, quarantined = set[str](), set[str]()
     votes: dict[tuple[str, ...], list[str]] = {}
     remarks: dict[str, list[Remark]] = {}

@@ -34,7 +34,7 @@ _TOOL_PARTS = ("tool_result", "function_call_output")
 
 
 class Session(msgspec.Struct, frozen=True, array_like=True):
-    """The draw that a conversation follows, and the state of its prompt cache."""
+    """State of one conversation: the draw that it follows, and its prompt cache."""
 
     draw_id: str
     """Id of the decision that was drawn."""
@@ -62,7 +62,7 @@ class Session(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Sessions(Projection):
-    """The most recently used sessions, computed from decisions and executions."""
+    """States of the most recently used sessions, computed from decisions and executions."""
 
     stored_type = list[tuple[str, Session]]
 
@@ -81,7 +81,7 @@ class Sessions(Projection):
         return self._known.get(key)
 
     def observe_decision(self, decision: Decision, *, user_turn: bool = True) -> None:
-        """Update the session of a decision. Of pinned and forced ones only the id is noted.
+        """Update the session of a decision; for a pinned or forced decision, only note its id.
 
         Args:
             decision: as logged.
@@ -100,7 +100,7 @@ class Sessions(Projection):
             self._known.popitem(last=False)
 
     def observe_execution(self, execution: Execution) -> None:
-        """Update the failures and the prompt cache. Answers of earlier draws and of pinned models are ignored."""
+        """Update a session's failures and prompt cache; answers of earlier draws and pinned models are ignored."""
         key = execution.identity.session
         before = None if key is None else self._known.get(key)
         if key is None or before is None or execution.chosen != before.arm:
@@ -132,7 +132,7 @@ class Sessions(Projection):
 
 
 def advance(before: Session | None, decision: Decision, user_turn: bool) -> Session:
-    """The session after another decision whose answer has not ended yet."""
+    """Return a session's state after another decision, before its answer has ended."""
     turn = int(user_turn)
     cached = ("", 0, 0.0)
     if before is not None:
@@ -192,7 +192,7 @@ def redraw_reason(
     every: int = EVERY,
     idle_s: float = IDLE_S,
 ) -> str:
-    """Reason for which a session's next turn is drawn; empty if it is sticky.
+    """Return why the model of a session's next turn is drawn again; empty if the session keeps its model.
 
     * ``idle``: the session was idle for too long and has ended; a new one begins.
     * ``context``: the prompt no longer fits the model's context window.
@@ -227,7 +227,7 @@ def switch_cost(
     cache_s: float = CACHE_S,
     cache_tokens: int = CACHE_TOKENS,
 ) -> Floats:
-    """Cost of losing the prompt cache: float64[K], in USD, 0 for the model that has the session's prefix cached.
+    """Cost in USD of losing the prompt cache, by model, float64[K]; 0 for the model that has the prefix cached.
 
     The expected cost of each model contains the prompt at full price. The model that answered last pays only
     input price × (1 − cache_discount) for the prefix that it has cached, so that a switch to any other model forgoes

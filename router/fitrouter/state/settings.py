@@ -40,7 +40,7 @@ VERSIONS = 64
 
 
 def check_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Validate settings and convert numbers to float.
+    """Check settings of the policy, and convert numbers to float.
 
     Raises:
         InvalidRequest: an unknown setting, or a value of the wrong type or out of range.
@@ -75,7 +75,7 @@ class _Stored(msgspec.Struct, array_like=True):
 
 
 class PolicySettings(Projection):
-    """History of the policy's versions: names, and the settings that override the configuration."""
+    """History of the policy's versions, each a name and settings that override the configuration."""
 
     stored_type = _Stored
 
@@ -87,7 +87,7 @@ class PolicySettings(Projection):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings that override the configuration now."""
+        """Settings that override the configuration in the version in force."""
         return self.history[-1][1] if self.history else {}
 
     @property

@@ -45,7 +45,7 @@ class _Stored(msgspec.Struct, array_like=True):
 
 
 class TenantLearner(Learner):
-    """The learners of all tenants. Its own state is that of the first tenant, so that a lone tenant pays nothing.
+    """Learner of all tenants; its own state is that of the first tenant, so that a lone tenant costs nothing extra.
 
     It also holds what belongs to no tenant: the policy's settings, and the position in the journal.
     """
@@ -93,7 +93,7 @@ class TenantLearner(Learner):
         return super().score(identity, h, dimension) if part is self else part.score(identity, h, dimension)
 
     def heads(self, identity: Identity, dimension: str = OVERALL) -> list[Gaussian]:
-        """The posteriors whose sum is this user's taste in a dimension. May block on the disk."""
+        """Return Gaussians whose sum is the user's taste in a dimension. May block on the disk."""
         part = self.of(identity.tenant)
         return super().heads(identity, dimension) if part is self else part.heads(identity, dimension)
 
@@ -140,7 +140,7 @@ class TenantLearner(Learner):
         return () if isinstance(event, ArtifactChange | RoleText | Salvage) else self.parts()
 
     def refitted(self, part: Learner, fresh: Learner) -> None:
-        """Replace the state of one tenant by a refit's; the events since then are folded again, by it alone."""
+        """Replace the state of one tenant by a refitted one; it alone folds the events since then again."""
         read, skipped = self.seq, self.skipped
         for each in self.parts():
             each.skip_to = max(each.skip_to, read)
@@ -157,7 +157,7 @@ class TenantLearner(Learner):
         return any(part.skip_to > self.seq for part in self.parts())
 
     def take(self, other: Learner) -> None:
-        """Replace this learner's state by another's; everything is then part of the next snapshot."""
+        """Take over another learner's state; everything is then part of the next snapshot."""
         super().take(other)
         if isinstance(other, TenantLearner):
             self.tenant, self.others, self._registries = other.tenant, other.others, other._registries
@@ -176,7 +176,7 @@ class TenantLearner(Learner):
     # --- state ---
 
     def dirty(self) -> Iterator[tuple[str, bytes]]:
-        """Keys that changed since the last snapshot, with their bytes; none for an erased key."""
+        """Yield the keys that changed since the last snapshot, with their bytes; empty bytes for an erased key."""
         yield from super().dirty()
         yield _TENANTS, self._names()
         for name, part in self.others.items():

@@ -21,7 +21,7 @@ COMPANIONS = ("-wal", "-shm")
 
 
 class OpenFiles:
-    """Whether a database and its companions are still the files that were opened.
+    """Watches whether a database and its companion files are still the ones that were opened.
 
     Whoever unlinks or replaces one leaves SQLite with files that nobody will find again. Keep a connection open: SQLite
     itself removes the companions when the last one is closed.
@@ -33,7 +33,10 @@ class OpenFiles:
         self.fault()
 
     def fault(self) -> str:
-        """Reason why writes would be lost (a file is missing or replaced); empty if none. Costs three calls of stat."""
+        """Reason why writes would be lost (a file is missing or replaced); empty if none.
+
+        It costs three calls of stat.
+        """
         for path in self._paths:
             try:
                 found = path.stat()
@@ -59,7 +62,7 @@ def make_folder(path: Path) -> None:
 
 
 def connect(path: Path, patience_s: float = 5.0) -> sqlite3.Connection:
-    """A connection in autocommit mode with durable commits, usable from any one thread at a time.
+    """Open a connection in autocommit mode with durable commits, usable by one thread at a time.
 
     A new file, and those that SQLite keeps beside it, can be read by their owner only.
     """
@@ -75,13 +78,13 @@ def connect(path: Path, patience_s: float = 5.0) -> sqlite3.Connection:
 
 
 def connect_read_only(path: Path, *, immutable: bool = False) -> sqlite3.Connection:
-    """A connection that changes nothing; an `immutable` one needs no writable folder and ignores the log."""
+    """Open a read-only connection; an `immutable` one needs no writable folder, and ignores the log."""
     address = f"{path.absolute().as_uri()}?{'immutable=1' if immutable else 'mode=ro'}"
     return sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False)
 
 
 def copied_aside(path: Path) -> tempfile.TemporaryDirectory[str]:
-    """A temporary folder with copies of a database and its log, as far as they exist.
+    """Copy a database and its log, as far as they exist, to a temporary folder.
 
     Raises:
         OSError: no folder for temporary files has room for them.
@@ -106,7 +109,7 @@ def is_damaged(error: BaseException) -> bool:
 
 
 def quick_check(connection: sqlite3.Connection, path: Path) -> None:
-    """Check the pages of a file that is not large.
+    """Check the pages of a database file, unless it is large.
 
     Raises:
         sqlite3.DatabaseError: one is damaged (`is_damaged`).

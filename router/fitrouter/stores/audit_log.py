@@ -1,4 +1,4 @@
-"""Audit log of administrative acts: lines of JSON, each of which names the SHA-256 of the line before it.
+"""Audit log of administrative acts: JSON lines, each with the SHA-256 of the line before it.
 
 Whoever changes, removes, inserts or swaps a line breaks the chain. To notice that lines were cut from the end, or that
 the whole file was written anew, keep a hash elsewhere: `verify` says whether it is still part of the chain.
@@ -44,7 +44,7 @@ class Act(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Chain(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of `verify`."""
+    """Result of `verify`: how far the chain of lines is intact."""
 
     acts: int
     """Sound lines from the beginning."""
@@ -57,7 +57,7 @@ class Chain(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditLog:
-    """Appends to the file, from any number of processes. All methods block on the disk.
+    """Audit log in a file, which any number of processes append to. All methods block on the disk.
 
     Args:
         folder: the data folder; it and the file are created at the first act, readable by their owner only.
@@ -67,7 +67,7 @@ class AuditLog:
         self.path = folder / FILE
 
     def note(self, act: Act) -> str:
-        """Append an act, durably; returns the line's hash, with which it is chained to the one before.
+        """Append an act durably; return the hash of its line, to which the next line refers.
 
         Raises:
             StoreError: the file cannot be written. The act should not be done then.
@@ -89,7 +89,7 @@ class AuditLog:
         return _hash(line)
 
     def acts(self) -> Iterator[Act]:
-        """The acts, the oldest first, up to the first line that is none."""
+        """Yield the acts, the oldest first, up to the first line that is not one."""
         for line in self._lines():
             try:
                 yield msgspec.json.decode(line, type=Act)
@@ -97,7 +97,7 @@ class AuditLog:
                 return
 
     def verify(self, head: str | None = None) -> Chain:
-        """Check the chain.
+        """Check that each line follows from the one before.
 
         Args:
             head: a hash that an earlier check printed.
@@ -115,7 +115,7 @@ class AuditLog:
         return Chain(acts=acts, head=last, known=known)
 
     def _lines(self) -> Iterator[bytes]:
-        """Whole lines; the rest of one that is being written is left out."""
+        """Yield the complete lines; one that is still being written is left out."""
         try:
             with self.path.open("rb") as file:
                 for line in file:
@@ -128,17 +128,17 @@ class AuditLog:
 
 
 def by_command() -> str:
-    """Actor of a command, for the log."""
+    """Name the user who runs a command, as actor in the log."""
     return f"uid {os.getuid()}"
 
 
 def command_act(act: str, **about: str) -> Act:
-    """An act of a command that is given now."""
+    """Make an act of the command that is running now."""
     return Act(ts=time.time(), act=act, by=by_command(), about=about)
 
 
 def is_hash(text: str) -> bool:
-    """Whether a text can be the hash of a line."""
+    """Whether a text has the form of a line's hash."""
     return re.fullmatch("[0-9a-f]{64}", text) is not None
 
 
@@ -147,7 +147,7 @@ def _hash(line: bytes) -> str:
 
 
 def _last(file: int) -> tuple[str, int]:
-    """Hash of the last whole line, and its end."""
+    """Return the hash of the last complete line, and the position of its end."""
     size = os.fstat(file).st_size
     start, tail = size, b""
     while start and tail.count(b"\n") < 2:

@@ -16,7 +16,7 @@ KEY = "signing.key"
 
 
 def audit_file(data: Path, role: str) -> Path:
-    """File of a role's audit."""
+    """Path of a role's audit."""
     name = hashlib.sha256((canonical_role(role) or "").encode()).hexdigest()[:16]
     return data / "audits" / f"{name}.json"
 

@@ -1,4 +1,4 @@
-"""Answer texts in the content spool, where they wait for the scorer: prompt, message and tool schemas."""
+"""Contents in the spool, where they wait for the scorer: prompt, message and tool schemas."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def pack_content(prompt: str, message: Message, tools: Sequence[dict[str, Any]] 
 
 
 def unpack_content(text: str) -> Content:
-    """Decode a text from `pack_content`.
+    """Decode the output of `pack_content`.
 
     Raises:
         ValueError: the text is not a packed content.

@@ -34,7 +34,7 @@ _PLAIN = b"{"
 
 
 class KeptContent(msgspec.Struct, frozen=True, kw_only=True):
-    """The last user message of a request, and its answer."""
+    """The last user message of a request with its answer, or a comment."""
 
     decision_id: str
     ts: float
@@ -69,7 +69,7 @@ class ContentStore:
         self._encrypted, self._days, self._clock = encrypted, days, clock
 
     def keep(self, decision_id: str, subject: str | None, tenant: str, text: str, *, of: str = "") -> None:
-        """Keep a text from `pack_content`.
+        """Store the output of `pack_content`.
 
         Args:
             decision_id: the key of the text.
@@ -91,7 +91,7 @@ class ContentStore:
             connection.execute("COMMIT")
 
     def keep_comment(self, decision: Decision, text: str | None) -> None:
-        """Keep a comment on an answer, in place of an earlier one; None deletes it.
+        """Store a comment on an answer, replacing an earlier one; None deletes it.
 
         Raises:
             StoreError: the file or the user's key cannot be read or written.
@@ -145,7 +145,7 @@ class ContentStore:
         return list(found.values())
 
     def expire(self) -> int:
-        """Delete what is too old or of nobody known, overwriting it with zeros; returns 0, so that a service pauses."""
+        """Delete contents that are too old or whose user is unknown, overwriting them with zeros; return 0."""
         if self.path.exists():
             with self._opened() as connection:
                 old = self._clock() - self._days * _DAY_S

@@ -49,7 +49,7 @@ class Erased(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Eraser:
-    """Erases users. Thread safe; any number of processes may do so in one folder. All methods block on the disk.
+    """Erases users from all stores. Thread safe; any number of processes may do so. All methods block on the disk.
 
     Args:
         journal: the log.
@@ -111,13 +111,13 @@ class Eraser:
         self._journal.erase([subject], "", self._clock())
 
     def step(self) -> int:
-        """Finish what a process left unfinished; returns 0."""
+        """Finish the erasures that a process left unfinished; return 0, so that a service pauses."""
         if self._journal.unfinished():
             self.finish()
         return 0
 
     def finish(self, patience_s: float = PATIENCE_S) -> None:
-        """Complete all erasures of the journal.
+        """Complete all unfinished erasures of the journal.
 
         Raises:
             StoreError: something is left, and why.
@@ -157,7 +157,7 @@ class Eraser:
                 path.unlink(missing_ok=True)
 
     def _named(self, folder: Path, digests: Collection[str]) -> None:
-        """Delete rows by subject in the files of other parts."""
+        """Delete rows by subject in the database files of other parts."""
         for name, table in _NAMED:
             if (folder / name).exists():
                 try:

@@ -1,4 +1,4 @@
-"""Waits of the event loop for a store's thread."""
+"""Waiting, in the event loop, for the result of a store's thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 async def result_within(future: Future[T], seconds: float) -> T:
-    """The result of a future, which is not cancelled if it takes longer.
+    """Wait for the result of a future, which is not cancelled if it takes longer.
 
     A failure after that is the store's to report: without a callback that reads it, asyncio would log a traceback for
     each request.

@@ -1,4 +1,4 @@
-"""File of the API keys that `fitrouter keys` creates. It holds digests, so that it opens nothing for who reads it.
+"""File of the API keys that `fitrouter keys` creates; it holds digests, so that whoever reads it has no key.
 
 A key is `sk-fr-ID-SECRET`: the id finds the entry, and the secret's 256 random bits need no slow hash.
 """
@@ -27,7 +27,7 @@ read the metrics of all tenants; change the policy, and read the metrics."""
 
 
 class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
-    """An API key, without its secret."""
+    """An API key as it is stored, without its secret."""
 
     id: str
     name: str
@@ -46,11 +46,11 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
     usd_per_day: float | None = None
 
     def opens(self, now: float) -> bool:
-        """Whether the key is neither revoked nor expired."""
+        """Whether the key is valid: neither revoked nor expired."""
         return bool(self.digest) and (self.expires is None or now < self.expires)
 
     def digests(self, now: float) -> tuple[str, ...]:
-        """The digests of the secrets that open it now."""
+        """Return the digests of the secrets that are valid now; none if the key is revoked or expired."""
         if not self.opens(now):
             return ()
         return (self.digest, self.previous) if self.previous and now < self.previous_until else (self.digest,)
@@ -62,23 +62,23 @@ class _File(msgspec.Struct, frozen=True):
 
 
 def digest_of(key: str) -> str:
-    """The digest of a key, as it is stored."""
+    """Return the digest of a key, the form in which it is stored."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 
 def id_of(key: str) -> str:
-    """The id in a key; empty if it is none of ours."""
+    """Extract the id from a key; empty if it is not one of ours."""
     return key.removeprefix(PREFIX).partition("-")[0] if key.startswith(PREFIX) else ""
 
 
 def new_key(key_id: str | None = None) -> tuple[str, str]:
-    """(id, key) with a new secret."""
+    """Make a key with a new secret; return its id and the key."""
     key_id = key_id or secrets.token_hex(4)
     return key_id, f"{PREFIX}{key_id}-{secrets.token_urlsafe(32)}"
 
 
 def read_keys(path: Path) -> tuple[StoredKey, ...]:
-    """The keys of a file; none if there is no file.
+    """Read the keys of a file; none if there is no file.
 
     Raises:
         ConfigError: it is damaged, or other users of the machine can read or write it.
@@ -97,7 +97,7 @@ def read_keys(path: Path) -> tuple[StoredKey, ...]:
 
 
 def change_keys(path: Path, change: Callable[[Sequence[StoredKey]], Sequence[StoredKey]]) -> None:
-    """Replace the keys of a file by what `change` makes of them: atomically, one process at a time.
+    """Replace the keys of a file by the result of `change`, atomically and by one process at a time.
 
     Raises:
         ConfigError: the file cannot be read or written.

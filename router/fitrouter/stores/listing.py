@@ -91,7 +91,7 @@ class ListedUser(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelTally(msgspec.Struct, frozen=True, kw_only=True):
-    """A user's answers by a model, and the votes on them as they stand now."""
+    """Counts of a user's answers by a model, and of the votes on them as they stand now."""
 
     model: str
     answers: int
@@ -129,7 +129,7 @@ class Lists:
         role: str | None = None,
         model: str | None = None,
     ) -> list[ListedAnswer]:
-        """The last answers.
+        """List the last answers.
 
         Args:
             last: most entries.
@@ -154,12 +154,12 @@ class Lists:
         role: str | None = None,
         model: str | None = None,
     ) -> list[ListedFeedback]:
-        """The last votes and remarks; arguments and errors as of `answers`."""
+        """List the last votes and remarks; arguments and errors as of `answers`."""
         found = (self._said(row.event) for row in self._rows(("feedback", "remark"), tenant, user))
         return list(islice((one for one in found if _fits(one, role, model)), _checked(last)))
 
     def users(self, last: int = 20, *, tenant: str | None = None) -> list[ListedUser]:
-        """The users that were met last.
+        """List the users that were met last.
 
         Raises:
             InvalidRequest: `last` is out of range.
@@ -200,7 +200,7 @@ class Lists:
     # --- rows ---
 
     def _rows(self, kinds: Sequence[str], tenant: str | None, user: str | None) -> Iterator[Row]:
-        """Rows, the newest first."""
+        """Yield the rows of some kinds of events, the newest first."""
         subjects: Sequence[str | None] = (None,)
         if user is not None:
             found = [self._identities.subjects(of, user) for of in ([tenant] if tenant else self._tenants_of(user))]

@@ -1,4 +1,4 @@
-"""Retention: old events leave journal and warehouse for Parquet files, from which learning and replay still read."""
+"""Retention: moves old events from journal and warehouse to Parquet files, which learning and replay still read."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Retention:
 
 
 class LocalRetention:
-    """Removes the rows of old requests from the file of DuckDB once segments have them. All methods block.
+    """Removes old requests' rows from the DuckDB file once segments have them. All methods block on the disk.
 
     Args:
         storage: of the segments.
@@ -65,7 +65,7 @@ class LocalRetention:
         self._pruned = 0.0
 
     def step(self) -> int:
-        """Remove rows, once a day, since it copies the file; returns 0.
+        """Remove rows, at most once a day since it copies the file; return 0.
 
         Raises:
             StoreError: the segments cannot be read, or the file cannot be written. Try again.

@@ -27,7 +27,7 @@ _CHANGED = "signature: does not belong to this document; it was changed after it
 
 
 def signing_key(path: Path) -> Ed25519PrivateKey:
-    """The key of a file, which is made if there is none, readable by its owner only.
+    """Read the private key of a file, or make one that only its owner can read.
 
     Raises:
         StoreError: the file cannot be read or written, or holds no key.
@@ -49,7 +49,7 @@ def signing_key(path: Path) -> Ed25519PrivateKey:
 
 
 def signed(document: Mapping[str, Any], key: Ed25519PrivateKey) -> dict[str, Any]:
-    """The document with its signature, in place of an earlier one."""
+    """Return a document with its signature, replacing an earlier one."""
     body = {name: value for name, value in document.items() if name != FIELD}
     public = key.public_key().public_bytes_raw()
     value = key.sign(canonical(body))
@@ -60,7 +60,7 @@ def signed(document: Mapping[str, Any], key: Ed25519PrivateKey) -> dict[str, Any
 
 
 def verified(document: Mapping[str, Any]) -> str:
-    """The fingerprint of the key that signed a document.
+    """Verify a document's signature, and return the fingerprint of the key that signed it.
 
     Raises:
         InvalidRequest: there is no signature, or it is not that of this document.
@@ -83,12 +83,12 @@ def verified(document: Mapping[str, Any]) -> str:
 
 
 def fingerprint(public: bytes) -> str:
-    """A public key in a form that people can compare."""
+    """Return a public key's fingerprint, which people can compare."""
     return hashlib.sha256(public).hexdigest()[:32]
 
 
 def canonical(body: Any) -> bytes:
-    """JSON with sorted keys and without spaces.
+    """Encode JSON with sorted keys and without spaces.
 
     >>> canonical({"b": 1.0, "a": [True, None]})
     b'{"a":[true,null],"b":1.0}'

@@ -14,7 +14,7 @@ _GROUP = 64
 
 
 class Spill:
-    """Keys and their bytes in an SQLite file that no other process sees. Thread-safe; every method blocks on the disk.
+    """Stores keys and their bytes in a private SQLite file. Thread-safe; every method blocks on the disk.
 
     The file is unlinked as soon as it is open, so that it goes with the process. Nothing in it is durable: whoever
     uses it can rebuild it.

@@ -27,7 +27,7 @@ def check_sha256(path: Path, sha256: str, remedy: str) -> None:
 
 
 def read_manifest(path: Path, kind: str, files: Collection[str], keys: Collection[str]) -> dict[str, Any]:
-    """Read a JSON manifest that has `keys`, and the sha256 of each of `files`.
+    """Read a JSON manifest; it must have the given keys, and a sha256 for each of the given files.
 
     Raises:
         ArtifactError: it cannot be read, or has another content.

@@ -16,5 +16,5 @@ class Encoder(Protocol):
     dim: int
 
     def encode(self, texts: Sequence[str]) -> Floats:
-        """float64[n, dim], each row of length 1 (0 for a text without any token)."""
+        """Encode texts as rows of length 1 (0 for a text without any token), float64[n, dim]."""
         ...

@@ -38,7 +38,7 @@ class Cached:
         return len(self._vectors)
 
     def encode(self, texts: Sequence[str]) -> Floats:
-        """Equal to those of the wrapped encoder, float64[n, dim]."""
+        """Return the wrapped encoder's vectors, from the cache where possible, float64[n, dim]."""
         keys = [hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest() for text in texts]
         known: dict[bytes, Floats] = {}
         unknown: dict[bytes, str] = {}

@@ -15,7 +15,7 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 def _features(text: str) -> Iterable[str]:
-    """Words, word pairs, and character trigrams of padded words; the kinds cannot collide before hashing."""
+    """Yield a text's words, word pairs and character trigrams, in forms that never coincide between kinds."""
     words = _WORD.findall(text.casefold())
     yield from words
     yield from map(" ".join, pairwise(words))
@@ -25,7 +25,7 @@ def _features(text: str) -> Iterable[str]:
 
 
 class Hashing:
-    """Counts of words, word pairs and character trigrams, hashed into `dim` signed buckets.
+    """Encoder that hashes counts of words, word pairs and character trigrams into `dim` signed buckets.
 
     A count c weighs 1 + log c (sublinear term frequency). The hash is CRC-32, so that vectors are the same on every
     machine. Nothing is learned: it is the fallback without dependencies, and the baseline of the other encoders.
@@ -40,7 +40,7 @@ class Hashing:
         self.id = f"hashing-v1-{dim}"
 
     def encode(self, texts: Sequence[str]) -> Floats:
-        """float64[n, dim], rows of length 1 (0 for a text without any word)."""
+        """Encode texts as rows of length 1 (0 for a text without any word), float64[n, dim]."""
         out = np.zeros((len(texts), self.dim))
         for row, text in zip(out, texts, strict=True):
             self._fill(row, text)

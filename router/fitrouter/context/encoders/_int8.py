@@ -20,7 +20,7 @@ INT8_FILES = ("encoder.onnx", "tokenizer.json")
 
 
 def int8_folder() -> Path:
-    """Folder of `minilm-int8`: FITROUTER_INT8, or a folder of the user's cache."""
+    """Folder of the encoder `minilm-int8`: $FITROUTER_INT8, or a folder in the user's cache."""
     if named := os.environ.get("FITROUTER_INT8"):
         return Path(named)
     cache = os.environ.get("XDG_CACHE_HOME")
@@ -84,7 +84,10 @@ class Int8Encoder:
         )
 
     def encode(self, texts: Sequence[str]) -> Floats:
-        """float64[n, dim], rows of length 1 (0 for a blank text); a row depends on its own text only."""
+        """Encode texts as rows of length 1 (0 for a blank text), float64[n, dim].
+
+        A row depends on its own text only.
+        """
         out = np.zeros((len(texts), self.dim))
         for row, text in zip(out, texts, strict=True):
             if text.strip():

@@ -22,7 +22,7 @@ BASIS_SHA256 = "8b72803c01d76f86de793c82422f5acd0de4ad6e19ebbc3ab98e621936172e54
 
 
 def minilm_basis() -> Floats:
-    """The mean of MiniLM's vectors of prompts, and their 64 leading principal directions, float64[65, 384].
+    """Load the mean of MiniLM's prompt vectors and their 64 leading principal directions, float64[65, 384].
 
     Raises:
         ArtifactError: the bundled file does not match its sha256.
@@ -103,7 +103,7 @@ class SentenceTransformerEncoder:
         self._batch = (32 if cpu else 256) if batch is None else batch
 
     def encode(self, texts: Sequence[str]) -> Floats:
-        """float64[n, dim], rows of length 1 (0 for a blank text).
+        """Encode texts as rows of length 1 (0 for a blank text), float64[n, dim].
 
         The other texts of a batch change a row by less than 1e-5, in half precision by less than 1e-3.
         """
@@ -119,7 +119,7 @@ class SentenceTransformerEncoder:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Load without the progress bar of transformers, which would stand in the output of every command."""
+    """Disable the progress bar of transformers within the context, to keep it out of the output of commands."""
     bars: Any = importlib.import_module("transformers.utils.logging")
     shown = bars.is_progress_bar_enabled()
     bars.disable_progress_bar()

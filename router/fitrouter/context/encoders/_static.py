@@ -29,7 +29,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 class Static:
-    """Weighted mean of token vectors, normalised to length 1 (Tulkens and van Dongen 2024, model2vec).
+    """Encoder by a weighted mean of token vectors of length 1 (Tulkens and van Dongen 2024, model2vec).
 
     The table is made by `fitrouter train encoder`: every token of MiniLM's vocabulary is encoded alone, centred, and
     projected to its leading principal components, whitened; frequent tokens weigh less (Arora et al. 2017). Its
@@ -70,7 +70,10 @@ class Static:
         self._words: dict[str, list[int]] = {}
 
     def encode(self, texts: Sequence[str]) -> Floats:
-        """float64[n, dim], rows of length 1 (0 for a text without any token); a row depends on its own text only."""
+        """Encode texts as rows of length 1 (0 without any token), float64[n, dim].
+
+        A row depends on its own text only.
+        """
         out = np.zeros((len(texts), self.dim))
         for row, text in zip(out, texts, strict=True):
             if len(text) > _MAX_CHARS:
@@ -85,7 +88,7 @@ class Static:
         return out
 
     def _ids(self, text: str) -> list[int]:
-        """The tokens of a text, equal to the tokenizer's; tokens of ASCII words are cached."""
+        """Tokenize a text as the tokenizer does; tokens of ASCII words are cached."""
         if text.isascii():
             return self._plain(text)
         # The tokens between two blanks do not depend on the rest of the text.

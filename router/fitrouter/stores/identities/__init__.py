@@ -1,4 +1,4 @@
-"""Identity store: which subject of the journal stands for which user, and the keys of their texts."""
+"""Identity store: maps users to the subjects that stand for them in the journal, and holds their keys."""
 
 from fitrouter.stores.identities._copy import Merged, merge
 from fitrouter.stores.identities._identities import Identities, SubjectErased

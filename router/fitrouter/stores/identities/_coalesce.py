@@ -14,7 +14,7 @@ V = TypeVar("V")
 
 
 class Coalescer(Generic[V]):
-    """Batches lookups by key in one background thread, which ends when no lookup is pending.
+    """Batches concurrent lookups by key in one background thread, which ends when no lookup is pending.
 
     Concurrent lookups of one key share a result, unless its batch has started: a later lookup must see later data.
 
@@ -68,7 +68,7 @@ class Coalescer(Generic[V]):
                     future.set_result(value)
 
     def _take(self) -> dict[str, Future[V]]:
-        """The oldest pending lookups."""
+        """Take the oldest pending lookups out of the queue."""
         with self._mutex:
             keys = list(islice(self._waiting, self._size))
             self._running = bool(keys)

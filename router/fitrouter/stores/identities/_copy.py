@@ -15,7 +15,7 @@ _BATCH = 2000
 
 
 class Merged(NamedTuple):
-    """What `merge` did."""
+    """Result of `merge`."""
 
     subjects: int
     """In the source, aliases included."""
@@ -24,7 +24,7 @@ class Merged(NamedTuple):
 
 
 def merge(source: IdentityRows, target: IdentityRows) -> Merged:
-    """Copy subjects, keys and the salt, and compare; calling again is allowed, and goes on after an interruption.
+    """Copy subjects, keys and the salt, and compare both stores; a repeated call goes on after an interruption.
 
     A user whom both know keeps the subject of the target, for whom the source's becomes an alias. The salt is copied to
     an empty target only. Nobody else may write either meanwhile: whoever is erased in one only would come back.

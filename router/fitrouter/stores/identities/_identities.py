@@ -60,7 +60,7 @@ class SubjectErased(StoreError):
 
 
 class Identities:
-    """Subjects of users and their keys, shared by all processes that use the same rows.
+    """Maps users to subjects and their keys, shared by all processes that use the same rows.
 
     Thread safe. A new user costs a synced commit (about 5 ms, shared by concurrent calls); known users are answered
     from memory (about 10 µs). `mint` avoids waiting for the commit. The store counts erasures, and caches from before
@@ -121,7 +121,7 @@ class Identities:
 
     @property
     def incident(self) -> str:
-        """What is or was wrong with the store, and what becomes of it; empty for nothing."""
+        """Describe what is or was wrong with the store, and what becomes of it; empty for nothing."""
         return "; ".join(filter(None, (self.note, self._rows.incident())))
 
     def fault(self) -> str:
@@ -129,7 +129,7 @@ class Identities:
         return "" if self._closed else self._rows.fault()
 
     def subject(self, tenant: str, user: str | None) -> str:
-        """The subject of a user, created at first; for None the tenant's anonymous subject.
+        """Return the subject of a user, created if new; for None the tenant's anonymous subject.
 
         Raises:
             StoreError: the store cannot be read or written.
@@ -137,7 +137,7 @@ class Identities:
         return self.known(tenant, user) or self.meet(tenant, user).result()
 
     def known(self, tenant: str, user: str | None) -> str | None:
-        """The subject of a user, if it is found without waiting: from memory, and in a file also by reading one row.
+        """Return the subject of a user if it is found without waiting: in memory, or by reading one row of a file.
 
         None if it is not, or if the store cannot be read at this moment.
         """
@@ -156,7 +156,7 @@ class Identities:
             return found
 
     def existing(self, tenant: str, user: str | None) -> str | None:
-        """The subject of a user if one exists; none is created. May wait for the store.
+        """Return the subject of a user if there is one, without creating it. May wait for the store.
 
         Raises:
             StoreError: the store cannot be read.
@@ -193,7 +193,7 @@ class Identities:
         return offer.subject
 
     def writing(self, subject: str) -> Future[str] | None:
-        """Resolves when a minted subject is written, or could not be; None if no write is pending."""
+        """Return a future that ends when a minted subject is written or given up; None if no write is pending."""
         with self._memory:
             offer = self._minted.get(subject)
         return None if offer is None else self._met.ask(offer.who)
@@ -222,7 +222,7 @@ class Identities:
         return subject if person is None else self.existing(*person) or subject
 
     def meet(self, tenant: str, user: str | None) -> Future[str]:
-        """The result of `subject` as a future, for callers that must not block; it fails with `StoreError`.
+        """Start `subject` and return its future, for callers that must not block; it fails with `StoreError`.
 
         Raises:
             StoreError: too many lookups are pending, or the store was opened before this process was forked.
@@ -369,7 +369,7 @@ class Identities:
         self.rows.compact()
 
     def hand_in(self) -> None:
-        """Write what an earlier process left on this machine's disk; if that fails, it is tried again later."""
+        """Write what an earlier process left on this machine's disk; after a failure it is tried again later."""
         try:
             self._write_kept(self.rows.left())
             self._left = False
@@ -414,7 +414,7 @@ class Identities:
         return found
 
     def _write_all(self, people: Sequence[str]) -> tuple[dict[str, str], list[Offer]]:
-        """(user → subject, minted subjects that had to be given up)."""
+        """Write the missing subjects of users; return user → subject, and the minted subjects that were given up."""
         rows, orphans = self.rows, list[Offer]()
 
         def refuse(offer: Offer) -> None:
@@ -446,7 +446,7 @@ class Identities:
         return found, orphans
 
     def _write_kept(self, offers: Sequence[Offer]) -> None:
-        """Write subjects that waited on this machine's disk. Whose user was erased meanwhile gets no other subject."""
+        """Write subjects that waited on this machine's disk; a user who was erased meanwhile gets no other subject."""
         for start in range(0, len(offers), _GROUP):
             group = offers[start : start + _GROUP]
             with self._mutex:
@@ -464,7 +464,7 @@ class Identities:
             self._forget(group)
 
     def _end(self, people: Sequence[str], written: Mapping[str, Sequence[str]], erasures: int) -> list[Offer]:
-        """Cache the users' subjects and return []; if the store still lacks minted ones, return those instead."""
+        """Cache the users' subjects and return []; or return the minted subjects that the store still lacks."""
         with self._memory:
             offers = [self._offers[who] for who in people if who in self._offers]
             losers = [offer for offer in offers if offer.minted and offer.subject not in written[offer.who]]
@@ -506,14 +506,14 @@ class Identities:
         return True
 
     def _recall(self, memory: OrderedDict[str, T], key: str) -> T | None:
-        """A cached value."""
+        """Return a cached value, now the one used last; None if it is not cached."""
         found = memory.get(key)
         if found is not None:
             memory.move_to_end(key)
         return found
 
     def _remember(self, memory: OrderedDict[str, T], found: Mapping[str, T], erasures: int) -> None:
-        """Cache values that were read at an erasure count."""
+        """Cache values that were read at an erasure count; drop them if the count has risen since."""
         self._as_of(erasures)
         if erasures == self._erasures:
             memory.update(found)
@@ -528,7 +528,7 @@ class Identities:
             self._by_subject.clear()
 
     def _offer(self, who: str, erasures: int) -> Offer:
-        """The subject to be written for a user."""
+        """Return the subject that is to be written for a user, made if there is none."""
         offer = self._offers.get(who)
         if offer is None:
             offer = self._offers[who] = Offer(who, erasures)
@@ -600,6 +600,6 @@ class Identities:
 
 
 def _person(who: str) -> tuple[str, str | None]:
-    """The (tenant, user) of a key."""
+    """Parse the key of a user to (tenant, user)."""
     tenant, user = json.loads(who)
     return tenant, user

@@ -23,7 +23,7 @@ _THESE = "SELECT subject, who, key FROM subjects WHERE subject IN (SELECT value 
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """The texts of the sound lines; none if there is no copy."""
+    """Yield the texts of the undamaged lines; nothing if there is no copy."""
     if path.exists():
         with path.open("rb") as file:
             for line in file:
@@ -37,19 +37,19 @@ def _texts(rows: Iterable[_Row]) -> Iterator[bytes]:
 
 
 def _sum(texts: Iterable[bytes]) -> int:
-    """A number that is the same for the same texts in any order."""
+    """Hash texts to a number that does not depend on their order."""
     return sum(int.from_bytes(hashlib.sha256(text).digest()[:16], "big") for text in texts)
 
 
 def extend(path: Path, connection: sqlite3.Connection, subjects: Collection[str]) -> None:
-    """Append those of some subjects that are in the file."""
+    """Append those of the given subjects that are in the file."""
     if subjects:
         with _locked(connection), closing(connection.execute(_THESE, (json.dumps([*subjects]),))) as rows:
             _write(path, "ab", rows)
 
 
 def rewrite(path: Path, connection: sqlite3.Connection) -> None:
-    """Replace the copy by one of the file as it is now; if that fails, there is none.
+    """Replace the copy by one of the file as it is now; if that fails, remove it.
 
     Raises:
         OSError: neither can be done.

@@ -14,7 +14,7 @@ from fitrouter.errors import StoreError
 
 @dataclass(slots=True, eq=False)
 class Offer:
-    """A subject and its key, not yet written."""
+    """A new subject and its key that are not written yet."""
 
     who: str
     erasures: int
@@ -28,7 +28,7 @@ class Offer:
 
 
 class Person(NamedTuple):
-    """A row as it is copied to another store."""
+    """A stored row, in the form in which it is copied to another store."""
 
     subject: str
     who: str
@@ -39,7 +39,7 @@ class Person(NamedTuple):
 
 
 class Gone(NamedTuple):
-    """What an erasure deleted."""
+    """Result of an erasure: the subjects that it deleted."""
 
     subjects: tuple[str, ...]
     before: int
@@ -60,11 +60,11 @@ class IdentityRows(Protocol):
     """A secret of the installation."""
 
     def incident(self) -> str:
-        """What is or was wrong, and what becomes of it; empty for nothing. Does not block."""
+        """Describe what is or was wrong, and what becomes of it; empty for nothing. Does not block."""
         ...
 
     def fault(self) -> str:
-        """Why subjects cannot be read or written now; empty if they can. Does not block."""
+        """Reason why subjects cannot be read or written now; empty if they can. Does not block."""
         ...
 
     def seen(self) -> int | None:
@@ -80,15 +80,15 @@ class IdentityRows(Protocol):
         ...
 
     def find(self, people: Sequence[str]) -> dict[str, str]:
-        """User → subject, of those users that have one."""
+        """Return user → subject for those of the users that have one."""
         ...
 
     def recent(self) -> dict[str, str]:
-        """User → subject of users that were met last, to be held in memory; none where `glance` finds them."""
+        """Return user → subject for users met last, to be cached; empty where `glance` finds them."""
         ...
 
     def make(self, offers: Sequence[Offer], *, aliases: bool = False) -> None:
-        """Insert the subjects whose users have none, or all of them as aliases.
+        """Insert the subjects of users that have none yet, or insert all of them as aliases.
 
         None whose user may have been erased since the subject was made is inserted.
         """
@@ -115,7 +115,7 @@ class IdentityRows(Protocol):
         ...
 
     def people(self, limit: int, tenant: str | None) -> list[str]:
-        """The users that were met last, the newest first; -1 for all."""
+        """Return the users that were met last, the newest first; all of them if `limit` is -1."""
         ...
 
     def every(self) -> Iterator[Person]:
@@ -123,7 +123,7 @@ class IdentityRows(Protocol):
         ...
 
     def merge(self, people: Sequence[Person], salt: bytes | None) -> None:
-        """Insert rows of another store; who has a subject here keeps it. A salt replaces that of an empty store."""
+        """Insert rows of another store; users keep subjects they have here. A salt replaces that of an empty store."""
         ...
 
     def erase(self, who: str) -> Gone:
@@ -135,7 +135,7 @@ class IdentityRows(Protocol):
         ...
 
     def keep(self, offers: Sequence[Offer], error: StoreError) -> bool:
-        """Whether minted subjects may wait after a failed write, because it will pass; durably, if that takes long."""
+        """Let minted subjects wait after a failed write, durably if that takes long; False if it will fail again."""
         ...
 
     def forget(self, subjects: Sequence[str]) -> None:
@@ -147,10 +147,10 @@ class IdentityRows(Protocol):
         ...
 
     def close(self) -> None:
-        """Close. Does not raise."""
+        """Close the rows. Does not raise."""
         ...
 
 
 def who_is(tenant: str, user: str | None) -> str:
-    """The key of a user: ASCII JSON of (tenant, user), unique for every pair of strings."""
+    """Return the key of a user: ASCII JSON of (tenant, user), unique for each pair."""
     return json.dumps([tenant, user])

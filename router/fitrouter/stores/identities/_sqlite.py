@@ -102,7 +102,7 @@ class SqliteRows:
             raise StoreError(f"the identities {self.name!r} cannot be opened: {error}") from error
 
     def _restored(self, error: sqlite3.Error, now: float) -> sqlite3.Connection:
-        """Replace a damaged file by what its copy holds."""
+        """Replace a damaged file by a new one with the rows of its copy."""
         self.quarantined = _files.quarantine(self.path, now, _files.COMPANIONS, instead="its copy")
         connection = _opened(self.path)
         count = copies.restore(self.copy, connection)
@@ -117,7 +117,7 @@ class SqliteRows:
         return self.note
 
     def fault(self) -> str:
-        """Why subjects cannot be read or written now: the file is gone or damaged; empty if they can."""
+        """Reason why subjects cannot be read or written now: the file is gone or damaged; empty if they can."""
         return "" if self._closed else self._files.fault() or self._damage
 
     def seen(self) -> int | None:
@@ -138,12 +138,12 @@ class SqliteRows:
             return _erasures(connection)
 
     def find(self, people: Sequence[str]) -> dict[str, str]:
-        """User → subject, of those users that have one."""
+        """Return user → subject for those of the users that have one."""
         with self._using() as connection:
             return _find(connection, people)
 
     def recent(self) -> dict[str, str]:
-        """None: `glance` finds them."""
+        """Return nothing: `glance` finds all users."""
         return {}
 
     def make(self, offers: Sequence[Offer], *, aliases: bool = False) -> None:
@@ -245,14 +245,14 @@ class SqliteRows:
             time.sleep(0.05)
 
     def keep(self, offers: Sequence[Offer], error: StoreError) -> bool:  # noqa: ARG002 - a lock is held for moments
-        """Whether another process only kept the file busy."""
+        """Whether the write only failed because another process kept the file busy; nothing is stored."""
         return _files.is_busy(error.__cause__)
 
     def forget(self, subjects: Sequence[str]) -> None:
-        """Nothing is kept."""
+        """Do nothing: `keep` stores nothing."""
 
     def left(self) -> list[Offer]:
-        """Nothing is kept."""
+        """Return nothing: `keep` stores nothing."""
         return []
 
     def close(self) -> None:
@@ -275,7 +275,7 @@ class SqliteRows:
 
     @contextmanager
     def _using(self) -> Iterator[sqlite3.Connection]:
-        """The connection, for one thread at a time."""
+        """Provide the connection to one thread at a time."""
         if fault := self._files.fault():
             raise StoreError(fault)
         with self._mutex:
@@ -287,7 +287,7 @@ class SqliteRows:
                 raise StoreError(f"the identities {self.name!r} could not be used: {error}") from error
 
     def _row(self, statement: str, *values: str) -> tuple[Any, ...] | None:
-        """One row, if possible by a read that does not wait for writers."""
+        """Read one row, if possible without waiting for writers."""
         row: tuple[Any, ...] | None
         try:
             with self._glancing:
@@ -299,7 +299,7 @@ class SqliteRows:
 
 
 class SqliteIdentities(Identities):
-    """The identity store of a file; see `SqliteRows`."""
+    """The identity store in an SQLite file; see `SqliteRows`."""
 
     def __init__(
         self, path: str | os.PathLike[str], clock: Callable[[], float] = time.time, patience_s: float = 30.0
@@ -308,7 +308,7 @@ class SqliteIdentities(Identities):
 
 
 class TemporaryIdentities(SqliteIdentities):
-    """A copy of a store whose disk is full or read-only, in a temporary folder that is removed at the end.
+    """Temporary copy of an identity store whose disk is full or read-only; the folder is removed at the end.
 
     Args:
         path: the store; it may be missing.
@@ -327,7 +327,7 @@ class TemporaryIdentities(SqliteIdentities):
         super().__init__(Path(self._copied.name) / path.name)
 
     def fault(self) -> str:
-        """Why the store is only a copy."""
+        """Reason why the store is only a copy."""
         return f"{self._reason}: new users are forgotten at the end. Make room or the folder writable, then restart"
 
     def close(self) -> None:
@@ -353,7 +353,7 @@ def _opened(path: Path) -> sqlite3.Connection:
 
 
 def _connect(path: Path, patience_s: float) -> sqlite3.Connection:
-    """A connection that waits up to `patience_s` for locks and overwrites deleted rows with zeros."""
+    """Open a connection that waits up to `patience_s` for locks, and overwrites deleted rows with zeros."""
     connection = _files.connect(path, patience_s)
     try:
         connection.execute("PRAGMA secure_delete = ON")

@@ -1,4 +1,4 @@
-"""Parquet files with old events, beside the journal, whose table keeps the other columns of their rows.
+"""Parquet files with the payloads of old events, beside the journal, whose table keeps the other columns.
 
 Each file has the rows of a range of sequence numbers, so that the journal finds the payload of a row without one. Files
 are written beside their place and renamed; that of an erased user is written again without their rows.
@@ -34,7 +34,7 @@ _WRITE = "COPY ({}) TO '{}' (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {}
 
 
 class Segment(NamedTuple):
-    """A file and the range of its sequence numbers."""
+    """A Parquet file, and the range of its sequence numbers."""
 
     first: int
     last: int
@@ -42,7 +42,7 @@ class Segment(NamedTuple):
 
 
 class Archive:
-    """The Parquet files of a journal. Thread safe; writing is for the holder of a lease.
+    """The Parquet files of a journal. Thread safe; only the holder of a lease may write.
 
     Args:
         journal: path of the journal; the files are in the folder of its name with `.archive`.
@@ -62,7 +62,7 @@ class Archive:
             require("duckdb", "the archive of the journal")
 
     def segments(self) -> list[Segment]:
-        """The files, in order."""
+        """Return the Parquet files, in order."""
         found = []
         if self.folder.is_dir():
             for path in sorted(self.folder.glob("*-*.parquet")):
@@ -136,7 +136,7 @@ class Archive:
         return made
 
     def keep(self, segment: Segment, seqs: Collection[int]) -> None:
-        """Write a file again with some of its rows; one without any is deleted."""
+        """Rewrite a file with only the given rows; delete it if none is given."""
         with self._mutex:
             self._chunks.clear()
             if not seqs:
@@ -148,7 +148,7 @@ class Archive:
             self._copy(sql, segment, {"kept": kept})
 
     def tidy(self) -> None:
-        """Delete what an interrupted process left."""
+        """Delete the unfinished files of an interrupted process."""
         for path in self.folder.glob("*.new"):
             path.unlink(missing_ok=True)
 
@@ -163,7 +163,7 @@ class Archive:
         return next((each for each in self._segments if each.first <= seq <= each.last), None)
 
     def _copy(self, sql: str, segment: Segment, tables: dict[str, Any]) -> None:
-        """Write the result of a query in the place of a file, durably."""
+        """Write the result of a query to a segment's file, durably and atomically."""
         make_folder(self.folder)
         new = segment.path.with_name(f"{segment.path.name}.new")
         new.unlink(missing_ok=True)

@@ -48,7 +48,7 @@ class Lease(Protocol):
     """A named lock that one process of the machine holds at a time."""
 
     def held(self) -> bool:
-        """Acquire or renew the lease; True while it is ours. Call it at least once a second."""
+        """Acquire or renew the lease; True while this process holds it. Call it at least once a second."""
         ...
 
     def release(self) -> None:
@@ -85,7 +85,7 @@ class Journal(Protocol):
         ...
 
     def of(self, *keys: str) -> Sequence[Row]:
-        """All rows of any of the decision ids and subjects, each once, in order."""
+        """Return all rows with any of these decision ids and subjects, each once, in order."""
         ...
 
     def latest(
@@ -102,7 +102,7 @@ class Journal(Protocol):
         ...
 
     def counts(self, subject: str) -> dict[str, tuple[int, float, float]]:
-        """Kind of event → number of rows about a subject, and the times of the first and the last."""
+        """Count the rows about a subject by kind of event, with the times of the first and the last."""
         ...
 
     def event(self, event_id: str) -> Event | None:
@@ -130,11 +130,11 @@ class Journal(Protocol):
         ...
 
     def unfinished(self) -> dict[str, int]:
-        """Digest of each erased subject that `finish` was not called for → position of its Erasure, 0 without one."""
+        """Return the digests of erased subjects not passed to `finish` yet, with the position of their Erasure or 0."""
         ...
 
     def finish(self, digests: Collection[str]) -> None:
-        """Note that nothing is left of erased subjects in any store."""
+        """Record that nothing is left of erased subjects in any store."""
         ...
 
     def compact(self, patience_s: float = 30.0) -> None:
@@ -150,7 +150,7 @@ class Journal(Protocol):
         ...
 
     def watch(self, call: Callable[[], object]) -> None:
-        """Call a function after other processes append, if the journal is notified of it; followers poll as well."""
+        """Register a function to call after other processes append, where that is notified; followers also poll."""
         ...
 
     def spooled(self, limit: int = 64) -> Sequence[Spooled]:

@@ -1,4 +1,4 @@
-"""Copying a journal to another place, event by event with its number, and a digest of what a place holds."""
+"""Copying a journal to another place, event by event with its number, and comparing both by digest."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _FILL = {
 
 
 class Place(Protocol):
-    """Where a journal is stored. Nobody else writes it meanwhile."""
+    """Protocol of a place where a journal is stored; nobody else may write to it meanwhile."""
 
     name: str
 
@@ -54,11 +54,11 @@ class Place(Protocol):
         ...
 
     def parts(self) -> Iterator[Part]:
-        """Everything else that belongs to the journal."""
+        """Yield everything of the journal other than its events."""
         ...
 
     def fill(self, parts: Iterable[Part]) -> None:
-        """Replace everything else, in one transaction."""
+        """Replace everything of the journal other than its events, in one transaction."""
         ...
 
 
@@ -104,7 +104,7 @@ def copy(source: Place, target: Place, progress: Callable[[int, int], object] | 
 
 
 def digest_of_place(place: Place) -> tuple[str, int]:
-    """The sha256 of all that a place holds of a journal, equal for equal ones anywhere; and the number of events."""
+    """Compute the sha256 of all that a place holds of a journal; also return the number of events."""
     total, seq, count = hashlib.sha256(), 0, 0
     encode = msgspec.msgpack.Encoder().encode
     while rows := place.rows(seq):
@@ -117,7 +117,7 @@ def digest_of_place(place: Place) -> tuple[str, int]:
 
 
 class FilePlace:
-    """An SQLite file; its Parquet files are read too, and never written.
+    """An SQLite file as a place of a journal; its Parquet files are read too, and never written.
 
     Args:
         path: the file, which is created if it may be.
@@ -145,7 +145,7 @@ class FilePlace:
         return int(self._connection.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0])
 
     def rows(self, after: int) -> Sequence[Raw]:
-        """The next rows, with what is in Parquet files."""
+        """Return the next rows, with payloads that are in Parquet files."""
         found: list[Raw] = self._connection.execute(
             "SELECT seq, id, ts, kind, decision_id, subject, CAST(payload AS BLOB), CAST(crc AS INTEGER) FROM events "
             "WHERE seq > ? ORDER BY seq LIMIT ?",
@@ -161,13 +161,13 @@ class FilePlace:
             self._connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
     def parts(self) -> Iterator[Part]:
-        """Everything else that belongs to the journal."""
+        """Yield everything of the journal other than its events."""
         yield "snapshot_position", self._connection.execute("SELECT seq FROM snapshot_position").fetchone()
         for name, statement in _PARTS.items():
             yield from ((name, row) for row in self._connection.execute(statement))
 
     def fill(self, parts: Iterable[Part]) -> None:
-        """Replace everything else."""
+        """Replace everything of the journal other than its events."""
         with self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
             for name in _PARTS:

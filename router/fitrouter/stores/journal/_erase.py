@@ -37,7 +37,7 @@ def erase(connection: sqlite3.Connection, subjects: Collection[str], tenant: str
 
 
 def delete(connection: sqlite3.Connection, subjects: Collection[str]) -> int:
-    """Delete the events of some subjects and of their decisions, and their unscored answers; returns the events."""
+    """Delete the events of some subjects and of their decisions, and their unscored answers; return how many events."""
     theirs = json.dumps(list(subjects))
     decisions = json.dumps([name for (name,) in connection.execute(_DECISIONS, (theirs,))])
     connection.execute(f"DELETE FROM spool WHERE decision_id IN ({_THESE})", (decisions,))  # noqa: S608

@@ -84,7 +84,7 @@ class FileLock:
 
 
 class FileLease:
-    """A `Lease` as a locked file.
+    """A `Lease` implemented by a locked file.
 
     Two leases of one name exclude each other inside a process too. A lease whose file was deleted is lost, and the
     next call competes for it again, unless the journal that it belongs to is gone: the lease file of another journal
@@ -101,7 +101,7 @@ class FileLease:
         self._mutex = threading.Lock()
 
     def held(self) -> bool:
-        """Acquire the lease; True while it is ours, False also if its file cannot be opened."""
+        """Acquire the lease; True while this process holds it, False also if its file cannot be opened."""
         with self._mutex:
             if not self._valid():
                 self._descriptor.close()

@@ -50,7 +50,7 @@ class MemoryJournal:
         self._closed = False
 
     def fault(self) -> str:
-        """Nothing can fail."""
+        """Return an empty string: nothing can fail."""
         return ""
 
     def append(self, *entries: Entry) -> Future[int]:
@@ -99,7 +99,7 @@ class MemoryJournal:
         return self.tail(after + len(records), limit) if records and not rows else rows
 
     def of(self, *keys: str) -> Sequence[Row]:
-        """All rows of any of the decision ids and subjects, each once, in order."""
+        """Return all rows with any of these decision ids and subjects, each once, in order."""
         wanted = {*keys}
         found = [(seq, item) for seq, item in self._kept() if item.decision_id in wanted or item.subject in wanted]
         return [Row(seq, decode_event(item.payload)) for seq, item in found]
@@ -118,7 +118,7 @@ class MemoryJournal:
         return [Row(seq, decode_event(item.payload)) for seq, item in found[:limit]]
 
     def counts(self, subject: str) -> dict[str, tuple[int, float, float]]:
-        """Kind of event → number of rows about a subject, and the times of the first and the last."""
+        """Count the rows about a subject by kind of event, with the times of the first and the last."""
         about = [item for _, item in self._kept() if item.subject == subject]
         times = {item.kind: [one.ts for one in about if one.kind == item.kind] for item in about}
         return {kind: (len(each), min(each), max(each)) for kind, each in times.items()}
@@ -156,7 +156,7 @@ class MemoryJournal:
         return len(about)
 
     def unfinished(self) -> dict[str, int]:
-        """Nothing: memory needs no rewriting."""
+        """Return nothing: memory needs no rewriting."""
         return {}
 
     def finish(self, digests: Collection[str]) -> None:

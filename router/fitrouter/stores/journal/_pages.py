@@ -1,4 +1,4 @@
-"""Pages of an SQLite file and its write-ahead log, read without SQLite: what is sound in a damaged file.
+"""Reads the pages of an SQLite file and its write-ahead log without SQLite, to find what is sound in a damaged file.
 
 Formats: https://www.sqlite.org/fileformat2.html. Every image of a page is read, in the file and in the log, and rows
 are taken from leaves of tables wherever they are, so that damaged inner pages, indexes and headers cost no row.
@@ -25,14 +25,14 @@ _CHAINS = 64
 
 
 class Row(NamedTuple):
-    """A row of any table; `cells` lacks the rowid."""
+    """A row of any table; `cells` does not include the rowid."""
 
     rowid: int
     cells: Sequence[Value]
 
 
 class _Frames(NamedTuple):
-    """The frames of a log, as arrays of one entry each."""
+    """The frames of a write-ahead log, as arrays with one entry per frame."""
 
     current: NDArray[np.bool_]
     """The frame belongs to the header's round of the log."""
@@ -41,7 +41,7 @@ class _Frames(NamedTuple):
 
 
 def damage_in_log(path: Path) -> str:
-    """Frames of a log that SQLite would silently drop after a damaged one; empty if none.
+    """Describe the frames that SQLite would silently drop after a damaged one; empty if there are none.
 
     SQLite reads a log up to the first frame whose checksum is wrong, as if the rest had never been written.
 
@@ -84,7 +84,7 @@ def _frames(data: bytes, size: int, count: int) -> _Frames:
 
 
 def _checksum(words: NDArray[np.uint32], before: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SQLite's checksums of n rows of words, each continued from the checksum before it, uint64[n, 2].
+    """Compute SQLite's checksums of n rows of words, each continued from the checksum before it, uint64[n, 2].
 
     For each pair of words: s₀ += x₀ + s₁, s₁ += x₁ + s₀, modulo 2³², which is linear in all of them.
     """
@@ -102,7 +102,7 @@ def _checksum(words: NDArray[np.uint32], before: NDArray[np.uint64]) -> NDArray[
 
 
 def rows(path: Path) -> Iterator[Row]:
-    """Every row of every table of a file, of its log's frames from the last to the first, and what unused pages held.
+    """Yield every row of every table: of the log's frames from the last to the first, of the file, and of unused pages.
 
     Newer images of a page come first. A row may come several times, and damaged ones come too: check each.
     """
@@ -126,7 +126,7 @@ def _page_size(path: Path, log: bytes) -> int:
 
 
 class _Images:
-    """The images of each page."""
+    """All images of each page, in the file and in the log."""
 
     def __init__(self, file: int, length: int, size: int, log: bytes) -> None:
         self._file, self._count, self.size, self._log = file, -(-length // size), size, log
@@ -138,7 +138,7 @@ class _Images:
             self._order.append((start + _FRAME, number))
 
     def every(self) -> Iterator[tuple[bytes, int]]:
-        """(image, number of the page), the log's first."""
+        """Yield (image, number of the page), the log's images first."""
         for start, number in reversed(self._order):
             yield self._log[start : start + self.size], number
         for number in range(1, self._count + 1):
@@ -156,7 +156,7 @@ class _Images:
 
 
 def _rows_of(page: bytes, number: int, pages: _Images) -> Iterator[Row]:
-    """The rows in an image, if it may be a leaf. The number of cells is not trusted: they begin where pointers end."""
+    """Yield the rows in a page image that may be a leaf; cells are found by their pointers, not by their count."""
     start, end = 8 + (100 if number == 1 else 0), len(page)
     if start >= end or page[start - 8] in {0, 2, 10}:  # overflow, or an index
         return
@@ -193,7 +193,7 @@ def _cell(page: bytes, at: int, pages: _Images) -> Iterator[Row]:
 
 
 def _joined(text: bytes, number: int, length: int, pages: _Images) -> Iterator[bytes]:
-    """A payload continued over its overflow pages."""
+    """Yield a payload continued over its overflow pages, for each combination of their images."""
     if len(text) >= length:
         yield text[:length]
         return
@@ -202,7 +202,7 @@ def _joined(text: bytes, number: int, length: int, pages: _Images) -> Iterator[b
 
 
 def _record(text: bytes) -> list[Value] | None:
-    """The cells of a record; None if it is none."""
+    """Parse the cells of a record; None if it is not one."""
     end, at = _varint(text, 0)
     if not 2 <= end <= min(len(text), 64):
         return None
@@ -228,7 +228,7 @@ def _record(text: bytes) -> list[Value] | None:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A variable-length integer and where it ends."""
+    """Parse a variable-length integer; also return where it ends."""
     value = 0
     for i, byte in enumerate(data[at : at + 9]):
         if i == 8:

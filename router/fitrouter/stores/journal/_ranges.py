@@ -1,4 +1,4 @@
-"""Ranges of the numbers in events: what is outside of them is neither appended nor folded."""
+"""Allowed ranges of the numbers in events; events outside of them are neither appended nor folded."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _LATEST = 1e11
 
 
 def fault_in(event: Event) -> str:
-    """The first number of an event that is not finite or out of range, as `name value`; empty if there is none."""
+    """Find the first number of an event that is not finite or out of range, as `name value`; empty if there is none."""
     if _plainly_sound(event):
         return ""
     return next((f"{name} {value!r}" for name, value, low, high in _numbers(event) if not low <= value <= high), "")
 
 
 def _plainly_sound(event: Event) -> bool:
-    """Whether an event of a kind that every request has is in range, in little time; False: take a closer look."""
+    """Quick check that an event of a frequent kind is in range; False means that a closer look is needed."""
     match event:
         case Decision():
             total = event.propensity  # a sum of numbers ≥ 0 is in range only if each of them is, and none is NaN
@@ -80,7 +80,7 @@ def _small(ts: float, payload: bytes) -> bool:
 
 
 def _numbers(event: Event) -> Iterable[tuple[str, float, float, float]]:
-    """(name, value, lowest, highest); NaN is in no range."""
+    """Yield (name, value, lowest, highest) for each number of an event; NaN is in no range."""
     yield "ts", event.ts, -_LATEST, _LATEST
     match event:
         case Feedback():
@@ -144,7 +144,7 @@ def _numbers(event: Event) -> Iterable[tuple[str, float, float, float]]:
 
 
 def _array(name: str, payload: bytes, *, missing: bool = False) -> Iterable[tuple[str, float, float, float]]:
-    """The largest number of float32[d]; NaN marks a `missing` one."""
+    """Yield the largest number of float32[d] with its range; NaN is allowed if it marks a `missing` number."""
     if len(payload) % 4:
         yield f"bytes of {name}", len(payload), math.inf, math.inf
     elif payload:

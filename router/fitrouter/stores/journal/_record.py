@@ -1,4 +1,4 @@
-"""Entries as rows of the events table: indexed columns beside the encoded event."""
+"""Conversion of entries to rows of the events table: indexed columns beside the encoded event."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SPENT_DAYS = 32
 
 
 def no_fault(step: str) -> None:
-    """Inject no fault."""
+    """Do nothing, in place of a test's fault injection."""
 
 
 class Record(NamedTuple):
@@ -62,12 +62,12 @@ class Record(NamedTuple):
 
 
 def digest_of(subject: str) -> str:
-    """Sha256 of an erased subject's random token, the only thing kept of it."""
+    """Return the sha256 of a subject's random token, which is all that is kept of an erased subject."""
     return hashlib.sha256(subject.encode()).hexdigest()
 
 
 def decision_of(event: Event) -> str | None:
-    """The id of the decision that an event belongs to."""
+    """Return the id of the decision that an event belongs to; None for other events."""
     if isinstance(event, Decision):
         return event.id
     if isinstance(event, Execution | Score | Feedback | Remark):
@@ -76,7 +76,7 @@ def decision_of(event: Event) -> str | None:
 
 
 def subject_of(event: Event) -> str | None:
-    """The subject (pseudonymous user token) that an event is about."""
+    """Return the subject (pseudonymous user token) that an event is about; None for other events."""
     if isinstance(event, Erasure):
         return event.subject or None
     if isinstance(event, ModelChange | PolicyChange | RoleText | ArtifactChange | Refit | Quarantine | Salvage):
@@ -85,7 +85,7 @@ def subject_of(event: Event) -> str | None:
 
 
 def costs_of(events: Iterable[Event], now: float) -> tuple[Spent, ...]:
-    """Sums of what requests have cost, by day and key, for budgets of periods up to a month."""
+    """Sum what requests have cost by day and key, for budgets of periods up to a month."""
     found: dict[tuple[float, str], tuple[float, int]] = {}
     for event in events:
         if isinstance(event, Execution) and event.ts > now - SPENT_DAYS * DAY_S and event.cost_usd > 0.0:
@@ -121,7 +121,7 @@ def record(entry: Entry) -> Record:
 
 
 def decoded(payload: object, crc: object) -> Event:
-    """The event of a stored row. In a damaged one, a cell may be of any type.
+    """Decode the event of a stored row, after its checksum; in a damaged row a cell may be of any type.
 
     Raises:
         msgspec.DecodeError: its bytes changed.
@@ -132,7 +132,7 @@ def decoded(payload: object, crc: object) -> Event:
 
 
 def sound_rows(found: Iterable[_Stored], damaged: set[int], name: object) -> list[Row]:
-    """The rows of (seq, payload, checksum) that are sound; others are logged once and added to `damaged`."""
+    """Decode those of (seq, payload, checksum) that are sound; others are logged once and added to `damaged`."""
     rows: list[Row] = []
     for seq, payload, crc in found:
         try:
@@ -147,7 +147,7 @@ def sound_rows(found: Iterable[_Stored], damaged: set[int], name: object) -> lis
 def next_sound(
     page: Callable[[int], Sequence[_Stored]], decode: Callable[[Sequence[_Stored]], list[Row]], after: int, limit: int
 ) -> list[Row]:
-    """The sound rows of the next page that has one: an empty answer would look like the end.
+    """Return the sound rows of the next page that has any: an empty result would look like the end.
 
     Args:
         page: reads the next `limit` rows after a sequence number.
@@ -164,7 +164,7 @@ def next_sound(
 
 
 def rehearse(fault: Fault, records: Sequence[Record]) -> None:
-    """Call the test hook for each step of inserting some records."""
+    """Call the test hook `fault` for each step of inserting some records."""
     for item in records:
         fault("insert")
         if item.content is not None:

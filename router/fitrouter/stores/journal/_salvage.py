@@ -32,7 +32,7 @@ VALUES (?, ?, ?, ?, ?, ?, x'', ?)"""
 
 
 class JournalCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """Findings of `check`."""
+    """Result of `check`: sound and damaged events."""
 
     events: int = 0
     """Sound events."""
@@ -169,7 +169,7 @@ def _erase_again(connection: sqlite3.Connection) -> None:
 
 
 def replace_damaged(path: Path, now: float) -> tuple[Path, Salvage]:
-    """Salvage a journal that nobody has open, in its place. Returns where the damaged one is kept, and what was found.
+    """Replace a journal that nobody has open by its sound parts; return the path of the damaged one, and the findings.
 
     Whenever the process ends in between, the next start finds one of both.
     """
@@ -187,7 +187,7 @@ def in_use(path: Path) -> bool:
 
 
 def leased(path: Path, name: str) -> bool:
-    """Whether a process holds a lease of the journal; one that takes it this moment tries again."""
+    """Whether a process holds a lease of the journal; one that tries to take it at this moment must try again."""
     return _locked(path.with_name(f"{path.name}.{name}.lease"))
 
 
@@ -207,7 +207,7 @@ def finish_replacing(path: Path) -> None:
 
 
 def in_words(found: Salvage) -> str:
-    """Summary of the salvage in sentences."""
+    """Summarise a salvage in sentences."""
     gaps = ", ".join(f"{first}–{last}" if first < last else f"{first}" for first, last in found.lost[:8])
     more = " …" if len(found.lost) > 8 else ""
     lost = f"lost are the events {gaps}{more}" if found.lost else "none is missing between them"

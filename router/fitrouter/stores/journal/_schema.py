@@ -40,7 +40,7 @@ _ERASED = """CREATE TABLE IF NOT EXISTS erased (
 
 
 def open_checked(path: Path) -> sqlite3.Connection:
-    """Open the file, create its tables if it is new, and check it.
+    """Open the journal's file, create its tables if it is new, and check its integrity.
 
     Raises:
         sqlite3.Error: the file cannot be opened, or is damaged (`is_damaged`).

@@ -46,7 +46,9 @@ _FULL = """SELECT 1 FROM events WHERE seq BETWEEN ? AND ? AND kind <> 'erasure' 
 
 
 class SqliteJournal:
-    """A `Journal` with write-ahead log, `synchronous=FULL` and group commit: acknowledged entries survive power loss.
+    """A `Journal` in an SQLite file with write-ahead log and group commit; acknowledged entries survive power loss.
+
+    Commits are synced (`synchronous=FULL`).
 
     Any number of processes on one machine may open the same file. Their transactions queue on a lock file
     (`<path>.lock`), because SQLite's own waiting is unfair; sequence numbers are therefore committed in order, and a
@@ -147,7 +149,7 @@ class SqliteJournal:
         return next_sound(lambda start: self._read(_NEXT, (start, limit)), self._decode, after, limit)
 
     def of(self, *keys: str) -> Sequence[Row]:
-        """All rows of any of the decision ids and subjects, each once, in order."""
+        """Return all rows with any of these decision ids and subjects, each once, in order."""
         marks = ", ".join("?" * len(keys))
         where = f"decision_id IN ({marks}) OR subject IN ({marks})"
         sql = f"SELECT seq, CAST(payload AS BLOB), CAST(crc AS INTEGER) FROM events WHERE {where} ORDER BY seq"  # noqa: S608
@@ -163,7 +165,7 @@ class SqliteJournal:
         return self._decode(self._read(_LATEST_OF, (named, end, limit, subject)))
 
     def counts(self, subject: str) -> dict[str, tuple[int, float, float]]:
-        """Kind of event → number of rows about a subject, and the times of the first and the last."""
+        """Count the rows about a subject by kind of event, with the times of the first and the last."""
         rows = self._read(
             "SELECT kind, count(*), min(ts), max(ts) FROM events WHERE subject = ? GROUP BY kind", (subject,)
         )
@@ -227,7 +229,7 @@ class SqliteJournal:
         return segments[-1].last if segments else 0
 
     def _empty(self, segment: Segment) -> None:
-        """Delete payloads that a file has."""
+        """Delete from the events table the payloads that a Parquet file has."""
         keys = [(seq, name, crc) for seq, name, *_, crc in self._archive.rows(segment)]
         for start in range(0, len(keys), _EMPTIED):
             with self._alone() as connection:
@@ -238,14 +240,14 @@ class SqliteJournal:
         self._forget(segment)
 
     def _forget(self, segment: Segment) -> None:
-        """Delete rows of a file that the journal no longer has."""
+        """Delete from a Parquet file the rows that the journal no longer has."""
         kept = self._read("SELECT seq FROM events WHERE seq BETWEEN ? AND ?", segment[:2])
         if len(kept) != self._archive.count(segment):
             self._archive.keep(segment, [seq for (seq,) in kept])
 
     @contextmanager
     def _archiving(self) -> Iterator[bool]:
-        """Whether this process alone may write the Parquet files."""
+        """Hold the lease to write the Parquet files; yields whether this process got it."""
         lease = FileLease(self._beside("archive.lease"), lambda: not self._files.fault())
         try:
             if held := lease.held():
@@ -255,11 +257,11 @@ class SqliteJournal:
             lease.release()
 
     def unfinished(self) -> dict[str, int]:
-        """The erased subjects that are left somewhere; see `Journal.unfinished`."""
+        """Return the erased subjects of which something is left; see `Journal.unfinished`."""
         return dict(self._read("SELECT digest, seq FROM erased WHERE NOT done", ()))
 
     def finish(self, digests: Collection[str]) -> None:
-        """Note that nothing is left of erased subjects."""
+        """Record that nothing is left of erased subjects."""
         with self._alone() as connection:
             connection.executemany("UPDATE erased SET done = 1 WHERE digest = ?", [(digest,) for digest in digests])
 
@@ -290,7 +292,7 @@ class SqliteJournal:
 
     @contextmanager
     def _alone(self) -> Iterator[sqlite3.Connection]:
-        """A connection while no process writes; what it deletes is overwritten with zeros."""
+        """Provide a connection while no other process writes; what it deletes is overwritten with zeros."""
         lock = FileLock(self._beside("lock"))  # the writer's own excludes other processes only
         try:
             with lock, closing(self._connect()) as connection:
@@ -372,7 +374,7 @@ class SqliteJournal:
 
     @contextmanager
     def _reader(self) -> Iterator[sqlite3.Connection]:
-        """A pooled connection for this thread alone; after an error it is closed instead of reused."""
+        """Provide a pooled connection to this thread alone; after an error it is closed instead of reused."""
         with self._mutex:
             if self._closed or self._pid != os.getpid():
                 raise StoreError("the journal is closed, or was opened before this process was forked; open it again")

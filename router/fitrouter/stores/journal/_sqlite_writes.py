@@ -14,7 +14,7 @@ from fitrouter.stores.journal._writer import PROBE, Ticket
 
 
 class SqliteWrites:
-    """`Writes` of an SQLite file. After an error the connection is closed, and the next transaction opens a new one.
+    """`Writes` to an SQLite file; after an error the connection is closed, and the next transaction opens a new one.
 
     Args:
         connect: opens the database.
@@ -67,7 +67,7 @@ class SqliteWrites:
         return _number(cursor.execute("SELECT coalesce(max(seq), 0) FROM events"))
 
     def _refresh(self, cursor: sqlite3.Cursor) -> None:
-        """Learn whom other threads and processes have erased."""
+        """Read which subjects other threads and processes have erased."""
         last = _number(cursor.execute("SELECT coalesce(max(rowid), 0) FROM erased"))
         if last != self._known:
             found = cursor.execute("SELECT digest FROM erased WHERE rowid > ?", (self._known,)).fetchall()

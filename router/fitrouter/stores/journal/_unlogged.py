@@ -22,7 +22,9 @@ from fitrouter.stores.journal._sqlite import SEGMENT, SqliteJournal
 
 
 class UnloggedJournal(SqliteJournal):
-    """Requests are answered with what was learnt, if the file can be read: a log beside it must fit into a copy.
+    """Journal that answers reads, if its file can be read, and logs nothing.
+
+    A log beside the file must fit into a copy of it. Requests are answered with what was learnt.
 
     Args:
         path: the file; it may be missing.
@@ -46,7 +48,7 @@ class UnloggedJournal(SqliteJournal):
                 self._copy = copied_aside(self.path)
 
     def fault(self) -> str:
-        """The reason found at the start; it holds until a restart."""
+        """Reason found at the start why nothing is logged; it holds until a restart."""
         return f"{self._reason}: nothing is logged or learnt. Make room or the folder writable, then restart"
 
     def append(self, *entries: Entry) -> Future[int]:  # noqa: ARG002
@@ -62,11 +64,11 @@ class UnloggedJournal(SqliteJournal):
         raise StoreError(self.fault())
 
     def archive(self, before: float, until: int, size: int = SEGMENT) -> int:  # noqa: ARG002
-        """Move nothing."""
+        """Do nothing, as nothing can be moved; return 0."""
         return 0
 
     def unfinished(self) -> dict[str, int]:
-        """Nothing that could be finished."""
+        """Return nothing, as no erasure could be finished."""
         return {}
 
     def lease(self, name: str) -> FileLease:  # noqa: ARG002

@@ -24,7 +24,7 @@ PROBE = Snapshot(-1, {})
 
 
 class Ticket(NamedTuple):
-    """A caller's queued records or snapshot."""
+    """Records or a snapshot that a caller has queued, and the future of the result."""
 
     records: Sequence[Record]
     snapshot: Snapshot | None
@@ -32,7 +32,7 @@ class Ticket(NamedTuple):
 
 
 class Writes(Protocol):
-    """The transactions of one kind of database. Used by one thread."""
+    """Protocol of the transactions of one kind of database, used by one thread."""
 
     @property
     def pause(self) -> float | None:

@@ -19,7 +19,7 @@ _COLUMNS = "id, ts, kind, decision_id, subject, payload, crc, content"
 
 
 class Backlog:
-    """Records in the order in which they were logged, in one SQLite file a process. Thread safe; blocks on the disk.
+    """Logged records in their order, in one SQLite file per process. Thread safe; blocks on the disk.
 
     A file is locked by its process for as long as that lives. One that was left behind by a dead process is taken over
     by the next that starts, and read before its own.
@@ -78,7 +78,7 @@ class Backlog:
             return [Record(*row) for each in self._files.all() for row in each.execute(statement, (decision_id,))]
 
     def remove(self, records: Sequence[Record]) -> None:
-        """Remove what `first` returned; files that are empty then are deleted."""
+        """Remove records that `first` returned, and delete the files that are empty then."""
         with self._files.using():
             for connection in self._files.all():
                 before = connection.total_changes

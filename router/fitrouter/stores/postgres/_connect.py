@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: address, session settings, and errors in words."""
+"""Connections to PostgreSQL: address, session settings, and readable errors."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Database:
         return f"Database({self.name!r})"
 
     def connect(self, *, autocommit: bool = True) -> Session:
-        """A connection of its own.
+        """Open a new connection that is not pooled.
 
         Raises:
             psycopg.Error: the server cannot be reached, or refuses.
@@ -90,7 +90,7 @@ class Database:
         return connection
 
     def pool(self, name: str, most: int) -> ConnectionPool[Session]:
-        """A pool of connections, not opened yet.
+        """Make a pool of connections, which is not open yet.
 
         Args:
             name: for its log.
@@ -108,7 +108,7 @@ class Database:
         )
 
     def retried(self, use: Callable[[Session], T], what: str) -> T:
-        """Use a connection of its own; again, with pauses, if it breaks or loses a race: so it may be used twice.
+        """Call a function with a new connection, and again, with pauses, if it breaks or loses a race.
 
         Raises:
             StoreError: it failed.
@@ -126,7 +126,7 @@ class Database:
 
     @contextmanager
     def told(self, what: str) -> Iterator[None]:
-        """Errors of PostgreSQL as `ConfigError` or `StoreError`.
+        """Raise errors of PostgreSQL within the context as `ConfigError` or `StoreError`.
 
         Args:
             what: what could not be done, such as `the journal could not be read`.
@@ -148,7 +148,7 @@ def configure(connection: Session) -> None:
 
 
 def retried(use: Callable[[], T], failed: Callable[[], object] = lambda: None, within_s: float = math.inf) -> T:
-    """The result of a function that is repeated, with pauses, after a lost connection or race.
+    """Call a function, and repeat it with pauses after a lost connection or race.
 
     Args:
         use: the function.

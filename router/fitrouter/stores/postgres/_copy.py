@@ -34,7 +34,7 @@ SELECT %b, %b::bigint, 1 + (SELECT count(*) FROM fitrouter.erased), true""",
 
 
 class DatabasePlace:
-    """A `Place` in a PostgreSQL database, on one connection. The tables are created if they are missing.
+    """A `Place` in a PostgreSQL database, on one connection; missing tables are created.
 
     Args:
         database: the address.
@@ -78,7 +78,7 @@ class DatabasePlace:
                     copy.write_row(row)
 
     def parts(self) -> Iterator[Part]:
-        """Everything else that belongs to the journal."""
+        """Yield everything of the journal other than its events."""
         with self._told():
             yield "snapshot_position", (self._one("SELECT snapshot FROM fitrouter.head"),)
             for name, statement in _PARTS.items():
@@ -87,7 +87,7 @@ class DatabasePlace:
                     yield from ((name, row) for row in cursor)
 
     def fill(self, parts: Iterable[Part]) -> None:
-        """Replace everything else."""
+        """Replace everything of the journal other than its events."""
         with self._told(), self._session.transaction(), self._session.cursor() as cursor:
             cursor.execute("TRUNCATE fitrouter.spool, fitrouter.finished, fitrouter.erased, fitrouter.snapshot_state")
             for name, group in itertools.groupby(parts, lambda part: part[0]):

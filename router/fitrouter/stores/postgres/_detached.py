@@ -50,7 +50,7 @@ class DetachableWrites:
 
     @property
     def pause(self) -> float | None:
-        """Seconds until the backlog is looked at again."""
+        """Seconds after which `write` must be called to look at the backlog again; None if nothing waits."""
         if not self.waiting:
             return None
         return 0.0 if self._reachable.is_set() else _AGAIN_S
@@ -74,7 +74,7 @@ class DetachableWrites:
         return results
 
     def drop(self) -> None:
-        """Stop; what is in the backlog stays there."""
+        """Stop; entries in the backlog stay there."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -91,7 +91,7 @@ class DetachableWrites:
         return [0 if ticket.snapshot is None or ticket.snapshot is PROBE else refused for ticket in tickets]
 
     def _hand_in(self) -> None:
-        """Hand in the oldest entries."""
+        """Hand in the oldest entries of the backlog."""
         try:
             if rows := self._backlog.first(_GROUP):
                 self._writes.write([Ticket(rows, None, Future())])
@@ -105,7 +105,7 @@ class DetachableWrites:
             self._tell("")
 
     def _detach(self, error: StoreError) -> None:
-        """Log to the backlog until the database is found again."""
+        """Log to the backlog until the database can be reached again."""
         if not self.waiting:
             _log.warning("%s: events are logged in %s until it is back", error, self._backlog.folder)
         self._reason = str(error)
@@ -117,7 +117,7 @@ class DetachableWrites:
             self._thread.start()
 
     def _look(self) -> None:
-        """Try to connect until it succeeds."""
+        """Try to connect until it succeeds or this is stopped."""
         while not self._stop.wait(_AGAIN_S):
             with suppress(psycopg.Error):
                 self._database.connect().close()

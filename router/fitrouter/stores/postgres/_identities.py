@@ -124,7 +124,7 @@ class PostgresRows:
         self._listener.start()
 
     def incident(self) -> str:
-        """Whether the database cannot be reached; empty if it can."""
+        """Describe why the database cannot be reached, and what becomes of users; empty if it can."""
         if (broken := self._broken) is None:
             return ""
         return (
@@ -133,15 +133,15 @@ class PostgresRows:
         )
 
     def fault(self) -> str:
-        """Why new users can be written nowhere; empty if they can."""
+        """Reason why new users can be written nowhere; empty if they can."""
         return "" if self._closed else self._unkept
 
     def seen(self) -> int | None:
-        """The erasure count as this process has heard of it."""
+        """The erasure count as far as this process knows."""
         return self._seen
 
     def glance(self, who: str) -> str | None:  # noqa: ARG002 - a protocol
-        """Nothing is read without waiting."""
+        """Return None: no user can be read without waiting."""
         return None
 
     def erasures(self) -> int:
@@ -151,14 +151,14 @@ class PostgresRows:
         return number
 
     def find(self, people: Sequence[str]) -> dict[str, str]:
-        """User → subject, of those users that have one."""
+        """Return user → subject for those of the users that have one."""
         rows = self._rows(_FIND, [_hash(who) for who in people])
         if rows:
             self._remember({subject: key for _, subject, key, _ in rows}, rows[0][3])
         return {who: subject for who, subject, _, _ in rows}
 
     def recent(self) -> dict[str, str]:
-        """User → subject, of the users that were met last."""
+        """Return user → subject for the users that were met last."""
         rows = self._rows(_RECENT, _CACHED)
         if rows:
             self._remember({subject: key for _, subject, key, _ in rows}, rows[0][3])
@@ -323,7 +323,7 @@ class PostgresRows:
             self._pending.forget(subjects)
 
     def left(self) -> list[Offer]:
-        """What dead processes kept on this machine's disk."""
+        """Return the subjects that dead processes kept on this machine's disk."""
         return self._pending.left()
 
     def close(self) -> None:
@@ -337,7 +337,7 @@ class PostgresRows:
     # --- the database ---
 
     def _use(self, do: Callable[[Session], T]) -> T:
-        """What a function returns for a pooled connection; it may be called again after a lost connection or race."""
+        """Call a function with a pooled connection, again after a lost connection or race."""
         if self._closed:
             raise StoreError(f"the identities {self.name} are closed")
         what = "the identities cannot be used"
@@ -365,7 +365,7 @@ class PostgresRows:
         return self._use(lambda session: session.execute(sql, params, binary=True).fetchall())
 
     def _look(self, session: Session) -> None:
-        """Hear of erasures, and notice that the database is back."""
+        """Read the erasure count, and note that the database can be reached."""
         self._heard(_one(session, "SELECT number FROM fitrouter_identities.head"))
         self._broken = None
 
@@ -379,7 +379,7 @@ class PostgresRows:
                 self._keys.clear()
 
     def _remember(self, keys: dict[str, bytes], number: int) -> None:
-        """Cache keys as of an erasure count."""
+        """Cache keys that were read at an erasure count; drop them if the count has risen since."""
         self._heard(number)
         with self._memory:
             if number == self._seen:
@@ -389,7 +389,7 @@ class PostgresRows:
 
 
 class PostgresIdentities(Identities):
-    """The identity store of a database; see `PostgresRows`."""
+    """The identity store in a PostgreSQL database; see `PostgresRows`."""
 
     def __init__(self, database: Database | str, folder: Path) -> None:
         super().__init__(PostgresRows(database, folder))

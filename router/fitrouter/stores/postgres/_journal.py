@@ -116,7 +116,7 @@ class PostgresJournal:
         return next_sound(lambda start: self._read(sql, (start, limit)), self._decode, after, limit)
 
     def of(self, *keys: str) -> Sequence[Row]:
-        """All rows of any of the decision ids and subjects, in order; those without a number yet come last."""
+        """Return all rows with any of these decision ids and subjects, in order; those without a number come last."""
         waiting = {key: self._waiting(key) for key in keys if "\0" not in key}  # which PostgreSQL has in no text
         asked = list(waiting)
         if self._unreachable():  # where the decision itself is here, all that followed is here
@@ -139,7 +139,7 @@ class PostgresJournal:
         )
 
     def counts(self, subject: str) -> dict[str, tuple[int, float, float]]:
-        """Kind of event → number of rows about a subject, and the times of the first and the last."""
+        """Count the rows about a subject by kind of event, with the times of the first and the last."""
         rows = self._read(
             "SELECT kind, count(*), min(ts), max(ts) FROM fitrouter.events WHERE subject = %b GROUP BY kind", (subject,)
         )
@@ -167,11 +167,11 @@ class PostgresJournal:
         )
 
     def unfinished(self) -> dict[str, int]:
-        """The erased subjects that are left somewhere on this machine; see `Journal.unfinished`."""
+        """Return the erased subjects of which something is left on this machine; see `Journal.unfinished`."""
         return dict(self._read(_OPEN, (self._machine,)))
 
     def finish(self, digests: Collection[str]) -> None:
-        """Note that nothing is left of erased subjects on this machine."""
+        """Record that nothing is left of erased subjects on this machine."""
         self.database.retried(
             lambda session: session.execute(_FINISH, (self._machine, list(digests))), "the journal could not be written"
         )
@@ -193,7 +193,7 @@ class PostgresJournal:
         self.database.retried(rewrite, "the journal could not be rewritten")
 
     def lease(self, name: str) -> Lease:
-        """The lease of this name among all gateways of the database; those of this machine's files among its own.
+        """Return the lease of this name among all gateways of the database, or this machine's for leases of its files.
 
         Raises:
             ValueError: the name has other characters than a-z, 0-9, '-' and '_'.
@@ -206,7 +206,7 @@ class PostgresJournal:
         return SessionLease(name, self._leases)
 
     def watch(self, call: Callable[[], object]) -> None:
-        """Call a function after appends of any gateway; see `Journal.watch`."""
+        """Register a function to call after appends of any gateway; see `Journal.watch`."""
         self._listener.add(call)
 
     def spooled(self, limit: int = 64) -> Sequence[Spooled]:
@@ -296,7 +296,7 @@ class PostgresJournal:
 
 
 def _name_of(folder: Path) -> str:
-    """The random name of a machine's folder, from a file in it."""
+    """Return the random name of this machine's folder, which a file in it stores."""
     file = folder / "postgres.name"
     try:
         make_folder(folder)

@@ -12,7 +12,7 @@ from fitrouter.stores.postgres._connect import Database, Session
 
 
 class Leases:
-    """The leases of one journal, on one connection. When it breaks, the server frees them all.
+    """The leases of one journal, held by one connection; when it breaks, the server frees them all.
 
     Advisory locks are re-entrant within a session, so that leases of one name exclude each other here.
     """
@@ -25,7 +25,7 @@ class Leases:
         self._closed = False
 
     def held(self, lease: SessionLease) -> bool:
-        """Acquire a lease, or find out whether it is still ours."""
+        """Acquire a lease, or check that this process still holds it."""
         with self._mutex:
             if self._closed or self._holders.get(lease.name, lease) is not lease:
                 return False
@@ -75,7 +75,7 @@ class SessionLease:
         self.name, self._leases = name, leases
 
     def held(self) -> bool:
-        """Acquire the lease; True while it is ours, False also if the server cannot be reached."""
+        """Acquire the lease; True while this process holds it, False also if the server cannot be reached."""
         return self._leases.held(self)
 
     def release(self) -> None:

@@ -1,4 +1,4 @@
-"""LISTEN: a thread that is notified of the commits of other processes."""
+"""LISTEN: a thread that is notified when other processes commit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _AGAIN_S = 1.0
 
 
 class Listener:
-    """Calls functions after notifications. It misses some while it has no connection: also poll.
+    """Thread that calls functions after notifications; it misses some while disconnected, so poll as well.
 
     Args:
         database: the address.
@@ -41,18 +41,18 @@ class Listener:
         self._thread: threading.Thread | None = None
 
     def add(self, call: Callable[[], object]) -> None:
-        """Call a function after every notification, in the listener's thread."""
+        """Register a function to call after every notification, in the listener's thread."""
         self._calls.append(call)
         self.start()
 
     def start(self) -> None:
-        """Connect, in a thread."""
+        """Start the thread, which connects."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="fitrouter-listen", daemon=True)
             self._thread.start()
 
     def close(self) -> None:
-        """Stop."""
+        """Stop the thread."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()

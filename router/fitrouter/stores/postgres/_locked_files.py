@@ -17,7 +17,7 @@ MOST_PAGES = 65_536
 
 
 class LockedFiles:
-    """Files of one table, one a process: this process's own, and those of dead processes that it has taken over.
+    """SQLite files with one table, one per process: this process's own, and those taken over from dead processes.
 
     A file is locked for as long as the process lives that has it open. Use the connections within `using` only.
 
@@ -38,7 +38,7 @@ class LockedFiles:
 
     @contextmanager
     def using(self) -> Iterator[None]:
-        """Hold the mutex, and raise StoreError if the disk fails or is full."""
+        """Hold the mutex within the context; raise StoreError if the disk fails or is full."""
         with self._mutex:
             try:
                 yield
@@ -46,14 +46,14 @@ class LockedFiles:
                 raise StoreError(f"{self._failing} {str(self.folder)!r}: {error}") from error
 
     def own(self) -> sqlite3.Connection:
-        """The file of this process, made when it is first asked for."""
+        """Return the connection to this process's own file, made at the first call."""
         if self._own not in self._open:
             make_folder(self.folder)
             self._open[self._own] = self._lock(self._own)
         return self._open[self._own]
 
     def taken_over(self) -> list[sqlite3.Connection]:
-        """The files of dead processes, the oldest first."""
+        """Take over the files of dead processes; return their connections, the oldest first."""
         for path in sorted(self.folder.glob(f"{self._prefix}*.db"), key=_modified):
             if path not in self._open:
                 with suppress(_Lives):
@@ -61,11 +61,11 @@ class LockedFiles:
         return [connection for path, connection in self._open.items() if path != self._own]
 
     def all(self) -> list[sqlite3.Connection]:
-        """The open files, those of dead processes first."""
+        """Return the open connections, those of dead processes' files first."""
         return [self._open[path] for path in sorted(self._open, key=lambda path: path == self._own)]
 
     def drop_if_empty(self, connection: sqlite3.Connection) -> bool:
-        """Delete a file without rows; whether it was."""
+        """Delete a file if it has no rows; return whether it was deleted."""
         if connection.execute(self._any_left).fetchone()[0]:
             return False
         (path,) = (path for path, each in self._open.items() if each is connection)
@@ -75,7 +75,7 @@ class LockedFiles:
         return True
 
     def close(self) -> None:
-        """Close the files; what is left in them is for the next process."""
+        """Close the files; the next process takes over what is left in them."""
         with self._mutex:
             for connection in self._open.values():
                 with suppress(sqlite3.Error):
@@ -104,7 +104,7 @@ class LockedFiles:
 
 
 class _Lives(Exception):
-    """The process that has locked a file lives."""
+    """The process that locked a file is still alive."""
 
 
 def _modified(path: Path) -> float:

@@ -15,7 +15,7 @@ _ANY_LEFT = "SELECT EXISTS (SELECT 1 FROM offers)"
 
 
 class Pending:
-    """Minted subjects, in one SQLite file a process, which is locked for as long as that lives. Thread safe.
+    """Minted subjects, in one SQLite file per process, which is locked while the process lives. Thread safe.
 
     Args:
         folder: for the files.
@@ -36,7 +36,7 @@ class Pending:
             connection.executemany("INSERT OR IGNORE INTO offers VALUES (?, ?, ?, ?)", rows)
 
     def left(self) -> list[Offer]:
-        """The subjects of dead processes, whose files are taken over.
+        """Take over the files of dead processes, and return the subjects in them.
 
         Raises:
             StoreError: a file cannot be read.

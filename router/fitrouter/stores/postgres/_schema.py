@@ -54,7 +54,7 @@ CREATE TABLE fitrouter.head (
 
 
 def create(session: Session, where: str) -> None:
-    """Create the tables in a new database.
+    """Create the journal's tables in a new database.
 
     Raises:
         StoreError: another version of fitrouter made them.

@@ -52,7 +52,7 @@ ON CONFLICT (digest) DO UPDATE SET number = excluded.number, rewritten = false""
 
 
 class PostgresWrites:
-    """`Writes` of a PostgreSQL database.
+    """`Writes` to a PostgreSQL database.
 
     A transaction whose connection breaks, or that loses a race, is repeated with pauses. It may have been committed
     before: events are known by their ids, so that each is there once.
@@ -158,7 +158,7 @@ class PostgresWrites:
 
 
 def _spool(item: Record, seq: int, waiting: dict[str, tuple[int, float, bytes]], scored: set[str]) -> None:
-    """Note what an appended record puts into the spool, or takes out of it."""
+    """Note what an appended record adds to the spool or removes from it."""
     if item.decision_id is not None and item.content is not None:
         waiting[item.decision_id] = seq, item.ts, item.content
     if item.decision_id is not None and item.kind == "score":

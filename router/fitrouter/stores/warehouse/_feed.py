@@ -66,7 +66,7 @@ class WarehouseFeed:
             return count
 
     def drain(self, timeout_s: float) -> int:
-        """Copy what is left, when the process ends. Returns the number of rows that the time did not suffice for.
+        """Copy what is left when the process ends; return how many rows were not copied in time.
 
         Another process that holds the lease copies them.
         """
@@ -102,7 +102,7 @@ class WarehouseFeed:
 
     @property
     def lag(self) -> int:
-        """Rows not yet copied; 0 if another process holds the lease. Reads the journal."""
+        """Number of rows not copied yet; 0 if another process holds the lease. Reads the journal."""
         last = self._last
         return max(0, self.journal.head() - (last.seq if last else 0)) if self.holds else 0
 
@@ -118,7 +118,7 @@ class WarehouseFeed:
         return self._last
 
     def _next(self, last: Position) -> Sequence[Row]:
-        """The rows after the last copied one.
+        """Read the rows after the last copied one.
 
         If the journal has another event at that position, it was replaced, and the warehouse is filled again.
         """

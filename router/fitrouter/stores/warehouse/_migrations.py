@@ -48,7 +48,7 @@ def migrate(connection: duckdb.DuckDBPyConnection) -> None:
 
 @functools.cache
 def tables_sql() -> str:
-    """The statements that create the tables as they are after all migrations, without views and comments."""
+    """Return the statements that create the tables as after all migrations, without views and comments."""
     import duckdb
 
     with duckdb.connect() as connection:
@@ -59,7 +59,7 @@ def tables_sql() -> str:
 
 @_migration
 def m001_tables(connection: duckdb.DuckDBPyConnection) -> None:
-    """One table for each kind of event; `ts` is in seconds since the epoch, arrays are in the order of `eligible`."""
+    """Create one table per kind of event; `ts` is in seconds since the epoch, arrays are in the order of `eligible`."""
     connection.execute("""
         CREATE TABLE position (seq BIGINT NOT NULL, event_id VARCHAR NOT NULL);
         INSERT INTO position VALUES (0, '');
@@ -115,7 +115,7 @@ def m001_tables(connection: duckdb.DuckDBPyConnection) -> None:
 
 @_migration
 def m002_views(connection: duckdb.DuckDBPyConnection) -> None:
-    """Views: the latest feedback, and each decision joined with its execution, score and votes."""
+    """Create views of the latest feedback, and of decisions joined with their execution, score and votes."""
     connection.execute("""
         CREATE VIEW latest_feedback AS
             SELECT * FROM feedback
@@ -154,7 +154,7 @@ def m002_views(connection: duckdb.DuckDBPyConnection) -> None:
 
 @_migration
 def m003_heads(connection: duckdb.DuckDBPyConnection) -> None:
-    """Scores of further reward dimensions, and the other answer of a pair."""
+    """Add scores of further reward dimensions, and the other answer of a pair."""
     connection.execute("""
         DROP VIEW outcomes;
         DROP VIEW latest_feedback;
@@ -166,7 +166,7 @@ def m003_heads(connection: duckdb.DuckDBPyConnection) -> None:
 
 @_migration
 def m004_policies(connection: duckdb.DuckDBPyConnection) -> None:
-    """Budget, session and candidate columns of decisions, model variants, and policy changes."""
+    """Add budget, session and candidate columns of decisions, model variants, and policy changes."""
     connection.execute("""
         DROP VIEW outcomes;
         DROP VIEW latest_feedback;
@@ -192,7 +192,7 @@ def m004_policies(connection: duckdb.DuckDBPyConnection) -> None:
 
 @_migration
 def m005_replay(connection: duckdb.DuckDBPyConnection) -> None:
-    """Inputs for replay: probability mass set by exploration rules (`rest`), and labels learned so far (`steps`)."""
+    """Add inputs of replay: probability mass set by exploration rules (`rest`), and labels so far (`steps`)."""
     connection.execute("""
         DROP VIEW outcomes;
         DROP VIEW latest_feedback;
@@ -204,7 +204,7 @@ def m005_replay(connection: duckdb.DuckDBPyConnection) -> None:
 
 @_migration
 def m006_deadline(connection: duckdb.DuckDBPyConnection) -> None:
-    """The request's own deadline."""
+    """Add the request's own deadline to decisions."""
     connection.execute("""
         DROP VIEW outcomes;
         DROP VIEW latest_feedback;
@@ -215,7 +215,7 @@ def m006_deadline(connection: duckdb.DuckDBPyConnection) -> None:
 
 @_migration
 def m007_sampled(connection: duckdb.DuckDBPyConnection) -> None:
-    """Probabilities with which reward models were drawn for an answer."""
+    """Add the probabilities with which reward models were drawn for an answer."""
     connection.execute("""
         DROP VIEW outcomes;
         DROP VIEW latest_feedback;
@@ -226,7 +226,7 @@ def m007_sampled(connection: duckdb.DuckDBPyConnection) -> None:
 
 @_migration
 def m008_remarks(connection: duckdb.DuckDBPyConnection) -> None:
-    """Remarks on answers, and the number of user messages in a request."""
+    """Add remarks on answers, and the number of user messages in a request."""
     connection.execute("""
         DROP VIEW outcomes;
         DROP VIEW latest_feedback;
@@ -242,7 +242,7 @@ def m008_remarks(connection: duckdb.DuckDBPyConnection) -> None:
 
 @_migration
 def m009_unpriced(connection: duckdb.DuckDBPyConnection) -> None:
-    """Costs at assumed prices; executions that teach nothing shared, and estimated tokens."""
+    """Add costs at assumed prices, and marks of estimated tokens and of executions that teach nothing shared."""
     connection.execute("""
         DROP VIEW outcomes;
         DROP VIEW latest_feedback;
@@ -257,7 +257,7 @@ def m009_unpriced(connection: duckdb.DuckDBPyConnection) -> None:
 
 @_migration
 def m010_answers(connection: duckdb.DuckDBPyConnection) -> None:
-    """A view for people; with it, every table and column gets a comment."""
+    """Create the readable view `answers`; from here on, every table and column gets a comment."""
     connection.execute("""
         CREATE VIEW answers AS
             WITH votes AS (
@@ -285,7 +285,7 @@ def m010_answers(connection: duckdb.DuckDBPyConnection) -> None:
 
 @_migration
 def m011_contexts(connection: duckdb.DuckDBPyConnection) -> None:
-    """The context of a request is in `decisions` alone: copies of it were a quarter of all bytes."""
+    """Keep the context of a request in `decisions` only: copies of it were a quarter of all bytes."""
     connection.execute("""
         DROP VIEW answers;
         DROP VIEW outcomes;

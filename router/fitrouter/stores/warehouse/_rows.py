@@ -28,7 +28,7 @@ TABLES = ("decisions", "executions", "scores", "feedback", "profiles", "models",
 
 
 def rows_of(row: Row) -> tuple[str, Sequence[Cells]]:
-    """The table of an event and its rows there; an empty name for an event without a table.
+    """Convert an event to rows; return their table and the rows, an empty name for an event without a table.
 
     Raises:
         ValueError: the size of an encoded array is not a multiple of four bytes.
@@ -200,5 +200,5 @@ def _floats(payload: bytes) -> list[float]:
 
 
 def _int64(value: int) -> int:
-    """The value clamped to the range of a BIGINT, since providers' token counts are not validated."""
+    """Clamp a value to the range of a BIGINT, since providers' token counts are not validated."""
     return max(-(2**63), min(value, 2**63 - 1))

@@ -1,4 +1,4 @@
-"""The warehouse's DuckDB file, opened for each batch and closed again so that other programs can read it in between."""
+"""The warehouse's DuckDB file, open only during each batch, so that other programs can read it in between."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Position(NamedTuple):
 
 
 class Warehouse:
-    """Tables of the journal's events, `ope_runs`, and the views `answers, outcomes, latest_feedback`.
+    """DuckDB tables of the journal's events, `ope_runs`, and the views `answers, outcomes, latest_feedback`.
 
     Tables and columns have comments (`words.yaml`); docs/warehouse.md lists them.
 
@@ -274,7 +274,7 @@ class Warehouse:
 
     @contextmanager
     def _open(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A connection with the newest schema. A damaged file is quarantined, on opening or when a statement fails."""
+        """Open a connection with the newest schema; a file found damaged here or later is quarantined."""
         import duckdb
 
         with self._mutex:
@@ -347,7 +347,7 @@ def _erased(row: Row) -> Sequence[str]:
 
 
 def _apart(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
-    """The rows in groups, in which erasures by digest stand alone."""
+    """Split the rows into groups, in which erasures by digest stand alone."""
     start = 0
     for i, row in enumerate(rows):
         if _erased(row):
@@ -358,7 +358,7 @@ def _apart(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
 
 
 def _tables(connection: duckdb.DuckDBPyConnection) -> dict[str, set[str]]:
-    """Names of the tables, and of the columns of each, without those that `migrate` fills."""
+    """Return the tables and the names of their columns, without the tables that `migrate` fills."""
     found: defaultdict[str, set[str]] = defaultdict(set)
     for table, column in connection.execute(_COLUMNS).fetchall():
         found[table].add(column)
@@ -378,7 +378,7 @@ def _knows(connection: duckdb.DuckDBPyConnection, digests: Sequence[str]) -> boo
 
 
 def _retried(use: Callable[[], T], patience_s: float) -> T:
-    """The result of `use`, tried again while another process has the file open."""
+    """Call a function, repeatedly while another process has the file open."""
     deadline = time.monotonic() + patience_s
     while True:
         try:

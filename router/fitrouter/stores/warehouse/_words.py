@@ -30,7 +30,7 @@ def describe(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def described() -> dict[str, str]:
-    """Table or view → what it holds, in the order of the page."""
+    """Return what each table and view holds, in the order of the page."""
     return {name: each["about"] for name, each in _words()["tables"].items()}
 
 
@@ -42,7 +42,7 @@ def _words() -> dict[str, Any]:
 
 
 def _columns(table: str, words: dict[str, Any]) -> dict[str, str]:
-    """Column → its description, also of columns that the table does not have."""
+    """Return descriptions by column, also of columns that the table does not have."""
     own = words["tables"].get(table, {})
     found: dict[str, str] = dict(words["common"])
     for source in reversed(own.get("from", ())):

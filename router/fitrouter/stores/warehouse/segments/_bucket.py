@@ -41,7 +41,7 @@ _NO_KEY = "there are no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS
 
 
 class Bucket:
-    """A `Storage` of objects.
+    """A `Storage` in a bucket of objects.
 
     Args:
         url: s3://BUCKET/PREFIX.
@@ -57,7 +57,7 @@ class Bucket:
         self._made: S3Store | None = None
 
     def read(self, name: str) -> Stored | None:
-        """See `Storage`."""
+        """Read a small file; see `Storage`."""
         try:
             with self._told("read", name):
                 found = self._store().get(name)
@@ -66,29 +66,29 @@ class Bucket:
             return None
 
     def replace(self, name: str, data: bytes, tag: str | None) -> str:
-        """See `Storage`."""
+        """Replace a small file; see `Storage`."""
         with self._told("written", name):
             mode = "create" if tag is None else {"e_tag": tag}
             return str(self._store().put(name, data, mode=mode, use_multipart=False)["e_tag"])  # type: ignore[arg-type]
 
     def put(self, path: Path, name: str) -> None:
-        """See `Storage`."""
+        """Store a copy of a local file; see `Storage`."""
         with self._told("written", name):
             self._store().put(name, path)
 
     def fetch(self, name: str, path: Path) -> None:
-        """See `Storage`."""
+        """Copy a file to a local one; see `Storage`."""
         with self._told("read", name), path.open("wb") as file:
             for chunk in self._store().get(name).stream(min_chunk_size=_CHUNK):
                 file.write(chunk)
 
     def sizes(self) -> dict[str, int]:
-        """See `Storage`."""
+        """Return the bytes of every file by name; see `Storage`."""
         with self._told("listed", ""):
             return {found["path"]: found["size"] for chunk in self._store().list() for found in chunk}
 
     def delete(self, names: Collection[str]) -> None:
-        """See `Storage`."""
+        """Delete files; see `Storage`."""
         with self._told("deleted", ""):
             for name in names:  # one by one: not every server takes a list
                 try:
@@ -129,7 +129,7 @@ class Bucket:
             raise StoreError(self._message(done, str(error))) from error
 
     def _message(self, done: str, text: str) -> str:
-        """What is wrong and what to do, from an error that has a page of details."""
+        """Say what is wrong and what to do, given an error with a page of details."""
         head = text.partition("\n\nDebug source:")[0]
         code = re.search(r"<Code>(\w+)</Code>", head)
         if code and code[1] in _CODES:

@@ -1,4 +1,4 @@
-"""Changes of segments: each writes new files, then commits a manifest that names them, then deletes the old ones.
+"""Changes of segments: write new files, then commit a manifest that names them, then delete the old ones.
 
 A process that ends in between leaves files that no manifest names, and `sweep` deletes them. Who begins to edit commits
 a new version first. From then on the commits of everybody who began earlier are refused, and the names of their files,
@@ -45,7 +45,7 @@ _TRIES = 5
 
 
 class Damaged(StoreError):
-    """A file of a segment is missing or not what was written."""
+    """A file of a segment is missing, or differs from what was written."""
 
     def __init__(self, message: str, segment: Segment) -> None:
         super().__init__(message)
@@ -53,7 +53,7 @@ class Damaged(StoreError):
 
 
 class Editor:
-    """The right to change the segments of a place, until another process takes it.
+    """Holder of the right to change the segments of a place, until another process takes it.
 
     Args:
         storage: the place.
@@ -73,7 +73,7 @@ class Editor:
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
-        """A folder for files under way."""
+        """Provide a temporary folder for unfinished files."""
         make_folder(self._folder)
         with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=self._folder) as folder:
             yield Path(folder)
@@ -93,7 +93,7 @@ class Editor:
         return file
 
     def commit(self, segments: Sequence[Segment], seq: int | None = None, event_id: str = "") -> None:
-        """Make these the segments, and delete the files of the others.
+        """Make the given segments the current ones, and delete the files of the others.
 
         Args:
             segments: all of them.
@@ -113,7 +113,7 @@ class Editor:
             self.storage.delete(sorted(gone))
 
     def merge(self, span_s: float) -> bool:
-        """Merge some neighbours of one size into one segment; False if there is nothing to merge.
+        """Merge some neighbouring segments of one size into one; False if there is nothing to merge.
 
         Args:
             span_s: most seconds between the oldest and the newest event of a segment.
@@ -143,7 +143,7 @@ class Editor:
         return True
 
     def drop(self, before: float) -> bool:
-        """Drop the rows of requests of segments that are older than a time; False if there are none."""
+        """Drop the rows of requests from segments that are older than a time; False if there are no such segments."""
         kept, dropped = [], False
         for each in self.manifest.segments:
             files = each.files
@@ -158,7 +158,7 @@ class Editor:
         return dropped
 
     def erase(self, digests: Collection[str], before: int = 2**63 - 1) -> int:
-        """Write the segments that have rows of erased users again without them; returns the number of files.
+        """Rewrite the segments that have rows of erased users without them; return the number of files.
 
         Args:
             digests: of their subjects.
@@ -211,12 +211,12 @@ class Editor:
         ]
 
     def fetch(self, segment: Segment, table: str, folder: Path) -> Path:
-        """A copy of a file, which is checked; see `fetched`."""
+        """Fetch a checked copy of a segment's file; see `fetched`."""
         return fetched(self.storage, segment, table, folder)
 
 
 def fetched(storage: Storage, segment: Segment, table: str, folder: Path) -> Path:
-    """A copy of a segment's file in a folder.
+    """Fetch a copy of a segment's file to a folder, and check it.
 
     Raises:
         Damaged: it is missing, or not what was written.
@@ -264,7 +264,7 @@ def erase_segments(folder: Path, digests: Collection[str]) -> None:
 
 @contextmanager
 def database(folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A DuckDB database in memory that spills into a folder."""
+    """Open a DuckDB database in memory that spills into a folder."""
     import duckdb
 
     settings: dict[str, Any] = {"threads": 1, "memory_limit": "512MB", "temp_directory": str(folder / "spill")}
@@ -273,7 +273,7 @@ def database(folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def run(connection: duckdb.DuckDBPyConnection, sql: str, params: Mapping[str, object] | None = None) -> list[Any]:
-    """All rows of a statement.
+    """Execute a statement, and return all its rows.
 
     Raises:
         StoreError: it fails, for example because the disk is full.
@@ -287,7 +287,7 @@ def run(connection: duckdb.DuckDBPyConnection, sql: str, params: Mapping[str, ob
 
 
 def joined(run: Sequence[Segment], level: int) -> Segment:
-    """Neighbours as one segment, still without files."""
+    """Describe the segment that neighbouring segments become, still without files."""
     return Segment(
         first=run[0].first,
         last=run[-1].last,
@@ -300,7 +300,7 @@ def joined(run: Sequence[Segment], level: int) -> Segment:
 
 
 def parquet(*paths: Path) -> str:
-    """Files as a table of SQL."""
+    """Return the SQL table expression that reads Parquet files."""
     names = ", ".join("'" + glob.escape(str(path)).replace("'", "''") + "'" for path in paths)
     return f"read_parquet([{names}], union_by_name=true, hive_partitioning=false)"
 

@@ -1,4 +1,4 @@
-"""Writes the journal's events to segments, and keeps those in order: merging, retention and repair."""
+"""Writes the journal's events to segments, and maintains those by merging, retention and repair."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SPANS = 10.0
 
 
 class SegmentFeed:
-    """Writes segments; call `step` in a loop. Only the holder of the lease `segments` does so.
+    """Writes and maintains segments; call `step` in a loop. Only the holder of the lease `segments` does so.
 
     A step that fails leaves the segments as they were, or has committed its change; the next one goes on from there.
 
@@ -140,7 +140,7 @@ class SegmentFeed:
             )
 
     def _append(self, editor: Editor) -> int:
-        """Write what is due as a new segment; returns the number of events."""
+        """Write the due events as a new segment; return their number."""
         after, head = editor.manifest.seq, self._journal.head()
         if head <= after:
             self._waiting = None
@@ -161,7 +161,7 @@ class SegmentFeed:
     def _written(
         self, editor: Editor, after: int, last: int, tables: tuple[str, ...] = TABLES
     ) -> tuple[Segment, str] | None:
-        """Store the next events of the journal up to one; returns them as a segment, and the id of the last."""
+        """Store the journal's next events, up to one; return their segment, and the id of the last event."""
         first, count, start, end, event_id = after + 1, 0, math.inf, -math.inf, ""
         with editor.scratch() as folder, database(folder) as connection:
             connection.execute(tables_sql())
@@ -188,7 +188,7 @@ class SegmentFeed:
         return Segment(first, after, start, end, count, 0, files), event_id
 
     def _repair(self, editor: Editor, segment: Segment) -> None:
-        """Write a segment again from the journal, in as many as it takes."""
+        """Rewrite a segment from the journal, as several segments if needed."""
         made: list[Segment] = []
         after = segment.first - 1
         while after < segment.last and (next_ := self._written(editor, after, segment.last, tuple(segment.files))):

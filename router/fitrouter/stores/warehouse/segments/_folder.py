@@ -19,7 +19,7 @@ _LOCK = "lock"
 
 
 class Folder:
-    """A `Storage` of files, which are written beside their place, synced and renamed.
+    """A `Storage` in a folder; files are written beside their place, synced and renamed.
 
     Args:
         path: the folder; it is created with the first file.
@@ -29,7 +29,7 @@ class Folder:
         self._path, self.place = path, str(path)
 
     def read(self, name: str) -> Stored | None:
-        """See `Storage`."""
+        """Read a small file; see `Storage`."""
         with self._told("read"):
             try:
                 data = (self._path / name).read_bytes()
@@ -38,7 +38,7 @@ class Folder:
         return Stored(data, hashlib.sha256(data).hexdigest())
 
     def replace(self, name: str, data: bytes, tag: str | None) -> str:
-        """See `Storage`."""
+        """Replace a small file; see `Storage`."""
         with self._told("written"):
             make_folder(self._path)
             lock = FileLock(self._path / _LOCK)
@@ -51,12 +51,12 @@ class Folder:
         return hashlib.sha256(data).hexdigest()
 
     def put(self, path: Path, name: str) -> None:
-        """See `Storage`."""
+        """Store a copy of a local file; see `Storage`."""
         with self._told("written"), path.open("rb") as source:
             self._write(name, lambda file: shutil.copyfileobj(source, file))
 
     def fetch(self, name: str, path: Path) -> None:
-        """See `Storage`."""
+        """Copy a file to a local one; see `Storage`."""
         with self._told("read"):
             try:
                 shutil.copyfile(self._path / name, path)
@@ -64,7 +64,7 @@ class Folder:
                 raise Missing(f"the segments in {self.place!r} lack {name}") from None
 
     def sizes(self) -> dict[str, int]:
-        """See `Storage`."""
+        """Return the bytes of every file by name; see `Storage`."""
         found = {}
         with self._told("listed"):
             for path in self._path.rglob("*"):
@@ -76,7 +76,7 @@ class Folder:
         return found
 
     def delete(self, names: Collection[str]) -> None:
-        """See `Storage`."""
+        """Delete files; see `Storage`."""
         with self._told("deleted"):
             for name in names:
                 (self._path / name).unlink(missing_ok=True)

@@ -24,7 +24,7 @@ class File(msgspec.Struct, frozen=True):
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """The rows of a range of the journal."""
+    """Files with the rows of a range of the journal."""
 
     first: int
     """First sequence number."""
@@ -42,7 +42,7 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """The segments in order, and the last event in them."""
+    """Description of a place's content: the segments in order, and the last event in them."""
 
     format: int = FORMAT
     version: int = 0
@@ -66,14 +66,14 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 class Found(NamedTuple):
-    """A manifest, and the tag with which it can be replaced; None before there is one."""
+    """A manifest with the tag that is needed to replace it; None if there is no manifest yet."""
 
     manifest: Manifest
     tag: str | None
 
 
 def manifest_of(storage: Storage) -> Found:
-    """The manifest of a place; an empty one before there is one.
+    """Read the manifest of a place; an empty one if there is none yet.
 
     Raises:
         StoreError: it cannot be read, is damaged, or a later version of fitrouter wrote it.
@@ -95,7 +95,7 @@ def manifest_of(storage: Storage) -> Found:
 
 
 def replace_manifest(storage: Storage, manifest: Manifest, tag: str | None) -> Found:
-    """Commit a manifest.
+    """Commit a new manifest of a place.
 
     Raises:
         Superseded: another process has committed one since the tag was read.

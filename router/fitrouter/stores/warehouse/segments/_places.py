@@ -16,7 +16,7 @@ PLACES = "segments.places"
 
 
 def storage_at(place: str) -> Storage:
-    """The storage at a place: a folder, or s3://BUCKET/PREFIX.
+    """Open the storage at a place: a folder, or s3://BUCKET/PREFIX.
 
     Raises:
         ConfigError: it is neither.
@@ -30,7 +30,7 @@ def storage_at(place: str) -> Storage:
 
 
 def place_of(path: str | os.PathLike[str]) -> str:
-    """The URL of a bucket, also if it was made a path, which has only one slash; empty for other paths.
+    """Return the URL of a bucket, even if it was made a path with only one slash; empty for other paths.
 
     >>> place_of(Path("s3://bucket/prefix")), place_of("fitrouter-data")
     ('s3://bucket/prefix', '')
@@ -40,7 +40,7 @@ def place_of(path: str | os.PathLike[str]) -> str:
 
 
 def note_place(folder: Path, storage: Storage) -> None:
-    """Note a place in a data folder; what is noted already stays."""
+    """Record in a data folder that a place is used; earlier places stay."""
     known = noted_places(folder)
     if storage.place not in known:
         new = folder / f"{PLACES}.new"

@@ -18,20 +18,23 @@ class Missing(StoreError):
 
 
 class Stored(NamedTuple):
-    """A small file, and a tag that every replacement changes."""
+    """A small file, with a tag that changes whenever it is replaced."""
 
     data: bytes
     tag: str
 
 
 class Storage(Protocol):
-    """Files by name, such as `decisions/1-9.parquet`. Thread safe; every method blocks, and may raise StoreError."""
+    """Protocol of stores of named files, such as `decisions/1-9.parquet`.
+
+    Thread safe; every method blocks, and may raise StoreError.
+    """
 
     place: str
     """The place, for messages; it has no secrets."""
 
     def read(self, name: str) -> Stored | None:
-        """A small file; None if there is none."""
+        """Read a small file; None if there is none."""
         ...
 
     def replace(self, name: str, data: bytes, tag: str | None) -> str:
@@ -48,7 +51,7 @@ class Storage(Protocol):
         ...
 
     def put(self, path: Path, name: str) -> None:
-        """Store a copy of a local file, durably; under a name in use it takes the other's place."""
+        """Store a copy of a local file, durably; it replaces a file of the same name."""
         ...
 
     def fetch(self, name: str, path: Path) -> None:
@@ -64,5 +67,5 @@ class Storage(Protocol):
         ...
 
     def delete(self, names: Collection[str]) -> None:
-        """Delete files; those that are gone already are no error."""
+        """Delete files; missing ones are not an error."""
         ...
