@@ -59,9 +59,9 @@ class Gateway:
         line = self._process.stderr.readline()
         assert " on http://" in line, line + self._process.stderr.read()
         self.url = line.split()[-1].removesuffix("/v1")
-        wait_for(self.reports)
+        wait_for(self.reports, 300.0)
         took = time.monotonic() - began
-        wait_for(lambda: len(self.reports()) == self.workers)
+        wait_for(lambda: len(self.reports()) == self.workers, 300.0)
         return took
 
     @property

@@ -40,6 +40,8 @@ from fitrouter.types import (
 from fitrouter_evaluators.simulation.runner import InProcess, Turn
 
 PAGE = 4096
+_WAL_HEADER, _FRAME_HEADER = 32, 24
+"""Bytes (sqlite.org/fileformat.html)."""
 
 
 def entries(n: int, rng: random.Random) -> list[Entry]:
@@ -181,7 +183,7 @@ def tear(folder: Path, requests: int, runs: int, kind: str) -> dict[str, object]
 
 
 def cut_everywhere(folder: Path, requests: int, size: int) -> dict[str, object]:
-    """Cut the log at each of its last `size` bytes, and behind its end, and open the journal each time.
+    """Cut the log at each of its last `size` bytes and around the beginning of every frame, and open the journal.
 
     The log begins after a checkpoint, so that all events in it are lost one by one as it becomes shorter.
     """
@@ -197,7 +199,9 @@ def cut_everywhere(folder: Path, requests: int, size: int) -> dict[str, object]:
     journal.close()
     opened = prefixes = incidents = 0
     kept = []
-    cuts = range(max(len(whole) - size, 0), len(whole) + 1)
+    frames = range(_WAL_HEADER, len(whole), PAGE + _FRAME_HEADER)
+    around = {at + by for at in frames for by in (-1, 0, 1)}
+    cuts = sorted(around.union(range(max(len(whole) - size, 0), len(whole) + 1)))
     for at in cuts:
         path.write_bytes(file)
         Path(f"{path}-wal").write_bytes(whole[:at])

@@ -9,7 +9,7 @@ from typing import Generic, Literal, TypeAlias, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary
 
 M = TypeVar("M", Counter, Gauge, Histogram, Summary)
-Merge: TypeAlias = Literal["livemax", "livesum"]
+Merge: TypeAlias = Literal["livemax", "livemin", "livesum"]
 
 OTHER = "other"
 CHILDREN = 64

@@ -28,6 +28,11 @@ class Gauges:
         self._labels = gauge("learner_labels", "Labels in the learner's state.", "livemax")
         self._quarantined = gauge("quarantined_events", "Events excluded from what is learnt.", "livemax")
         self._skipped = gauge("skipped_events", "Events that were not folded: numbers out of range.", "livemax")
+        self._sessions = gauge(
+            "session_memory_seconds",
+            "Silence after which the last session that made room for another was forgotten; +Inf if none did.",
+            "livemin",
+        )
         self._scorer_lag = gauge("scorer_lag_answers", "Answers that wait for a score.", "livemax")
         self._scorer_age = gauge("scorer_lag_seconds", "Age of the oldest answer that waits for a score.", "livemax")
         self._model_answers = counter("reward_model_answers_total", "Answers given to a reward model.", "model")
@@ -91,6 +96,7 @@ class Gauges:
         self._labels.metric.set(status.labels)
         self._quarantined.metric.set(status.quarantined)
         self._skipped.metric.set(status.skipped)
+        self._sessions.metric.set(status.session_memory_s)
         self._scorer_lag.metric.set(lag.scorer_answers)
         self._scorer_age.metric.set(lag.scorer_seconds)
         self._warehouse_lag.metric.set(lag.warehouse_events)

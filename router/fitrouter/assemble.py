@@ -348,10 +348,12 @@ def _arm_prior(config: Config, encoder: str, scorer: ScorerPlugin | None, hooks:
 
 
 def _projections(config: Config) -> ProjectionParams:
+    kept = config.session.kept
     if config.budget is None:
-        return ProjectionParams()
+        return ProjectionParams(sessions=kept)
     budgets = {name: BudgetParams(**budget.model_dump()) for name, budget in config.budget.tenants.items()}
-    return ProjectionParams(budget=BudgetParams(**config.budget.model_dump(exclude={"tenants"})), tenants=budgets)
+    budget = BudgetParams(**config.budget.model_dump(exclude={"tenants"}))
+    return ProjectionParams(budget=budget, tenants=budgets, sessions=kept)
 
 
 def registry_of(cards: list[ModelCard]) -> str:

@@ -306,6 +306,9 @@ class SessionConfig(_Section):
     """Cost of switching models within a session, in rating, besides the lost prompt cache."""
     idle_s: float = Field(default=3600.0, gt=0)
     """Seconds of silence after which a session starts anew."""
+    kept: int = Field(default=4096, ge=1, le=100_000)
+    """Sessions that are remembered for each tenant, the last used; each takes up to 300 bytes of every snapshot.
+    `fitrouter_session_memory_seconds` below `idle_s` means there are more: their next turn may change the model."""
 
 
 class ObjectiveConfig(_Section):

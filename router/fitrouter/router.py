@@ -44,7 +44,7 @@ from fitrouter.serving.services import ScorerPlugin, Service
 from fitrouter.serving.services_report import completed
 from fitrouter.serving.slots import SlotParams
 from fitrouter.serving.spending import ABANDONED, Spending, checked_usage, spent
-from fitrouter.serving.status import RouterStatus, status_of
+from fitrouter.serving.status import RouterStatus, session_memory_s, status_of
 from fitrouter.serving.sweeper import close_lost
 from fitrouter.serving.tokens import OutcomeTokens
 from fitrouter.state.digest import StateDigest
@@ -351,8 +351,17 @@ class Router:
         for part, text in self.incidents().items():
             self.hooks.trouble(part, StoreError(text))
         known: dict[str, str] = {}
+        idle_s, told = self._decider.rules.idle_s, False
         while True:
             self.registry.refresh()
+            if not told and (memory_s := session_memory_s(self._learner)) < idle_s:
+                told = True
+                _log.warning(
+                    "a session was forgotten after %.0f s of silence, before session.idle_s (%.0f s), to make room for "
+                    "another; raise session.kept",
+                    memory_s,
+                    idle_s,
+                )
             faults = self.faults()
             for part in faults.keys() - known.keys():
                 self.hooks.trouble(part, StoreError(faults[part]))

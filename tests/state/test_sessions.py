@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
+from pathlib import Path
+
 import msgspec
 import numpy as np
 import pytest
@@ -9,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kits.learner import learner, story
 
+from fitrouter.config import parse_config
 from fitrouter.context.features import is_followup, session_key
 from fitrouter.policies import Beliefs, SquareCB
+from fitrouter.router import WATCH_S, Router
 from fitrouter.state.learner import read_batch
 from fitrouter.state.sessions import EVERY, IDLE_S, Session, Sessions, begins_turn, redraw_reason, switch_cost
 from fitrouter.stores.journal import Row
@@ -20,6 +26,7 @@ from fitrouter.types import (
     Execution,
     Floats,
     Identity,
+    Message,
     Mode,
     ModelCard,
     PolicyVersion,
@@ -144,8 +151,10 @@ def test_the_number_of_sessions_is_bounded() -> None:
         sessions.observe_decision(decision(number, key=key))
     sessions.observe_decision(decision(3, draw=1, key="x"))
     sessions.observe_execution(execution(2, key="y"))
-    sessions.observe_decision(decision(4, key="z"))
+    assert sessions.evicted_after_s == math.inf
+    sessions.observe_decision(last := decision(4, key="z"))
     assert list(sessions) == ["x", "z"]
+    assert sessions.evicted_after_s == last.ts - decision(2).ts == 2.0
 
 
 event_ = st.one_of(
@@ -403,3 +412,30 @@ def test_missing_session_ids_do_not_disable_learning() -> None:
         assert taught.fit.labels > 10
         states.append({key: payload for key, payload in taught.state() if key.startswith(("arm:", "user:", "role:"))})
     assert states[0] == states[1]
+
+
+async def test_sessions_that_are_forgotten_early_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """`session.kept` bounds the sessions; a session that makes room before its time is told in status and log, once."""
+    config = parse_config(
+        {
+            "data": str(tmp_path),
+            "scorer": {"encoder": "none"},
+            "session": {"kept": 2},
+            "providers": {"s": {"kind": "simulated", "options": {"a": {"latency_s": 0.0}}}},
+            "models": [{"name": "a", "provider": "s"}],
+        }
+    )
+    now = 1e9
+    async with Router.from_config(config, clock=lambda: now) as router:
+        for name in ("x", "y", "z"):
+            now += 60.0
+            messages: tuple[Message, ...] = ({"role": "user", "content": "Hello"},)
+            await router.complete(Request(messages=messages, identity=Identity(session=name)))
+            await router.settled()
+            told = (await asyncio.to_thread(router.status)).session_memory_s
+            assert told == (120.0 if name == "z" else math.inf)
+        await asyncio.sleep(2.5 * WATCH_S)
+    assert [record.message for record in caplog.records if "session.kept" in record.message] == [
+        "a session was forgotten after 120 s of silence, before session.idle_s (3600 s), to make room for another; "
+        "raise session.kept"
+    ]

@@ -22,7 +22,7 @@ from fitrouter.routing.decider import CurrentModel, Decider, exhausted
 from fitrouter.routing.eligibility import DROPPABLE, Eligible, Roster, Wants, wants
 from fitrouter.routing.variants import called
 from fitrouter.state.learner import Learner
-from fitrouter.state.sessions import LIMIT, Session, advance, begins_turn, previous_decision, redraw_reason, switch_cost
+from fitrouter.state.sessions import Session, advance, begins_turn, previous_decision, redraw_reason, switch_cost
 from fitrouter.stores.futures import result_within
 from fitrouter.stores.identities import Identities
 from fitrouter.types import (
@@ -266,7 +266,7 @@ class Pipeline:
         if before is None or before.ts < decision.ts:
             waiting = self._ahead.setdefault(tenant, OrderedDict())
             waiting[key] = advance(before, decision, decision.user_turn)
-            if len(waiting) > LIMIT:
+            if len(waiting) > self.learner.projections.params.sessions:
                 waiting.popitem(last=False)
 
     def _session(self, tenant: str, key: str) -> Session | None:

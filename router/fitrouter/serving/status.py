@@ -83,6 +83,8 @@ class RouterStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Events that are excluded from what is learnt."""
     skipped: int
     """Events that were not folded, since a number in them is not finite or out of range."""
+    session_memory_s: float
+    """Silence after which the last session that made room for another was forgotten; infinite if none did."""
     budget_weights: Mapping[str, float]
     """Tenant → λ, the dual variable of its budget."""
     budget_spent: Mapping[str, float]
@@ -143,6 +145,7 @@ def status_of(
         availability=_availability([part.fit.arms for part in shown], models, now),
         quarantined=len(learner.quarantined),
         skipped=learner.skipped,
+        session_memory_s=session_memory_s(learner),
         budget_weights={tenant: budgets.weight(tenant, now) for budgets in budgeted for tenant in budgets.known()},
         budget_spent={
             tenant: budgets.spent(tenant, now) / params.usd_per_period
@@ -155,6 +158,11 @@ def status_of(
         breakers=breakers.report(),
         mixture=dict(zip(EXPERTS, most.fit.mixture.weights("user").tolist(), strict=True)),
     )
+
+
+def session_memory_s(learner: Learner) -> float:
+    """Silence after which a tenant's last evicted session was forgotten, the shortest; infinite if none was."""
+    return min(part.projections.sessions.evicted_after_s for part in learner.parts())
 
 
 def _role_gains(monitors: Sequence[PersonalisationMonitor]) -> dict[str, Gain]:

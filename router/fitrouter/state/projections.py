@@ -13,7 +13,7 @@ from fitrouter.state.added_models import AddedModels
 from fitrouter.state.budgets import BudgetParams, Budgets
 from fitrouter.state.publication import Publication
 from fitrouter.state.quality_floor import QualityFloor
-from fitrouter.state.sessions import Sessions
+from fitrouter.state.sessions import LIMIT, Sessions
 from fitrouter.state.settings import PolicySettings
 from fitrouter.state.waiting_pairs import WaitingPairs
 from fitrouter.types import Attempt, Erasure, Projection
@@ -87,6 +87,8 @@ class ProjectionParams(msgspec.Struct, frozen=True, kw_only=True):
     budget: BudgetParams | None = None
     """Default budget of tenants."""
     tenants: Mapping[str, BudgetParams] = {}
+    sessions: int = LIMIT
+    """Sessions of each tenant that are kept."""
 
 
 class Projections:
@@ -97,7 +99,7 @@ class Projections:
         self.policy_settings = PolicySettings()
         self.added_models = AddedModels()
         self.arm_counts = ArmCounts()
-        self.sessions = Sessions()
+        self.sessions = Sessions(self.params.sessions)
         self.personalisation = PersonalisationMonitor()
         self.quality_floor = QualityFloor()
         self.propensities = Propensities()

@@ -28,7 +28,7 @@ CACHE_S = 300.0
 CACHE_TOKENS = 1024
 """Length of the shortest prompt that providers cache."""
 LIMIT = 4096
-"""Number of sessions kept, the most recently used."""
+"""Default number of sessions kept, the most recently used."""
 
 _TOOL_PARTS = ("tool_result", "function_call_output")
 
@@ -68,6 +68,8 @@ class Sessions(Projection):
 
     def __init__(self, limit: int = LIMIT) -> None:
         self.limit = limit
+        self.evicted_after_s = math.inf
+        """Silence after which the last evicted session was forgotten, in this process; infinite before the first."""
         self._known: OrderedDict[str, Session] = OrderedDict()
 
     def __len__(self) -> int:
@@ -97,7 +99,8 @@ class Sessions(Projection):
         self._known[key] = after
         self._known.move_to_end(key)
         if len(self._known) > self.limit:
-            self._known.popitem(last=False)
+            _, evicted = self._known.popitem(last=False)
+            self.evicted_after_s = max(decision.ts - max(evicted.ts, evicted.cached_ts), 0.0)
 
     def observe_execution(self, execution: Execution) -> None:
         """Update a session's failures and prompt cache; answers of earlier draws and pinned models are ignored."""
