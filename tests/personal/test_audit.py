@@ -23,7 +23,7 @@ from fitrouter.stores.signing import signed, signing_key, verified
 from fitrouter.types import Identity
 from fitrouter_evaluators.personal.audit import TASTES, AuditReply, Drill, audited, identity_swap_test
 from fitrouter_evaluators.personal.probes import PROBES, Probe
-from fitrouter_integrations.commands.audits.audit import drilled, kept, rehearsed
+from fitrouter_integrations.commands.audits.audit import audit_on_copy, run_drills, write_audit
 
 CLOSED = [probe for probe in PROBES if probe.kind != "open"]
 PASSED = [Drill(step="stop", seconds=0.1, passed=True)]
@@ -140,17 +140,17 @@ def test_high_stakes_wait_for_an_audit(tmp_path: Path) -> None:
     assert personalised(settings(tmp_path, high_stakes_roles=["doctor"]))
     with closing(SqliteJournal(tmp_path / "journal.db")) as journal:
         head = journal.head()
-        found = asyncio.run(rehearsed(config, "nurse", PASSED, 2))
+        found = asyncio.run(audit_on_copy(config, "nurse", PASSED, 2))
         assert found.passed, found.reasons
         assert journal.head() == head  # nobody asked here, and no taste was declared
     failed = msgspec.structs.replace(found, passed=False)
-    path, document = kept(tmp_path, failed)
+    path, document = write_audit(tmp_path, failed)
     assert not personalised(config)
     path.write_text(json.dumps(document | {"passed": True}))
     assert not personalised(config)
     path.write_text(json.dumps(signed(document | {"passed": True}, signing_key(tmp_path / "other.key"))))
     assert not personalised(config)
-    path, document = kept(tmp_path, found)
+    path, document = write_audit(tmp_path, found)
     assert path == audit_file(tmp_path, "NURSE")
     assert personalised(config)
     assert not personalised(settings(tmp_path, "a", "c"))
@@ -164,6 +164,6 @@ def test_the_drill_of_a_live_gateway(tmp_path: Path) -> None:
     """Stop, override and pin are heeded by the next decision, and every measure is undone."""
     router = make_router(tmp_path)
     with serving(router) as url:
-        found = drilled(url)
+        found = run_drills(url)
         assert router.policy.standing().settings == {}
     assert [(each.step, each.passed) for each in found] == [("stop", True), ("override", True), ("pin", True)]
