@@ -196,7 +196,7 @@ def sizes() -> dict[str, int]:
         who = Identity(user=name)
         for i in range(labels):
             arm, x, h = "abc"[i % 3], rng.normal(size=40), rng.normal(size=38)
-            fit.tastes.voter(who).counts(arm, i // 9, 3, str(i))
+            fit.tastes.voter(who).count_vote(arm, i // 9, 3, str(i))
             fit.learn(Label(who, Answered(arm, x, h), float(rng.integers(2)), FeedbackKind.THUMB))
         payload, users = fit.tastes.users[name].dump(), fit.tastes.users
         tracemalloc.start()

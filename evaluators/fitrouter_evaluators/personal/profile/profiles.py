@@ -204,7 +204,7 @@ class Profiles:
             }
             return await self._declare(identity, kept.who, parsed(document), words_now)
 
-    async def take(self, identity: Identity, profile: Profile) -> Declared:
+    async def import_profile(self, identity: Identity, profile: Profile) -> Declared:
         """Import a profile, which replaces what the user declared here. Features unknown here are left out.
 
         Raises:

@@ -132,11 +132,11 @@ class PairJudge:
     async def _raw(self, dimension: str, prompt: str, first: str, second: str) -> int | None:
         """Verdict on both orders of the answers; None if the two contradict each other or one is missing."""
         one, other = await asyncio.gather(
-            self._said(dimension, prompt, first, second), self._said(dimension, prompt, second, first)
+            self._ask(dimension, prompt, first, second), self._ask(dimension, prompt, second, first)
         )
         return None if one is None or other is None or one != -other else one
 
-    async def _said(self, dimension: str, prompt: str, a: str, b: str) -> int | None:
+    async def _ask(self, dimension: str, prompt: str, a: str, b: str) -> int | None:
         """Ask the judge about one order: 1 for A, −1 for B, 0 for the same; None without a usable reply."""
         reply = await self.models.ask(
             self.model, self.messages(dimension, prompt, a, b), _TOKENS, response_format=_FORM
