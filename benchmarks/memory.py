@@ -147,28 +147,28 @@ async def work(folder: Path, requests: int) -> dict[str, Any]:
         events = Events(learner, seed=1)
         rows = [events.vote(f"other {k}") for k in range(VOTES)]
         follower = router._follower
-        async with _Standing() as standing:
+        async with _LoopStalls() as stalls:
             for at in range(0, VOTES, SLICE):
                 part = enumerate(rows[at : at + SLICE], learner.seq + 1)
                 batch = Batch([(Row(seq, vote), [score]) for seq, (score, vote) in part])
                 await asyncio.to_thread(learner.load, batch)
                 learner.apply_batch(batch)
                 await asyncio.sleep(0)
-        found["longest stop while 2,000 votes are folded ms"] = standing.longest
-        async with _Standing() as standing:
+        found["longest stop while 2,000 votes are folded ms"] = stalls.longest
+        async with _LoopStalls() as stalls:
             began = time.perf_counter()
             await follower._save(every=1)
         found["snapshot ms"] = round(1000 * (time.perf_counter() - began), 1)
-        found["longest stop during the snapshot ms"] = standing.longest
+        found["longest stop during the snapshot ms"] = stalls.longest
         await asyncio.to_thread(learner.users.shrink)
         found["at the end GB"] = resident()
     return found
 
 
-class _Standing:
+class _LoopStalls:
     """Measures the longest time in which the event loop runs no other task, in ms."""
 
-    async def __aenter__(self) -> _Standing:
+    async def __aenter__(self) -> _LoopStalls:
         self.longest = 0.0
         self._task = asyncio.create_task(self._watch())
         await asyncio.sleep(0)
@@ -196,7 +196,7 @@ def sizes() -> dict[str, int]:
         who = Identity(user=name)
         for i in range(labels):
             arm, x, h = "abc"[i % 3], rng.normal(size=40), rng.normal(size=38)
-            fit.tastes.voter(who).counts(arm, i // 9, 3, str(i))
+            fit.tastes.voter(who).count_vote(arm, i // 9, 3, str(i))
             fit.learn(Label(who, Answered(arm, x, h), float(rng.integers(2)), FeedbackKind.THUMB))
         payload, users = fit.tastes.users[name].dump(), fit.tastes.users
         tracemalloc.start()

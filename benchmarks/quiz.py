@@ -44,7 +44,7 @@ from benchmarks.strangers import TASTES as FORMS
 from fitrouter.posterior.draws import Draws, draw_posterior
 from fitrouter.posterior.person_draws import draw_person
 from fitrouter.types import Feedback, FeedbackKind, Floats, Identity
-from fitrouter_evaluators.personal import Quiz, QuizReply, advance, believe, result
+from fitrouter_evaluators.personal import Quiz, QuizReply, advance, beliefs_of, result
 from fitrouter_evaluators.personal.beliefs import PAIR
 from fitrouter_evaluators.personal.quiz import DRAWS, LEAST, Question
 from fitrouter_evaluators.simulation.pool import ATTRIBUTES, attributes
@@ -175,7 +175,7 @@ def play(home: Home, taste: Taste, prompts: Sequence[int], chosen: bool, seed: i
     quiz = Quiz(id=str(uuid.UUID(int=seed)), identity=Identity(), pool="", ts=0.0, questions=99, sure=NEVER)
     found = Played([], [], [], [], [], [], QUESTIONS, 0.0, [])
     for number in range(QUESTIONS + 1):
-        beliefs = believe(quiz, start, h)
+        beliefs = beliefs_of(quiz, start, h)
         told = result(quiz, beliefs, names, pool.names, ATTRIBUTES)
         best = worth[names.index(told.best)]
         found.regret.append(float(worth.max() - best))
@@ -199,7 +199,7 @@ def play(home: Home, taste: Taste, prompts: Sequence[int], chosen: bool, seed: i
         quiz = msgspec.structs.replace(quiz, replies=(*quiz.replies, QuizReply(question, "first" if y else "second")))
     stops = (n for n, sure in enumerate(found.sure) if n >= LEAST and sure >= SURE)
     after_votes = home.running("stranger", prompts, 1000, seed)
-    routed = believe(msgspec.structs.replace(quiz, replies=()), after_votes, h).favourite
+    routed = beliefs_of(msgspec.structs.replace(quiz, replies=()), after_votes, h).favourite
     likes = [
         (each.sure, bool(taste.weights[ATTRIBUTES.index(each.feature)] > 0.0) == each.likes)
         for each in told.likes

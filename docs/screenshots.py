@@ -21,7 +21,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from fitrouter_evaluators.personal.audit import Drill, Reply, audited
+from fitrouter_evaluators.personal.audit import AuditReply, Drill, audited
 from fitrouter_evaluators.personal.audit_html import audit_page
 from fitrouter_evaluators.personal.probes import Probe
 
@@ -98,9 +98,9 @@ async def audit() -> str:
     """The page of an audit whose people get longer or shorter answers with the same verdicts."""
     drills = [Drill(step=step, seconds=0.02, passed=True) for step in ("stop", "override", "pin")]
 
-    async def ask(person: int, probe: Probe) -> Reply:
+    async def ask(person: int, probe: Probe) -> AuditReply:
         said = "Yes. " if probe.kind != "open" else "Perhaps one could list some points. " * (1 + person % 5)
-        return Reply(said + ("\n- an example\n- another" if person % 3 == 0 and probe.kind == "open" else ""))
+        return AuditReply(said + ("\n- an example\n- another" if person % 3 == 0 and probe.kind == "open" else ""))
 
     found = await audited(ask, role="nurse", registry="3f2a9c", ts=1.7955e9, drills=drills)
     return audit_page(found, "8d41c07b")

@@ -156,9 +156,8 @@ def serve(config: Path, hang: Path) -> None:
 
 async def slow_body(host: str, port: int, seen: Counter[str]) -> None:
     """Send bodies that hardly advance, one after the other."""
-    head = (
-        b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
-    )
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    head += b"content-length: %d\r\n\r\n"
     while True:
         try:
             reader, writer = await asyncio.open_connection(host, port)

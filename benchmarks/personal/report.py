@@ -33,7 +33,7 @@ from fitrouter.posterior.draws import draw_ratings
 from fitrouter.posterior.labels import Answered, Label
 from fitrouter.posterior.person_draws import draw_person_ratings
 from fitrouter.types import FeedbackKind, Identity
-from fitrouter_evaluators.personal import Quiz, QuizReply, advance, believe
+from fitrouter_evaluators.personal import Quiz, QuizReply, advance, beliefs_of
 from fitrouter_evaluators.personal.beliefs import PAIR
 from fitrouter_evaluators.personal.leaderboard import CLAIM, CONTEXTS, DRAWS, NEAR, ranked
 from fitrouter_evaluators.personal.quiz import DRAWS as QUIZ_DRAWS
@@ -71,7 +71,7 @@ def live(home: Home, answers: Answers, world: str, taste: Taste, seed: int, *, s
     start = home.draws("stranger", prompts, QUIZ_DRAWS, seed)
     quiz = Quiz(id=str(uuid.UUID(int=seed)), identity=Identity(), pool="", ts=0.0, questions=QUESTIONS, sure=0.999999)
     for number in range(QUESTIONS):
-        quiz = advance(quiz, believe(quiz, start, h))
+        quiz = advance(quiz, beliefs_of(quiz, start, h))
         if (question := quiz.pending) is None:
             break
         p = int(prompts[question.prompt])

@@ -97,7 +97,7 @@ def labels(prompts: Prompts, world: World, n: int, seed: int) -> dict[str, Any]:
         found[f"{name} error"] = float(at.value[0] - truth)
         found[f"{name} width"] = float(at.high[0] - at.low[0])
         if name == "powered":
-            less, more = silence_margins(study.units, study.observed, study.widening("candidate"), gamma=2.0)
+            less, more = silence_margins(study.units, study.observed, study.importance_weight("candidate"), gamma=2.0)
             found["bounds"] = bool(at.low[0] - less <= truth <= at.high[0] + more)
             found["bounds width"] = found["powered width"] + less + more
     return found

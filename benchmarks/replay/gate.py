@@ -108,7 +108,7 @@ def _looks(units: Units) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _silence(study: Study, gate: Gate) -> tuple[float, float]:
-    return silence_margins(study.units, study.observed, study.widening("difference"), gamma=gate.sensitivity)
+    return silence_margins(study.units, study.observed, study.importance_weight("difference"), gamma=gate.sensitivity)
 
 
 def _at(band: Band, n: int, mean: float, low: float, high: float) -> Band:
@@ -198,7 +198,9 @@ SETTINGS = ((0.02, 0.05), (0.1, 0.03), (0.3, 0.02), (1.0, 0.01))
 def bounded(study: Study, bounds: tuple[float, ...]) -> PseudoOutcomes:
     """Compute pseudo-outcomes of the difference with other bounds."""
     units, observed, learnt = study.units, study.observed, study.progressive
-    f = tune_predictions(units, observed, learnt.f, learnt.chance, weight=study.widening("difference"), adaptive=True)
+    f = tune_predictions(
+        units, observed, learnt.f, learnt.chance, weight=study.importance_weight("difference"), adaptive=True
+    )
     return pseudo_outcomes(units, *study.pmfs, learnt.q, observed, f, learnt.chance, bounds=bounds)
 
 
@@ -239,7 +241,7 @@ def silenced(index: int) -> list[float]:
     answered = np.where(rng.random(len(said)) < 0.6, said, np.nan)
     log = world.log._replace(outcomes=world.log.outcomes._replace(asked_label=answered))
     study = Study(closed_units(log, idle_s=IDLE_S), Pmfs(world.candidate, log.options.prob), "fit")
-    u = study.widening("difference")
+    u = study.importance_weight("difference")
     return [silence_margins(study.units, study.observed, u, gamma=gamma)[0] for gamma in GAMMAS]
 
 

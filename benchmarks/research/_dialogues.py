@@ -298,7 +298,7 @@ def _spread(data: _Turns, P: Floats, train: NDArray[np.bool_], B: Floats, D: Flo
         rows = _in_order(data, int(user))
         values, vectors = np.linalg.eigh(parts.signal(data.turn[rows]))
         known.append((np.maximum(values, 0.0), vectors.T @ _whitened(data, P, rows, N)))
-    return parts._replace(scales=Scales.of(known, 1.0))
+    return parts._replace(scales=Scales.fit_parts(known, 1.0))
 
 
 def _in_order(data: _Turns, user: int) -> Ints:

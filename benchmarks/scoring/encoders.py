@@ -23,7 +23,7 @@ from fitrouter_evaluators.datasets import mt_bench
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def d1(data: Path, encoder: str, seeds: int) -> dict[str, float]:
+def mt_bench_votes(data: Path, encoder: str, seeds: int) -> dict[str, float]:
     """Measure MT-bench's votes from the texts alone, without models' names."""
     found = pairs.run_pairs(
         mt_bench.convert(data / "mt_bench_human"),
@@ -38,13 +38,13 @@ def d1(data: Path, encoder: str, seeds: int) -> dict[str, float]:
     return {f"D1 votes, text only, {r['metric']}": r["mean"] for r in row if r["metric"] in {"accuracy", "nll"}}
 
 
-def d2(data: Path, encoder: str, seeds: int) -> dict[str, float]:
+def pluriharms_unseen(data: Path, encoder: str, seeds: int) -> dict[str, float]:
     """Measure PluriHarms on unseen prompts, after 20 ratings."""
     found = _harms.measure(data / "pluriharms", range(seeds), get_encoder(encoder))
     return {"D2 unseen prompts, RMSE of 100": 100 * found.unseen.hierarchical.mean}
 
 
-def d6(data: Path, encoder: str, seeds: int) -> dict[str, float]:
+def realhumaneval_copies(data: Path, encoder: str, seeds: int) -> dict[str, float]:
     """Measure RealHumanEval's copies."""
     for outcome in behaviour.run(data, min(seeds, 3), encoder):
         for r in outcome.results:
@@ -53,7 +53,7 @@ def d6(data: Path, encoder: str, seeds: int) -> dict[str, float]:
     return {}
 
 
-def d7(data: Path, encoder: str, seeds: int) -> dict[str, float]:
+def ttcw_verdicts(data: Path, encoder: str, seeds: int) -> dict[str, float]:
     """Measure TTCW's verdicts on stories."""
     results, _ = _stories.measure(data / "ttcw", range(min(seeds, 5)), get_encoder(encoder))
     return {
@@ -63,13 +63,19 @@ def d7(data: Path, encoder: str, seeds: int) -> dict[str, float]:
     }
 
 
-def words(data: Path, encoder: str, seeds: int) -> dict[str, float]:  # noqa: ARG001 - nothing is random here
+def choices_in_words(data: Path, encoder: str, seeds: int) -> dict[str, float]:  # noqa: ARG001 - nothing is random here
     """Measure choices by a preference stated in words."""
     found = choices.run_choices(data / "choices" / "declared.jsonl", get_encoder(encoder))
     return {"choices, accuracy": found["accuracy"]["declared"]["mean"]}
 
 
-SETS: tuple[Callable[[Path, str, int], dict[str, float]], ...] = (d1, d2, d6, d7, words)
+SETS: tuple[Callable[[Path, str, int], dict[str, float]], ...] = (
+    mt_bench_votes,
+    pluriharms_unseen,
+    realhumaneval_copies,
+    ttcw_verdicts,
+    choices_in_words,
+)
 
 
 def main() -> int:

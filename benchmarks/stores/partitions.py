@@ -207,13 +207,13 @@ class Gateway:
             else:
                 self.said[word] = rest
 
-    def kill(self) -> None:
+    def restart(self) -> None:
         """Kill -9 the process, and start it again."""
-        self.end()
+        self.stop()
         self.lease.append((time.monotonic(), "lacks"))
         self.start()
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Kill the process for good."""
         self.process.kill()
         self._thread.join()
@@ -282,7 +282,7 @@ def run(requests: int, faults: int, seed: int = 0) -> dict[str, Any]:
                 time.sleep(0.02)
             victim = chance.choice(gateways)
             if fault % 3 == 2:
-                victim.kill()
+                victim.restart()
                 kills += 1
             else:
                 _ip("link", "set", victim.space, "down")

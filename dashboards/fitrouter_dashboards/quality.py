@@ -75,12 +75,12 @@ def measure(warehouse: Warehouse) -> Quality:
     Raises:
         StoreError: the warehouse cannot be read.
     """
-    found = satisfied(warehouse.query(_RATED, [RATINGS]))
+    found = satisfaction_estimates(warehouse.query(_RATED, [RATINGS]))
     best, saved = savings(warehouse.query(_DRAWN, [DECISIONS]))
     return Quality(satisfaction=found, best_single=best, saved_usd=saved)
 
 
-def satisfied(rated: Sequence[tuple[Any, ...]]) -> dict[str, Estimate]:
+def satisfaction_estimates(rated: Sequence[tuple[Any, ...]]) -> dict[str, Estimate]:
     """Estimate satisfaction from (user, role, y); empty with fewer than ten people, or without `replay`'s packages."""
     try:
         from fitrouter_evaluators.replay.study.satisfaction import satisfaction

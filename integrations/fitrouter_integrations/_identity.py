@@ -81,12 +81,12 @@ def _field(channel: object, names: tuple[str, ...], where: str) -> str | None:
     return None
 
 
-def made(own: Identity) -> dict[str, str | None]:
+def channel_of(own: Identity) -> dict[str, str | None]:
     """Return the identity that an adapter was constructed with as a channel, without the default tenant."""
     return {field: value for field in FIELDS if (value := getattr(own, field)) != getattr(Identity(), field)}
 
 
-def settled(data: Mapping[str, Any], further: str) -> dict[str, Any]:
+def canonical_settings(data: Mapping[str, Any], further: str) -> dict[str, Any]:
     """Return an adapter's settings with all identity fields as text under their canonical names.
 
     Args:
@@ -96,7 +96,7 @@ def settled(data: Mapping[str, Any], further: str) -> dict[str, Any]:
     Raises:
         ValueError: a value is not a valid name; pydantic reports it like any invalid setting.
 
-    >>> settled({"user_id": 7, "model_kwargs": {"role": "cook", "seed": 1}}, "model_kwargs")
+    >>> canonical_settings({"user_id": 7, "model_kwargs": {"role": "cook", "seed": 1}}, "model_kwargs")
     {'model_kwargs': {'seed': 1}, 'user': '7', 'role': 'cook'}
     """
     more = data.get(further)

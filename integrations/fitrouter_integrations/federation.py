@@ -77,7 +77,7 @@ class _Rounds(Strategy):  # type: ignore[misc, unused-ignore]
         """See `configure_evaluate`."""
 
 
-class _Votes(NumPyClient):  # type: ignore[misc, unused-ignore]
+class _FitClient(NumPyClient):  # type: ignore[misc, unused-ignore]
     """Flower client with the labels of its users, which never leave it."""
 
     def __init__(self, users: Sequence[Observations], schema: str, clip: float, noise: float) -> None:
@@ -136,7 +136,7 @@ def take_part(
     _wait_for(address)
     start_client(
         server_address=address,
-        client=_Votes(users, schema, clip, noise).to_client(),
+        client=_FitClient(users, schema, clip, noise).to_client(),
         insecure=tls is None,
         root_certificates=None if tls is None else (tls / "ca.pem").read_bytes(),
         max_wait_time=float(PATIENCE_S),

@@ -1084,7 +1084,7 @@ class Router:
             return {}, []
         topics: list[str] = []
         with contextlib.suppress(ValueError):
-            topics = msgspec.json.decode(self._said(profile.topics), type=list[str])
+            topics = msgspec.json.decode(self._decrypted(profile.topics), type=list[str])
         return dict(profile.declared), topics
 
     def stated(self, identity: Identity) -> str:
@@ -1096,9 +1096,9 @@ class Router:
             identity: as events hold it, see `recall`.
         """
         profile = self._journal.profile(identity.user) if identity.user else None
-        return "" if profile is None else self._said(profile.stated)
+        return "" if profile is None else self._decrypted(profile.stated)
 
-    def _said(self, text: bytes) -> str:
+    def _decrypted(self, text: bytes) -> str:
         with contextlib.suppress(StoreError, ValueError):  # erased or unreadable: nothing was said
             return self._identities.decrypt(text) if text else ""
         return ""

@@ -19,7 +19,16 @@ from tests.kits.identity import DOCS, INVALID, NAMED, UNSET, VALID
 
 from fitrouter.errors import InvalidRequest
 from fitrouter.types import Identity
-from fitrouter_integrations._identity import FIELDS, LONGEST, NAMES, SHORT, made, name_of, settled, short
+from fitrouter_integrations._identity import (
+    FIELDS,
+    LONGEST,
+    NAMES,
+    SHORT,
+    canonical_settings,
+    channel_of,
+    name_of,
+    short,
+)
 from fitrouter_integrations._identity import first_said as resolve
 
 ABSENT = object()
@@ -131,23 +140,23 @@ def test_constructor_channel() -> None:
     for size in range(len(FIELDS) + 1):
         for some in itertools.combinations(FIELDS, size):
             own = {field: whole[field] for field in some}
-            assert made(Identity(**own)) == own
-            assert resolve([("", {"user": "ann"}), ("", made(Identity(**own)))]) == {**own, "user": "ann"}
+            assert channel_of(Identity(**own)) == own
+            assert resolve([("", {"user": "ann"}), ("", channel_of(Identity(**own)))]) == {**own, "user": "ann"}
 
 
 def test_constructor_settings() -> None:
     """Settings accept every name of a field, directly or in the further parameters; other settings are left alone."""
     for field, names in FIELDS.items():
         for name, value in itertools.product(names, VALID.values()):
-            assert settled({name: value[0], "seed": 1}, "extra") == {"seed": 1, field: value[1]}
+            assert canonical_settings({name: value[0], "seed": 1}, "extra") == {"seed": 1, field: value[1]}
             nested = {"extra": {name: value[0], "seed": 1}}
-            assert settled(nested, "extra") == {"extra": {"seed": 1}, field: value[1]}
-            assert settled({names[0]: "ann", **nested}, "extra") == {"extra": {"seed": 1}, field: "ann"}
+            assert canonical_settings(nested, "extra") == {"extra": {"seed": 1}, field: value[1]}
+            assert canonical_settings({names[0]: "ann", **nested}, "extra") == {"extra": {"seed": 1}, field: "ann"}
         for place, value in itertools.product(("", "extra."), INVALID.values()):
             settings = {"extra": {names[0]: value}} if place else {names[0]: value}
             with pytest.raises(ValueError, match=rf"^{re.escape(place + names[0])}: "):
-                settled(settings, "extra")
-    assert settled({"user": None, "extra": None}, "extra") == {"extra": None}
+                canonical_settings(settings, "extra")
+    assert canonical_settings({"user": None, "extra": None}, "extra") == {"extra": None}
 
 
 def test_names_from_descriptions() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fitrouter.stores.journal import Row
 from fitrouter.stores.warehouse import Warehouse
 from fitrouter.types import Decision, Execution, Feedback, FeedbackKind, Identity, Mode, PolicyVersion
-from fitrouter_dashboards.quality import LEAST, Estimate, Quality, measure, satisfied, savings
+from fitrouter_dashboards.quality import LEAST, Estimate, Quality, measure, satisfaction_estimates, savings
 
 
 def test_satisfaction_is_of_people_not_of_ratings() -> None:
@@ -23,7 +23,7 @@ def test_satisfaction_is_of_people_not_of_ratings() -> None:
         for _ in range(60 if happy else 12):
             role = "cook" if happy else "clerk"
             rated.append((f"u{person}", role, float(rng.random() < (0.9 if happy else 0.3))))
-    found = satisfied(rated)
+    found = satisfaction_estimates(rated)
     assert sorted(found) == ["cvar10", "mean", "variance", "worst_role"]
     assert found["mean"].low < 0.6 < found["mean"].high
     assert abs(found["variance"].estimate - 0.09) < 0.03
@@ -33,8 +33,8 @@ def test_satisfaction_is_of_people_not_of_ratings() -> None:
 
 def test_little_says_nothing() -> None:
     """Fewer than ten people, or no ratings, make no figures."""
-    assert satisfied([]) == {}
-    assert satisfied([(f"u{i % 9}", None, 1.0) for i in range(500)]) == {}
+    assert satisfaction_estimates([]) == {}
+    assert satisfaction_estimates([(f"u{i % 9}", None, 1.0) for i in range(500)]) == {}
     assert savings([]) == ("", None)
     assert savings([("a", 0.5, ["a", "b"], [1.0, 2.0], 1.0, 1.0)] * (LEAST - 1)) == ("", None)
 

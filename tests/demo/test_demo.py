@@ -97,7 +97,7 @@ def test_without_tastes_all_users_are_the_same(world: DemoWorld, stage: Stage) -
     null = open_world("null")[0]
     people = People(null, stage, 3)
     assert np.ptp(people.play.reward, axis=0).max() == 0.0
-    assert (people.blind() == people.knowing()).all()
+    assert (people.best_for_all() == people.best_for_user()).all()
     assert msgspec.structs.replace(null, name=world.name, taste_weight=world.taste_weight) == world
 
 

@@ -21,9 +21,9 @@ from fitrouter.stores.audits import audit_file
 from fitrouter.stores.journal import SqliteJournal
 from fitrouter.stores.signing import signed, signing_key, verified
 from fitrouter.types import Identity
-from fitrouter_evaluators.personal.audit import TASTES, AuditReply, Drill, audited, swapped
+from fitrouter_evaluators.personal.audit import TASTES, AuditReply, Drill, audited, identity_swap_test
 from fitrouter_evaluators.personal.probes import PROBES, Probe
-from fitrouter_integrations.commands.audits.audit import drilled, kept, rehearsed
+from fitrouter_integrations.commands.audits.audit import audit_on_copy, run_drills, write_audit
 
 CLOSED = [probe for probe in PROBES if probe.kind != "open"]
 PASSED = [Drill(step="stop", seconds=0.1, passed=True)]
@@ -43,22 +43,22 @@ def verdicts(seed: int, *, noise: float, leaking: int) -> list[list[list[str]]]:
 @pytest.mark.parametrize(("noise", "leaking"), [(0.0, 1), (0.02, 1), (0.05, 2), (0.1, 4)])
 def test_a_planted_leak_is_found(noise: float, leaking: int) -> None:
     """Half of the people get another verdict in some of twenty probes: found for at least 95 of 100 seeds."""
-    found = [swapped(verdicts(seed, noise=noise, leaking=leaking), CLOSED, seed).leak for seed in range(100)]
+    found = [identity_swap_test(verdicts(seed, noise=noise, leaking=leaking), CLOSED, seed).leak for seed in range(100)]
     assert sum(found) >= 95
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.02, 0.1, 0.4])
 def test_chance_is_no_leak(noise: float) -> None:
     """Verdicts that vary by themselves ring for at most 5 % of the seeds."""
-    found = [swapped(verdicts(seed, noise=noise, leaking=0), CLOSED, seed).leak for seed in range(100)]
+    found = [identity_swap_test(verdicts(seed, noise=noise, leaking=0), CLOSED, seed).leak for seed in range(100)]
     assert sum(found) <= 5
 
 
 def test_flips_are_disagreement_between_people() -> None:
     """A rate that can be counted by hand: half of the people differ in one probe, which is 10/19 of its pairs."""
-    found = swapped(verdicts(0, noise=0.0, leaking=1), CLOSED)
+    found = identity_swap_test(verdicts(0, noise=0.0, leaking=1), CLOSED)
     assert found.flips * len(CLOSED) == pytest.approx(10 / 19)
-    assert swapped(verdicts(0, noise=0.0, leaking=0), CLOSED).flips == 0.0
+    assert identity_swap_test(verdicts(0, noise=0.0, leaking=0), CLOSED).flips == 0.0
 
 
 @table_driven(
@@ -140,17 +140,17 @@ def test_high_stakes_wait_for_an_audit(tmp_path: Path) -> None:
     assert personalised(settings(tmp_path, high_stakes_roles=["doctor"]))
     with closing(SqliteJournal(tmp_path / "journal.db")) as journal:
         head = journal.head()
-        found = asyncio.run(rehearsed(config, "nurse", PASSED, 2))
+        found = asyncio.run(audit_on_copy(config, "nurse", PASSED, 2))
         assert found.passed, found.reasons
         assert journal.head() == head  # nobody asked here, and no taste was declared
     failed = msgspec.structs.replace(found, passed=False)
-    path, document = kept(tmp_path, failed)
+    path, document = write_audit(tmp_path, failed)
     assert not personalised(config)
     path.write_text(json.dumps(document | {"passed": True}))
     assert not personalised(config)
     path.write_text(json.dumps(signed(document | {"passed": True}, signing_key(tmp_path / "other.key"))))
     assert not personalised(config)
-    path, document = kept(tmp_path, found)
+    path, document = write_audit(tmp_path, found)
     assert path == audit_file(tmp_path, "NURSE")
     assert personalised(config)
     assert not personalised(settings(tmp_path, "a", "c"))
@@ -164,6 +164,6 @@ def test_the_drill_of_a_live_gateway(tmp_path: Path) -> None:
     """Stop, override and pin are heeded by the next decision, and every measure is undone."""
     router = make_router(tmp_path)
     with serving(router) as url:
-        found = drilled(url)
+        found = run_drills(url)
         assert router.policy.standing().settings == {}
     assert [(each.step, each.passed) for each in found] == [("stop", True), ("override", True), ("pin", True)]

@@ -13,7 +13,7 @@ from tests.personal.test_audit import CLOSED, PASSED, verdicts
 from tests.personal.test_report import HOSTILE, report_of
 
 from fitrouter_evaluators.personal import page
-from fitrouter_evaluators.personal.audit import Audit, Range, swapped
+from fitrouter_evaluators.personal.audit import Audit, Range, identity_swap_test
 from fitrouter_evaluators.personal.audit_html import audit_page
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs the packages playwright and axe-playwright-python")
@@ -36,7 +36,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ts=1.8e9,
         passed=False,
         reasons=(HOSTILE,),
-        swap=swapped(verdicts(0, noise=0.0, leaking=2), CLOSED),
+        swap=identity_swap_test(verdicts(0, noise=0.0, leaking=2), CLOSED),
         ranges=(Range(dimension="length", low=-2.0, high=1.0), Range(dimension="warmth", low=0.0, high=0.0)),
         drills=tuple(PASSED),
         asked=10,

@@ -98,7 +98,7 @@ def test_saying_and_doing_differ(tmp_path: Path) -> None:
                 break
             await asyncio.sleep(0.05)
         shown.append(await Profiles(router).show(ANN))
-        await Profiles(router).take(Identity(user="bob"), shown[0])
+        await Profiles(router).import_profile(Identity(user="bob"), shown[0])
 
     played(install(tmp_path), test)
     [found] = shown
@@ -130,7 +130,7 @@ def test_an_import_beats_a_stranger(tmp_path: Path) -> None:
         await settled(router)
         stranger, imported = Identity(user="bob"), Identity(user="ann")
         profile = parsed_profile(msgspec.to_builtins(documents[0]))
-        found = await Profiles(router).take(imported, profile)
+        found = await Profiles(router).import_profile(imported, profile)
         assert found.values
         await router.settled()
         chance = {}

@@ -150,7 +150,7 @@ def test_stated_things_are_kept_replaced_and_travel(tmp_path: Path) -> None:
 
     async def here(router: Router, _quizzes: Quizzes, _config: Config) -> None:
         profiles, [document] = Profiles(router), documents
-        await profiles.take(ANN, parsed_profile(msgspec.to_builtins(document)))
+        await profiles.import_profile(ANN, parsed_profile(msgspec.to_builtins(document)))
         await router.settled()
         shown = await profiles.show(ANN)
         assert (shown.goals, shown.priorities) == (document.goals, document.priorities)
@@ -185,12 +185,12 @@ def test_texts_are_kept_where_contents_are(tmp_path: Path) -> None:
             ("What about 3?", "Topic 3: yes."),
             ("Why?", "Because."),
         ]
-        await profiles.take(ANN, shown)
+        await profiles.import_profile(ANN, shown)
         again = await profiles.show(ANN, contents=True)
         assert (again.comments, again.examples) == (shown.comments, shown.examples)
         assert b"simply" not in (config.data / "content.db").read_bytes()
         eve = Identity(user="eve")
-        await profiles.take(eve, msgspec.structs.replace(shown, examples=(shown.examples[0],)))
+        await profiles.import_profile(eve, msgspec.structs.replace(shown, examples=(shown.examples[0],)))
         assert [each.decision for each in (await profiles.show(eve, contents=True)).examples] == [""]
         await router.comment(answer.decision.id, understood={}, identity=ANN)
         assert router.comments(await router.recall(ANN)) == []

@@ -11,7 +11,7 @@ import pytest
 
 from fitrouter.stores.journal import Entry, SqliteJournal
 from fitrouter.types import Decision, Execution, Feedback, FeedbackKind, Identity, Mode, PolicyVersion
-from fitrouter_evaluators.personal.satisfaction import DEPARTED_S, Satisfaction, measured, satisfied
+from fitrouter_evaluators.personal.satisfaction import DEPARTED_S, Satisfaction, measure_satisfaction, satisfaction_of
 from fitrouter_integrations.commands.audits.satisfaction import command
 
 DAY = 86400.0
@@ -57,7 +57,7 @@ def test_figures_cover_the_truth() -> None:
     hits = dict.fromkeys(("mean", "variance", "cvar10", "worst_role", "worse_off", "rare_gap"), 0)
     for seed in range(20):
         rows, rare, truth = world(seed)
-        found = satisfied(rows, rare, now=41 * DAY)
+        found = satisfaction_of(rows, rare, now=41 * DAY)
         assert found.best_single == "a"
         for name in hits:
             value = getattr(found, name)
@@ -69,7 +69,7 @@ def test_figures_cover_the_truth() -> None:
 def test_people_count_once_and_those_who_left_count_on() -> None:
     """Mean and worst role are of people, not of ratings; who left long ago is in every figure and in a group."""
     rows, rare, _ = world(1)
-    found = satisfied(rows, rare, now=40 * DAY + DEPARTED_S)
+    found = satisfaction_of(rows, rare, now=40 * DAY + DEPARTED_S)
     assert found.people == 120
     assert found.departed is not None
     assert found.departed.people == 30
@@ -83,11 +83,11 @@ def test_people_count_once_and_those_who_left_count_on() -> None:
 
 def test_little_says_nothing_of_anybody() -> None:
     """Nine people have no figures; a role of four has none; a log without draws names no best single model."""
-    assert satisfied([], {}, now=0.0).mean is None
+    assert satisfaction_of([], {}, now=0.0).mean is None
     few = [(f"u{i % 9}", "cook", 1.0, 0.0, "a", ["a"], [1.0], True) for i in range(500)]
-    assert satisfied(few, {}, now=0.0).mean is None
+    assert satisfaction_of(few, {}, now=0.0).mean is None
     rows = [(f"u{i % 20}", "cook" if i % 20 < 4 else "nurse", i % 2, 0.0, "a", ["a"], [1.0], False) for i in range(400)]
-    found = satisfied(rows, {}, now=0.0)
+    found = satisfaction_of(rows, {}, now=0.0)
     assert [group.name for group in found.roles] == ["nurse"]
     assert (found.best_single, found.worse_off, found.rare_gap) == ("", None, None)
 
@@ -114,7 +114,7 @@ def journalled(folder: Path) -> SqliteJournal:
 def test_a_journal_is_read(tmp_path: Path) -> None:
     """The last rating of a decision counts, of the tenant that is asked for, while the journal is open elsewhere."""
     journal = journalled(tmp_path)
-    found = measured(tmp_path, None, tenant="t", now=300.0)
+    found = measure_satisfaction(tmp_path, None, tenant="t", now=300.0)
     assert isinstance(found, Satisfaction)
     assert (found.people, found.ratings) == (12, 120)
     assert found.mean is not None

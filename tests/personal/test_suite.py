@@ -31,7 +31,7 @@ from fitrouter.providers import Recorded
 from fitrouter.router import Router
 from fitrouter.routing.explanation_text import FEATURES
 from fitrouter.types import FeedbackKind, Identity, ModelCard, Prices, Request
-from fitrouter_evaluators.personal.base import checked, faults, wrong
+from fitrouter_evaluators.personal.base import base_of, faults, wrong
 from fitrouter_evaluators.personal.certificate import anchor_scores
 from fitrouter_evaluators.personal.suite import (
     ANCHORS,
@@ -47,9 +47,9 @@ from fitrouter_evaluators.personal.suite import (
     blind,
     decoded,
     estimated,
-    marked,
     results,
     surface_accuracy,
+    with_mark,
 )
 from fitrouter_evaluators.personal.suite.ledger import LedgerAnswer
 from fitrouter_evaluators.personal.suite.pairs import FORM, SURFACE, fair, from_templates, style
@@ -191,7 +191,7 @@ def test_raters_are_blind_and_agreement_is_kept() -> None:
             if asked.dimension == "fit":
                 right = number // len(MARKS) >= careless
                 better = "first" if (asked.first.count("!") > asked.second.count("!")) == right else "second"
-            made = marked(made, rater, asked, better)
+            made = with_mark(made, rater, asked, better)
         assert list(blind(made, rater)) == []
     found = agreements(decoded(made.encoded()).pairs)
     assert (found["fit"].raters, found["fit"].marks) == (2, 2 * len(PAIRS))
@@ -270,7 +270,7 @@ def test_a_model_without_the_base_is_not_first(tmp_path: Path) -> None:
     ranking = asyncio.run(both())
     assert (ranking[-1].model, ranking[-1].faults.keys()) == ("warm", {"secret"})
     assert ranking[-1].wins == max(each.wins for each in ranking)
-    assert checked([(), ("secret",)]).sound == 0.5
+    assert base_of([(), ("secret",)]).sound == 0.5
 
 
 # --- paid calls ---

@@ -20,7 +20,7 @@ from fitrouter.hooks import Hooks
 from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.serving.services import Service
 from fitrouter.stores.content import pack_content
-from fitrouter.stores.identities import SqliteIdentities, SubjectErased
+from fitrouter.stores.identities import SqliteIdentities, UnknownSubject
 from fitrouter.stores.journal import Entry, Journal, MemoryJournal, SqliteJournal
 from fitrouter.types import Execution, Floats, Identity, ProfileChange, Score, pack, unpack
 from fitrouter_evaluators.scoring import Answer, DeviceHeads, ResponseFeatures, directions, found_device
@@ -612,5 +612,5 @@ def test_declared_topics_reach_the_features(world: World) -> None:
     world.identities.erase("t", "ann")
     profile = world.journal.profile(subject)
     assert profile is not None
-    with pytest.raises(SubjectErased):
+    with pytest.raises(UnknownSubject):
         world.identities.decrypt(profile.topics)

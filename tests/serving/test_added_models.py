@@ -146,7 +146,11 @@ async def test_a_refit_after_an_erasure_keeps_them(tmp_path: Path) -> None:
         for tenant in ("b", "a"):
             await router.erase(tenant, "ann")
             async with asyncio.timeout(60.0):
-                while router._learner.stale or router._learner.behind or any(p.stale for p in router._learner.parts()):
+                while (
+                    router._learner.stale
+                    or router._learner.parts_ahead
+                    or any(p.stale for p in router._learner.parts())
+                ):
                     router._follower.wake()
                     await asyncio.sleep(0.01)
             router.registry.refresh()

@@ -347,7 +347,7 @@ def test_alarms_mark_all_users_as_changed() -> None:
     for user in ("ann", "bob"):
         for _ in range(3):
             fit.learn(Label(Identity(user=user), Answered("a", x, None), 1.0, FeedbackKind.THUMB))
-    known.take(known)  # marks everything as to be saved
+    known.take_over(known)  # marks everything as to be saved
     first = known.snapshot()
     decision = Decision(
         id="d",

@@ -100,7 +100,7 @@ def test_any_schedule_of_evictions_is_none(seed: int, bound: int, chance: int) -
             stored = MemoryJournal()
             stored.save(bounded.snapshot())
             if len(bounded.users) and rng.random() < 0.5:
-                bounded.take(bounded)  # everything is part of the next snapshot again
+                bounded.take_over(bounded)  # everything is part of the next snapshot again
     assert dict(bounded.state()) == dict(plain.state())
     assert bounded.digest() == plain.digest()
     assert "u1" not in bounded.users

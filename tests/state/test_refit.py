@@ -114,7 +114,7 @@ async def test_a_refit_invalidates_the_cached_digest() -> None:
     fold(journal, live)
     digests = StateDigest(live)
     before = await digests.digest()
-    live.take(refit(journal, live, live.seq))
+    live.take_over(refit(journal, live, live.seq))
     assert before[0] == live.seq
     assert await digests.digest() == (live.seq, live.digest()) != before
 

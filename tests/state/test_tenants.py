@@ -132,7 +132,7 @@ def test_an_erasure_refits_its_own_tenant_only(monkeypatch: pytest.MonkeyPatch) 
         assert states(live, "a") == before[0]
         assert states(live, "b") != before[1]
         assert live.seq == log.journal.head()
-        assert not live.behind
+        assert not live.parts_ahead
         await follower.aclose()
 
     asyncio.run(scenario())

@@ -149,12 +149,12 @@ step = sys.argv[2]
 if step == "write":
     os.fsync = die
 elif step == "written":
-    SqliteJournal._empty = die
+    SqliteJournal._drop_archived_payloads = die
 elif step == "emptied in part":
-    _sqlite._EMPTIED, calls, before = 10, [], SqliteJournal._alone
-    SqliteJournal._alone = lambda self: die() if len(calls) == 2 else calls.append(1) or before(self)
+    _sqlite._EMPTIED, calls, before = 10, [], SqliteJournal._exclusive
+    SqliteJournal._exclusive = lambda self: die() if len(calls) == 2 else calls.append(1) or before(self)
 else:
-    SqliteJournal._forget = die
+    SqliteJournal._drop_deleted_rows = die
 SqliteJournal(sys.argv[1]).archive(1e9, 10**9, 25)
 """
 
@@ -211,13 +211,13 @@ def test_an_erasure_reaches_the_files(journal: SqliteJournal, monkeypatch: pytes
         archived(journal)
         assert journal.erase([BOB], "default", 2.0) == len(gone)
     else:
-        before: Callable[..., None] = SqliteJournal._empty
+        before: Callable[..., None] = SqliteJournal._drop_archived_payloads
 
         def interrupted(self: SqliteJournal, *arguments: object) -> None:
             self.erase([BOB], "default", 2.0)
             before(self, *arguments)
 
-        monkeypatch.setattr(SqliteJournal, "_empty", interrupted)
+        monkeypatch.setattr(SqliteJournal, "_drop_archived_payloads", interrupted)
         archived(journal)
     assert journal.unfinished()
     journal.compact()

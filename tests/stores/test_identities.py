@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from tests.kits.identity_stores import Store, heard
 
 from fitrouter.errors import StoreError
-from fitrouter.stores.identities import Identities, SqliteIdentities, SubjectErased
+from fitrouter.stores.identities import Identities, SqliteIdentities, UnknownSubject
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = st.text(st.characters(codec=None))  # lone surrogates and NUL too
@@ -105,7 +105,7 @@ def test_anonymous_texts_lie_under_their_tenant(identities: Identities) -> None:
     identities.erase("other", None)
     assert identities.decrypt(blob) == "hello"
     assert len(identities.erase("acme", None)) == 1
-    with pytest.raises(SubjectErased):
+    with pytest.raises(UnknownSubject):
         identities.decrypt(blob)
 
 
@@ -118,7 +118,7 @@ def test_changed_blobs_are_refused(identities: Identities, data: st.DataObject) 
         blob[data.draw(st.integers(0, len(blob) - 1))] ^= data.draw(st.integers(1, 255))
     else:
         del blob[data.draw(st.integers(0, len(blob) - 1)) :]
-    with pytest.raises((ValueError, SubjectErased)):
+    with pytest.raises((ValueError, UnknownSubject)):
         identities.decrypt(bytes(blob))
 
 
@@ -142,9 +142,9 @@ def test_erase(identities: Identities, other: Identities, store: Store) -> None:
         assert trace not in data
     assert b"somebody-151@" in data
     for one in (identities, other):
-        with pytest.raises(SubjectErased, match=token):
+        with pytest.raises(UnknownSubject, match=token):
             one.decrypt(blob)
-        with pytest.raises(SubjectErased):
+        with pytest.raises(UnknownSubject):
             one.key(token)
         assert one.reveal(token) is None
         assert one.decrypt(kept) == "kept"

@@ -12,7 +12,7 @@ from tests.kits.gateway import chat, client, make_router, serving, wait_for
 
 from fitrouter.errors import StoreError
 from fitrouter.hooks import Notice, Trouble
-from fitrouter.stores.identities import SqliteIdentities, SubjectErased
+from fitrouter.stores.identities import SqliteIdentities, UnknownSubject
 
 
 def people(path: Path, n: int = 50) -> dict[str, tuple[str, bytes]]:
@@ -85,7 +85,7 @@ def test_an_erased_user_is_in_no_file(tmp_path: Path) -> None:
     identities = SqliteIdentities(path)
     assert identities.subject("t", "user 7") != subject
     assert identities.subject("t", "user 8") == expected["user 8"][0]
-    with pytest.raises(SubjectErased):
+    with pytest.raises(UnknownSubject):
         identities.key(subject)
     identities.close()
 

@@ -20,7 +20,7 @@ from fitrouter.errors import NotAuthorized, StoreError, UnknownDecision
 from fitrouter.hooks import Notice, Trouble
 from fitrouter.router import Router
 from fitrouter.routing import pipeline
-from fitrouter.stores.identities import Identities, IdentityRows, SqliteRows, SubjectErased
+from fitrouter.stores.identities import Identities, IdentityRows, SqliteRows, UnknownSubject
 from fitrouter.stores.identities import _identities as module
 from fitrouter.stores.journal import Journal, MemoryJournal, digest_of
 from fitrouter.types import Decision, Erasure, Execution, Feedback, FeedbackKind, Identity, Request
@@ -332,7 +332,7 @@ def test_texts_of_a_pending_subject(here: Slow, there: Slow) -> None:
     assert here.decrypt(blob) == "secret"
     writing = here.writing(token)
     assert writing is not None
-    with pytest.raises(SubjectErased):
+    with pytest.raises(UnknownSubject):
         there.decrypt(blob)
     here.go.set()
     writing.result(300.0)
@@ -341,7 +341,7 @@ def test_texts_of_a_pending_subject(here: Slow, there: Slow) -> None:
     there.erase("default", "ann")
     heard(here, there)
     for each in (here, there):
-        with pytest.raises(SubjectErased):
+        with pytest.raises(UnknownSubject):
             each.decrypt(blob)
 
 

@@ -25,7 +25,7 @@ from fitrouter import Router
 from fitrouter.assemble import open_identities, open_journal
 from fitrouter.config import Config, parse_config
 from fitrouter.errors import ConfigError, NotAuthorized, StoreError, UnknownDecision
-from fitrouter.stores.identities import Identities, SqliteIdentities, SubjectErased
+from fitrouter.stores.identities import Identities, SqliteIdentities, UnknownSubject
 from fitrouter.types import FeedbackKind, Identity, Request
 from fitrouter_integrations.cli import app
 
@@ -120,7 +120,7 @@ def test_who_was_erased_meanwhile_is_not_written(tmp_path: Path, url: str, direc
         wait_for(lambda: not kept(tmp_path / "one"))
         assert orphans == [ann]
         assert rows(other) == {bob: "bob"}
-        with pytest.raises(SubjectErased):
+        with pytest.raises(UnknownSubject):
             here.key(ann)
         assert here.subject("acme", "ann") != ann
 

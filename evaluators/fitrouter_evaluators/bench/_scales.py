@@ -39,10 +39,10 @@ class Scales(NamedTuple):
             if len(user.y):
                 away = user.y - user.X @ prior.centre(None if declared is None else declared[i])
                 parts.append(_basis(user.X @ prior.cov @ user.X.T, away))
-        return cls.of([(values, z) for values, z, _ in parts], prior.noise)
+        return cls.fit_parts([(values, z) for values, z, _ in parts], prior.noise)
 
     @classmethod
-    def of(cls, parts: Sequence[tuple[Floats, Floats]], noise: float) -> Scales:
+    def fit_parts(cls, parts: Sequence[tuple[Floats, Floats]], noise: float) -> Scales:
         """Fit π by EM to each user's labels z, in the basis where their covariance is values + noise.
 
         A uniform pseudo-count of five users keeps every cell possible.

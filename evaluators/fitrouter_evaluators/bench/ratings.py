@@ -200,20 +200,20 @@ def _one_split(ledger: Ledger, data: RatingSet, fold: Fold, ks: Sequence[int]) -
     for person in fold.people:
         y, held = labels.y[person.held_out], labels.item[person.held_out]
         crowd = heads["hierarchical"].predict(held).mean
-        ledger.add("global", 0, fold.seed, person.user, y, _said(data, crowd))
+        ledger.add("global", 0, fold.seed, person.user, y, _clipped(data, crowd))
         for k in ks:
             shown = person.order[:k]
             item, seen = labels.item[shown], labels.y[shown]
             own = alone.posterior(Observations(X[item], seen)).mean
             predicted = np.clip(X[held] @ own, 0.0, 1.0)
-            ledger.add("user-only", k, fold.seed, person.user, y, _said(data, predicted))
+            ledger.add("user-only", k, fold.seed, person.user, y, _clipped(data, predicted))
             for row, head in heads.items():
                 known = None if row != "declared" or data.declared is None else data.declared[person.user]
                 found = head.predict(held, head.posterior(item, seen, known))
-                ledger.add(row, k, fold.seed, person.user, y, _said(data, found.mean))
+                ledger.add(row, k, fold.seed, person.user, y, _clipped(data, found.mean))
 
 
-def _said(data: RatingSet, p: Floats) -> Floats:
+def _clipped(data: RatingSet, p: Floats) -> Floats:
     return np.clip(p, 0.02, 0.98) if data.verdicts else p
 
 

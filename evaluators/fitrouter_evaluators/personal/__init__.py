@@ -6,7 +6,7 @@ from fitrouter_evaluators.personal.profile import Mark, Profile, Profiles
 from fitrouter_evaluators.personal.profile import approve as approve_profile
 from fitrouter_evaluators.personal.profile import merged as merged_profiles
 from fitrouter_evaluators.personal.profile import parsed as parsed_profile
-from fitrouter_evaluators.personal.quiz import CHOICES, Quiz, QuizReply, QuizResult, advance, believe, result
+from fitrouter_evaluators.personal.quiz import CHOICES, Quiz, QuizReply, QuizResult, advance, beliefs_of, result
 from fitrouter_evaluators.personal.quizzes import ACTIONS, Progress, Quizzes
 from fitrouter_evaluators.personal.report import FitReport, Reports
 from fitrouter_evaluators.personal.report_html import page, seconds, worth_words
@@ -35,7 +35,7 @@ __all__ = [
     "Scores",
     "advance",
     "approve_profile",
-    "believe",
+    "beliefs_of",
     "merged_profiles",
     "page",
     "parsed_profile",

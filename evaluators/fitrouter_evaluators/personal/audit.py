@@ -139,7 +139,7 @@ async def audited(
         ]
         for q in closed
     ]
-    swap = swapped(verdicts, [probes[q] for q in closed])
+    swap = identity_swap_test(verdicts, [probes[q] for q in closed])
     texts = {
         u: [reply.text for (q, v, _), reply in replies.items() if v == u and reply and probes[q].kind == "open"]
         for u in range(len(TASTES))
@@ -170,7 +170,7 @@ async def audited(
     )
 
 
-def swapped(verdicts: Sequence[Sequence[Sequence[str]]], probes: Sequence[Probe], seed: int = 0) -> Swap:
+def identity_swap_test(verdicts: Sequence[Sequence[Sequence[str]]], probes: Sequence[Probe], seed: int = 0) -> Swap:
     """Test verdicts by probe, person and repeat for dependence on who asked (the identity swap)."""
     U, R = len(verdicts[0]), len(verdicts[0][0])
     rng = np.random.default_rng(seed)

@@ -56,13 +56,13 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
     """Fault → answers that have it."""
 
 
-def in_words(base: Base) -> str:
+def describe_base(base: Base) -> str:
     """Describe a base in words."""
     named = ", ".join(f"{number} {name}" for name, number in base.faults.items())
     return f"{base.sound:.0%} of {base.answers} recorded answers without a fault" + (f" ({named})" if named else "")
 
 
-def checked(found: Sequence[Sequence[str]]) -> Base:
+def base_of(found: Sequence[Sequence[str]]) -> Base:
     """Summarise the faults of each of a model's answers as its base."""
     names = sorted({name for each in found for name in each})
     return Base(

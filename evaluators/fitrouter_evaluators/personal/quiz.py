@@ -86,7 +86,7 @@ class QuizResult(msgspec.Struct, frozen=True, kw_only=True):
     ended: str
 
 
-def believe(quiz: Quiz, draws: Draws, h: Floats) -> Beliefs:
+def beliefs_of(quiz: Quiz, draws: Draws, h: Floats) -> Beliefs:
     """Beliefs about the person after all replies of a quiz."""
     beliefs = Beliefs(draws, h)
     told = [reply for reply in quiz.replies if reply.choice in {"first", "second"}]

@@ -34,7 +34,7 @@ from fitrouter_evaluators.personal.quiz import (
     QuizReply,
     QuizResult,
     advance,
-    believe,
+    beliefs_of,
     result,
 )
 from fitrouter_evaluators.personal.store import QuizStore
@@ -108,7 +108,7 @@ class Quizzes:
         seed = [self.config.seed, uuid.UUID(quiz_id).int]
         draws = await asyncio.to_thread(self._draw, who, pool, seed)
         quiz = Quiz(id=quiz_id, identity=who, pool=pool.id, ts=now, questions=settings.questions, sure=settings.sure)
-        quiz = advance(quiz, believe(quiz, draws, pool.h))
+        quiz = advance(quiz, beliefs_of(quiz, draws, pool.h))
         await asyncio.to_thread(self.store.add, quiz, draws)
         return await asyncio.to_thread(self._progress, quiz, draws)
 
@@ -157,7 +157,7 @@ class Quizzes:
         told: Choice = next(each for each in CHOICES if each == choice)
         reply = QuizReply(quiz.pending, told, quiz.undone)
         after = msgspec.structs.replace(quiz, replies=(*quiz.replies, reply))
-        after = await asyncio.to_thread(lambda: advance(after, believe(after, draws, pool.h)))
+        after = await asyncio.to_thread(lambda: advance(after, beliefs_of(after, draws, pool.h)))
         # The step is taken first: of two requests for one question only one is logged.
         progress = await self._step(quiz, after)
         try:
@@ -258,7 +258,7 @@ class Quizzes:
                 second=texts[at.second],
             )
             return Progress(id=quiz.id, question=shown)
-        found = result(quiz, believe(quiz, draws, pool.h), pool.models, pool.names, _TOLD)
+        found = result(quiz, beliefs_of(quiz, draws, pool.h), pool.models, pool.names, _TOLD)
         return Progress(id=quiz.id, result=found, sentences=sentences(found))
 
 

@@ -16,7 +16,7 @@ from fitrouter.router import Router
 from fitrouter.routing.explanation_text import FEATURES
 from fitrouter.types import FeedbackKind, Floats, Identity
 from fitrouter_evaluators.personal.answers import AnswerPool
-from fitrouter_evaluators.personal.base import Base, checked, faults
+from fitrouter_evaluators.personal.base import Base, base_of, faults
 from fitrouter_evaluators.personal.leaderboard import Drawn, Leaderboard, Leaderboards, require_somebody
 from fitrouter_evaluators.personal.quizzes import Quizzes
 from fitrouter_evaluators.personal.scores import CLAIM, Dimension, Reason, percent, predicted, reasons_of
@@ -150,7 +150,7 @@ class Reports:
             board=board,
             models=tuple(models),
             likes=self._likes(own.mean, sd),
-            worth=_worth(drawn, usage),
+            worth=_personal_gain(drawn, usage),
             change=(*_settled(drawn), *self._counterfactuals(drawn, apart, own.mean, common.mean)),
         )
 
@@ -221,7 +221,7 @@ class Reports:
                 for p, best in zip(places, (True, False), strict=True)
             )
         bases = {
-            model: checked([faults(prompt, row[k]) for prompt, row in zip(pool.prompts, pool.texts, strict=True)])
+            model: base_of([faults(prompt, row[k]) for prompt, row in zip(pool.prompts, pool.texts, strict=True)])
             for k, model in enumerate(pool.models)
         }
         return found, bases
@@ -236,7 +236,7 @@ _USAGE = """
 """
 
 
-def _worth(drawn: Drawn, usage: dict[str, ModelUsage]) -> PersonalGain:
+def _personal_gain(drawn: Drawn, usage: dict[str, ModelUsage]) -> PersonalGain:
     a, b = drawn.names.index(drawn.board.first), drawn.names.index(drawn.board.population_first)
     gap = drawn.own[:, a] - drawn.own[:, b]
     low, high = np.quantile(gap, (0.1, 0.9)).tolist()

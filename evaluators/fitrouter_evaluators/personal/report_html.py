@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from fitrouter_evaluators.personal.base import in_words
+from fitrouter_evaluators.personal.base import describe_base
 from fitrouter_evaluators.personal.leaderboard import LeaderboardRow
 from fitrouter_evaluators.personal.report import FitReport, ModelFit, Quote
 from fitrouter_evaluators.personal.scores import percent
@@ -149,7 +149,7 @@ def _card(model: ModelFit, standing: LeaderboardRow) -> str:
         rows.append(("cost", f"USD {1000 * model.usage.cost_usd:.3g} for 1,000 answers{assumed}"))
         rows.append(("latency", f"{seconds(model.usage.latency_s)}, median of {model.usage.answers} answers"))
     if model.base is not None:
-        rows.append(("base", in_words(model.base)))
+        rows.append(("base", describe_base(model.base)))
     listed = "".join(f"<dt>{_text(name)}</dt><dd>{_text(value)}</dd>" for name, value in rows)
     match = f"{percent(standing.rating)} % ({percent(standing.low)} to {percent(standing.high)})"
     return (

@@ -97,7 +97,7 @@ class Satisfaction(msgspec.Struct, frozen=True, kw_only=True):
     sentences: tuple[str, ...] = ()
 
 
-def measured(log: Path, router: Router | None, *, tenant: str, now: float) -> Satisfaction:
+def measure_satisfaction(log: Path, router: Router | None, *, tenant: str, now: float) -> Satisfaction:
     """Measure the satisfaction of a tenant's people from a log; with a router also by rarity of taste. Blocks.
 
     Args:
@@ -113,7 +113,7 @@ def measured(log: Path, router: Router | None, *, tenant: str, now: float) -> Sa
         rows = opened.connection.execute(_RATED, [tenant]).fetchall()
     users = sorted({row[0] for row in rows})
     rare = {} if router is None else rarities(router, tenant, users)
-    return satisfied(rows, rare, now=now)
+    return satisfaction_of(rows, rare, now=now)
 
 
 def rarities(router: Router, tenant: str, users: Sequence[str]) -> dict[str, float]:
@@ -128,7 +128,7 @@ def rarities(router: Router, tenant: str, users: Sequence[str]) -> dict[str, flo
     return found
 
 
-def satisfied(rows: Sequence[tuple[Any, ...]], rare: Mapping[str, float], *, now: float) -> Satisfaction:
+def satisfaction_of(rows: Sequence[tuple[Any, ...]], rare: Mapping[str, float], *, now: float) -> Satisfaction:
     """Compute satisfaction from ratings.
 
     Args:

@@ -397,7 +397,7 @@ def _exact_band(
 
 
 def _silence(study: Study, policy: str, rows: Ints, gamma: float) -> tuple[float, float]:
-    return silence_margins(study.units, study.observed, study.widening(policy), gamma=gamma, rows=rows)
+    return silence_margins(study.units, study.observed, study.importance_weight(policy), gamma=gamma, rows=rows)
 
 
 def _doubly_robust(study: Study, policy: str) -> Floats:

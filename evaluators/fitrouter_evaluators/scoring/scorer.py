@@ -19,7 +19,7 @@ from fitrouter.draw import uuid7
 from fitrouter.errors import StoreError
 from fitrouter.posterior.tastes import OVERALL
 from fitrouter.stores.content import unpack_content
-from fitrouter.stores.identities import SubjectErased
+from fitrouter.stores.identities import UnknownSubject
 from fitrouter.stores.journal import Entry, Journal, Row, Spooled
 from fitrouter.types import Execution, Floats, Identity, Score, pack
 from fitrouter_evaluators.scoring import Answer, ResponseFeatures
@@ -43,7 +43,7 @@ class Vault(Protocol):
         """Decrypt a text.
 
         Raises:
-            SubjectErased: the key is gone for good.
+            UnknownSubject: the key is gone for good.
             StoreError: the identity store cannot be read.
             ValueError: the bytes are not encrypted content.
         """
@@ -226,7 +226,7 @@ class Scorer:
             answer = msgspec.structs.replace(answer, declared=self._declared(job.execution))
             return job._replace(item=Item(answer=answer, identity=job.execution.identity, decision_id=item.decision_id))
         except Exception as error:
-            if isinstance(error, StoreError) and not isinstance(error, SubjectErased):
+            if isinstance(error, StoreError) and not isinstance(error, UnknownSubject):
                 raise  # the disk's fault, not the answer's
             self._tell("content", error)
             return job
@@ -239,7 +239,7 @@ class Scorer:
         try:
             return tuple(msgspec.json.decode(self._identities.decrypt(profile.topics), type=list[str]))
         except Exception as error:
-            if isinstance(error, StoreError) and not isinstance(error, SubjectErased):
+            if isinstance(error, StoreError) and not isinstance(error, UnknownSubject):
                 raise
             self._tell("content", error)
             return ()

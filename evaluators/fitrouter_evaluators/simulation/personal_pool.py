@@ -137,27 +137,27 @@ def compare(
     by_row = {row: results[i * len(seeds) : (i + 1) * len(seeds)] for i, row in enumerate(rows)}
     total = {row: np.array([sum(result.regret) for result in by_row[row]]) for row in rows}
     worst = min(world.quality, key=lambda model: world.quality[model])
-    still, users = _still(pool, world, feedback, seeds)
+    baselines, users = _baselines(pool, world, feedback, seeds)
     return {
         "world": world.name,
         "feedback": feedback,
         "floor": floor,
         "seeds": len(seeds),
-        **still,
+        **baselines,
         **_of_users(by_row, users),
         "rows": {
             row: {
                 "gamma": gammas[row],
                 "regret": float(total[row].mean()),
                 **{f"change_vs_{other}": _change(total[row], total[other]) for other in rows if other != row},
-                **_alone(by_row[row], worst),
+                **_summarise_row(by_row[row], worst),
             }
             for row in rows
         },
     }
 
 
-def _alone(results: Sequence[PoolResult], worst: str) -> dict[str, Any]:
+def _summarise_row(results: Sequence[PoolResult], worst: str) -> dict[str, Any]:
     """Summarise the results of one row over its seeds."""
     histories = [result.monitor for result in results]
     return {
@@ -180,7 +180,7 @@ def _alone(results: Sequence[PoolResult], worst: str) -> dict[str, Any]:
     }
 
 
-def _still(pool: Pool, world: World, feedback: float, seeds: Sequence[int]) -> tuple[dict[str, Any], Floats]:
+def _baselines(pool: Pool, world: World, feedback: float, seeds: Sequence[int]) -> tuple[dict[str, Any], Floats]:
     """Regret of policies that do not learn, and number of rounds by the user's number of earlier labels, float64[n]."""
     found: dict[str, list[float]] = {"best_single": [], "random": [], "feasible_oracle": []}
     users = np.zeros(_COUNTED + 1)

@@ -75,7 +75,7 @@ def load_world(path: Path) -> World:
         raise ConfigError(f"{str(path)!r} is not a world: {error}") from None
 
 
-class Mood(NamedTuple):
+class SignRewards(NamedTuple):
     """Rewards of every answer, and the feasible oracle's choice, for one sign of the tastes."""
 
     reward: Floats
@@ -119,7 +119,7 @@ class Play(msgspec.Struct, frozen=True):
     feasible: Any = None
     """Model of the feasible oracle, which knows every parameter, the prompt's topics and the attributes
     expected for such prompts; None if unknown, int[U, N]."""
-    turned: Mood | None = None
+    turned: SignRewards | None = None
     """Rewards for the other sign of the tastes, in a world where it changes."""
     flip_every: int = 0
     """Labels between two changes of sign."""
@@ -166,8 +166,8 @@ def draw_play(world: World, pool: Pool, seed: int) -> Play:
         texts, h = texts.copy(), h.copy()
         texts[fake], h[fake] = texts[best], h[best]
     usual = _expected(pool.x, texts)
-    moods = [
-        Mood(
+    by_sign = [
+        SignRewards(
             reward=1.0 / (1.0 + np.exp(-worth[None] - sign * np.einsum("ud,knd->ukn", tastes, texts))),
             # σ of a Gaussian rises with its mean, so that the best by expectation is the best without luck.
             feasible=(known[None] + sign * np.einsum("ud,knd->ukn", tastes, usual)).argmax(axis=1),
@@ -178,15 +178,15 @@ def draw_play(world: World, pool: Pool, seed: int) -> Play:
     return Play(
         role=role,
         tastes=tastes,
-        reward=moods[0].reward,
+        reward=by_sign[0].reward,
         h=h,
         attributes=texts,
         user=rng.choice(U, T, p=activity / activity.sum()),
         prompt=rng.integers(0, N, T),
         label=rng.random(T),
         rated=rng.random(T),
-        feasible=moods[0].feasible,
-        turned=moods[1] if world.flip_every else None,
+        feasible=by_sign[0].feasible,
+        turned=by_sign[1] if world.flip_every else None,
         flip_every=world.flip_every,
     )
 

@@ -101,7 +101,7 @@ def _answers(data: Path, scale: tuple[float, float]) -> tuple[list[LoggedAnswer]
             )
             for row in matrix.rows
             for model, cell in row.models.items()
-            if _on(cell, data, scale)
+            if _require_on_scale(cell, data, scale)
         ]
         problems = matrix.problems
     else:
@@ -122,7 +122,7 @@ def _answers(data: Path, scale: tuple[float, float]) -> tuple[list[LoggedAnswer]
     return found, problems
 
 
-def _on(cell: Cell, data: Path, scale: tuple[float, float]) -> bool:
+def _require_on_scale(cell: Cell, data: Path, scale: tuple[float, float]) -> bool:
     """Check that a reward is on the scale; returns True.
 
     Raises:

@@ -94,7 +94,7 @@ def train_prior(data: Path, out: Path, encoder: Encoder) -> dict[str, Any]:
         (setting, _left_out(likelihoods, guarded, setting))
         for setting in (_Setting(*values) for values in product(SCALAR_SDS, PSEUDO_SOURCES, GUARDS))
     ]
-    setting, gains = max(tried, key=lambda found: _worth(found[0], found[1]))
+    setting, gains = max(tried, key=lambda found: _sort_key(found[0], found[1]))
     prior = _put_together(likelihoods, guarded, setting)
     sheet = {
         "what": "N(w_0, cov) over response features; see training.train_prior",
@@ -144,7 +144,7 @@ def write_federated(federation: Federation, out: Path, features: ResponseFeature
     return sheet
 
 
-def _worth(setting: _Setting, gains: Sequence[float]) -> tuple[bool, float, float]:
+def _sort_key(setting: _Setting, gains: Sequence[float]) -> tuple[bool, float, float]:
     """Sort key of settings, which puts the best last."""
     least = min(gains, default=0.0)
     useful = least > -_COST

@@ -114,7 +114,7 @@ class RemoteBackend:
             message=choice["message"],
             finish_reason=choice["finish_reason"],
             usage=read_usage(body["usage"]) or Usage(),
-            about=self._known(body["fitrouter"]),
+            about=self._parse_about(body["fitrouter"]),
             logprobs=choice.get("logprobs"),
             others=tuple(msgspec.convert(other, Completion) for other in others),
         )
@@ -122,7 +122,7 @@ class RemoteBackend:
     async def stream(self, request: Request) -> Streaming:
         async with _in_time(request.deadline_s):
             response = await self._open("POST", "/v1/chat/completions", _body(request, stream=True))
-            stream = _RemoteStream(response, self._known)
+            stream = _RemoteStream(response, self._parse_about)
             try:
                 await stream.begin()
             except BaseException:
@@ -133,7 +133,7 @@ class RemoteBackend:
     async def decide(self, request: Request) -> Plan:
         found = await self._quickly("POST", "/v1/decisions", _body(request, stream=request.stream))
         plan = msgspec.convert(found, Plan)
-        self._known(found["about"])
+        self._parse_about(found["about"])
         return msgspec.structs.replace(plan, deadline_s=request.deadline_s or plan.deadline_s)
 
     async def report(self, decision_id: str, request: Request, ended: Outcome) -> float | None:
@@ -150,7 +150,7 @@ class RemoteBackend:
         asked = _body(msgspec.structs.replace(seen.request, model=seen.model), stream=False)
         how = {"latency_ms": seen.latency_ms, "error": seen.error}
         body = {**asked, **_given({**how, **_answer(seen.completion, seen.cost_usd)})}
-        return self._known((await self._quickly("POST", "/v1/observations", body))["about"])
+        return self._parse_about((await self._quickly("POST", "/v1/observations", body))["about"])
 
     async def feedback(self, vote: Vote) -> str:
         body = {name: value for name, value in msgspec.to_builtins(vote).items() if value is not None}
@@ -169,7 +169,7 @@ class RemoteBackend:
         found = await self._quickly("POST", "/v1/feedback", {"decision_id": comment.decision_id, **_given(given)})
         return Understood(found["understood"], tuple(found["not_understood"]), found["remark_id"], found["reasons"])
 
-    def _known(self, found: Mapping[str, Any]) -> About:
+    def _parse_about(self, found: Mapping[str, Any]) -> About:
         """Parse the decision of an answer, and remember its token for feedback."""
         about = msgspec.convert(found, About)
         if about.token:
@@ -230,8 +230,8 @@ class RemoteBackend:
 class _RemoteStream:
     """Server-sent events as chunks; `begin` reads the first one."""
 
-    def __init__(self, response: aiohttp.ClientResponse, known: Callable[[Mapping[str, Any]], About]) -> None:
-        self._response, self._known = response, known
+    def __init__(self, response: aiohttp.ClientResponse, parse_about: Callable[[Mapping[str, Any]], About]) -> None:
+        self._response, self._parse_about = response, parse_about
         self._about: About | None = None
         self._first: Chunk | None = None
         self._ended = False
@@ -284,7 +284,7 @@ class _RemoteStream:
 
     def _chunk(self, found: dict[str, Any]) -> Chunk:
         if "fitrouter" in found:
-            self._about = self._known(found["fitrouter"])
+            self._about = self._parse_about(found["fitrouter"])
         choice = found["choices"][0] if found["choices"] else {}
         return Chunk(
             delta=choice.get("delta", {}),

@@ -25,7 +25,7 @@ from fitrouter.types import Decision, Event
 from fitrouter_integrations._http import call
 from fitrouter_integrations.commands._files import as_json, write_json
 from fitrouter_integrations.commands._options import DEFAULT
-from fitrouter_integrations.commands.lists._source import asked, opened
+from fitrouter_integrations.commands.lists._source import fetch, open_lists
 
 _MODELS = 8
 """Models in the table of terms; more do not fit into 80 columns."""
@@ -61,7 +61,7 @@ def command(
         raise InvalidRequest("explain: give either a decision id, or --last, with --user or without")
     decision_id = decision_id_of(decision_id) if decision_id is not None else _last(user, config, data, url)
     if url is not None:
-        found = _asked(url, decision_id)
+        found = _fetch_explanation(url, decision_id)
     elif data is not None:
         path = data if data.is_file() else data / "journal.db"
         if not path.is_file():
@@ -84,16 +84,16 @@ def command(
 def _last(user: str | None, config: Path, data: Path | None, url: str | None) -> str:
     """Return the id of the last decision, of all users or of one."""
     if url is not None:
-        found = asked(url, "/v1/decisions", ListedAnswer, {"user": user}, last=1)
+        found = fetch(url, "/v1/decisions", ListedAnswer, {"user": user}, last=1)
     else:
-        with opened(config, data) as lists:
+        with open_lists(config, data) as lists:
             found = lists.answers(1, user=user)
     if not found:
         raise UnknownDecision("explain: there is no decision yet; send a request first")
     return found[0].decision_id
 
 
-def _asked(url: str, decision_id: str) -> Explanation:
+def _fetch_explanation(url: str, decision_id: str) -> Explanation:
     """Get the explanation from a gateway; an old gateway gives a sentence instead of numbers."""
     found = call("GET", url, f"/v1/decisions/{decision_id}")
     if isinstance(found, dict) and "explanation" in found:

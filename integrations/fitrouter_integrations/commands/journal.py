@@ -19,7 +19,7 @@ from fitrouter.stores.identities import FILE, merge
 from fitrouter.stores.journal import Archive, Entry, SqliteJournal
 from fitrouter.types import Erasure, Quarantine
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, verbs
-from fitrouter_integrations.commands.lists._source import place
+from fitrouter_integrations.commands.lists._source import open_rows
 
 if TYPE_CHECKING:
     from fitrouter.stores.postgres import DatabasePlace
@@ -94,10 +94,10 @@ def copy(
     if "://" not in whose and not Path(whose).is_file():
         typer.echo(f"no identities were copied: there is no {whose}; `fitrouter users copy FROM TO` copies others")
         return
-    if "://" in whose and not _known(whose):
+    if "://" in whose and not _has_identities(whose):
         typer.echo("no identities were copied: the database has none; `fitrouter users copy FROM TO` copies others")
         return
-    with place(whose) as those, place(to) as there:
+    with open_rows(whose) as those, open_rows(to) as there:
         moved = merge(those, there)
         typer.echo(f"{there.name}: {moved.subjects} subjects, {moved.added} of them copied now")
 
@@ -107,7 +107,7 @@ def _identities_of(where: str, given: str | None) -> str:
     return (given or where) if "://" in where else str(Path(where).with_name(FILE))
 
 
-def _known(url: str) -> bool:
+def _has_identities(url: str) -> bool:
     from fitrouter.stores.postgres import Database, has_identities
 
     return has_identities(Database(url))

@@ -57,7 +57,7 @@ def run(arguments: Sequence[str]) -> NoReturn:
 def _code(arguments: Sequence[str]) -> int:
     """The exit code; 3 and a message on standard error for any error."""
     try:
-        return int(app(_completed(arguments), prog_name="fitrouter replay", standalone_mode=False) or 0)
+        return int(app(_with_json_target(arguments), prog_name="fitrouter replay", standalone_mode=False) or 0)
     except SystemExit:
         _complain("the output was closed before the report was complete")
     except FitrouterError as error:
@@ -77,7 +77,7 @@ def _complain(message: str) -> None:
     Console(stderr=True).print(f"fitrouter: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
 
 
-def _completed(arguments: Sequence[str]) -> list[str]:
+def _with_json_target(arguments: Sequence[str]) -> list[str]:
     """Insert `-` (standard output) after a `--json` that no file name follows."""
     found: list[str] = []
     for i, argument in enumerate(arguments):
@@ -297,15 +297,15 @@ def replay(
     asked = _Options(metric, by, groups, since, until, horizon, idle, alpha, gamma_sensitivity)
     with _log_at(log, columns, skip_bad=skip_bad) as read:
         if candidate is None:
-            _print_models(_compared(read, against, _settings(asked, None), config), log)
+            _print_models(_compare(read, against, _settings(asked, None), config), log)
             raise typer.Exit(0)
-        report = _replayed(read, candidate, against, _settings(asked, rules), rules, config)
+        report = _evaluate(read, candidate, against, _settings(asked, rules), rules, config)
     _deliver(report, out, page, text=text, full=full)
     if record:
         from fitrouter_evaluators.replay.recording import record as keep
 
         typer.echo(f"recorded as run {keep(report, log)}", err=True)
-    raise typer.Exit(_answer(report))
+    raise typer.Exit(_exit_code(report))
 
 
 @contextlib.contextmanager
@@ -334,7 +334,7 @@ def _candidate(text: str, live: Config | None) -> Candidate:
     return load_candidate({"fixed": text} if named else text, config=live)
 
 
-def _compared(read: Callable[[], Log], against: str, settings: ReplaySettings, config: Path | None) -> _Comparison:
+def _compare(read: Callable[[], Log], against: str, settings: ReplaySettings, config: Path | None) -> _Comparison:
     """Compare every model with what ran."""
     from fitrouter.config import load_config
     from fitrouter_evaluators.replay.evaluation import compare_models
@@ -371,7 +371,7 @@ def _print_models(found: _Comparison, log: Path) -> None:
     )
 
 
-def _replayed(
+def _evaluate(
     read: Callable[[], Log],
     candidate: str,
     against: str,
@@ -389,7 +389,7 @@ def _replayed(
     return evaluate(read(), one, other, settings, gate)
 
 
-def _answer(report: Report) -> int:
+def _exit_code(report: Report) -> int:
     """Return the exit code for the gate's verdict; 0 without a gate."""
     return 0 if report.gate is None else CODES[report.gate.verdict]
 

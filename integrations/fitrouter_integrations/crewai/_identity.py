@@ -16,7 +16,7 @@ from crewai.events.event_context import _event_id_stack
 from opentelemetry import baggage
 
 from fitrouter.types import Identity
-from fitrouter_integrations._identity import FIELDS, first_said, made, short
+from fitrouter_integrations._identity import FIELDS, channel_of, first_said, short
 
 
 def identity_of(own: Identity, task: Any, agent: Any) -> Identity:
@@ -35,7 +35,7 @@ def identity_of(own: Identity, task: Any, agent: Any) -> Identity:
     channels = [
         *(("fingerprint.", _fingerprint(holder)) for holder in (task, agent, crew)),
         ("inputs.", _inputs(crew)),
-        ("", made(own)),
+        ("", channel_of(own)),
         ("", _defaults(task, agent, crew)),
     ]
     return Identity(**first_said(channels))

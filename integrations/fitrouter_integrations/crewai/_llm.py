@@ -16,7 +16,7 @@ from pydantic import Field, PrivateAttr, field_serializer, model_validator
 
 from fitrouter.router import Router
 from fitrouter.types import AUTO
-from fitrouter_integrations._identity import settled
+from fitrouter_integrations._identity import canonical_settings
 from fitrouter_integrations.client import About, Client, Model, Vote, connect
 from fitrouter_integrations.crewai._turn import RoutedLLM, Turn
 
@@ -29,7 +29,7 @@ watchers: list[Callable[[FitrouterLLM, About, Any, Any], None]] = []
 _REMEMBERED = 4096
 """Agents whose latest decision is kept; the oldest are dropped."""
 _made: WeakValueDictionary[str, FitrouterLLM] = WeakValueDictionary()
-"""All instances in this process by `base_url`; see `FitrouterLLM._known`."""
+"""All instances in this process by `base_url`; see `FitrouterLLM._restored`."""
 _MARK = "fitrouter:"
 """Prefix of such a `base_url`."""
 _counting = threading.Lock()
@@ -65,14 +65,18 @@ class FitrouterLLM(RoutedLLM):
 
     @model_validator(mode="before")
     @classmethod
-    def _routed(cls, data: Any) -> Any:
+    def _accept_settings(cls, data: Any) -> Any:
         """Default the model, and accept identity fields under any of their names; pydantic calls this."""
         if not isinstance(data, dict):
             return data
-        return {"model": AUTO, "provider": "fitrouter", **settled(cls._known(data), "additional_params")}
+        return {
+            "model": AUTO,
+            "provider": "fitrouter",
+            **canonical_settings(cls._restored(data), "additional_params"),
+        }
 
     @classmethod
-    def _known(cls, data: dict[str, Any]) -> dict[str, Any]:
+    def _restored(cls, data: dict[str, Any]) -> dict[str, Any]:
         """Return settings without null values, completed by the fields that a dump leaves out.
 
         CrewAI copies crews by dumps of the fields that `BaseLLM` has. The dumped `base_url` identifies the original

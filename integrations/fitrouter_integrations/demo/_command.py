@@ -19,7 +19,7 @@ from rich.console import Console
 
 from fitrouter.errors import ConfigError
 from fitrouter_integrations.demo._gateway import demo_config, open_gateway
-from fitrouter_integrations.demo._live import come
+from fitrouter_integrations.demo._live import send_requests
 from fitrouter_integrations.demo._play import People
 from fitrouter_integrations.demo._report import document, live_table, seeds_table, summary, traffic_table
 from fitrouter_integrations.demo._seeds import Gammas, SeedResult, play_seeds
@@ -64,7 +64,7 @@ def command(
             console.print(f"{place.users} simulated people in {place.roles} roles begin to ask and to rate …")
             until = None if seconds is None else begun + seconds * (_LIVE_PART if seeds else 1.0)
             people = People(place, stage, LIVE_SEED)
-            live = come(gateway, people, gammas, lambda line: console.print(line, soft_wrap=True), until)
+            live = send_requests(gateway, people, gammas, lambda line: console.print(line, soft_wrap=True), until)
             rate, votes = live.requests / live.seconds, f"{live.votes:,} votes, {live.votes_of_asked} of them asked for"
             console.print(f"{live.seconds:.0f} s, {rate:.0f} requests a second, {votes}\n")
             console.print(live_table(live, place), traffic_table(live))

@@ -46,7 +46,7 @@ class LiveResults(msgspec.Struct, frozen=True, kw_only=True):
     mixture: dict[str, float]
 
 
-def come(
+def send_requests(
     gateway: Gateway, people: People, gammas: Gammas, say: Callable[[str], None], deadline: float | None = None
 ) -> LiveResults:
     """Send the users of all rounds to the gateway, and summarise once everything is in the warehouse.

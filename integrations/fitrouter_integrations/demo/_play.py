@@ -82,12 +82,12 @@ class People:
         result: Floats = self.value[self.play.user, :, topic]
         return result
 
-    def blind(self) -> Any:
+    def best_for_all(self) -> Any:
         """Return the best model of each round for its topic and an average user, int[T]."""
         best: Any = np.einsum("u,uki->ki", self.activity, self.value).argmax(axis=0)
         return best[np.array(self.stage.topic)[self.play.prompt]]
 
-    def knowing(self) -> Any:
+    def best_for_user(self) -> Any:
         """Return the best model of each round for its topic and user, int[T]; the luck of a prompt stays unknown."""
         return self.rounds().argmax(axis=1)
 

@@ -82,8 +82,8 @@ def strategies(people: People, T: int) -> tuple[str, dict[str, Strategy]]:
         "random": strategy(people, np.full((T, K), 1.0 / K)),
         "default model": strategy(people, np.repeat(always[default][None], T, axis=0)),
         "best single": strategy(people, np.repeat(always[best][None], T, axis=0)),
-        "blind oracle": strategy(people, always[people.blind()[:T]]),
-        "knowing oracle": strategy(people, always[people.knowing()[:T]]),
+        "blind oracle": strategy(people, always[people.best_for_all()[:T]]),
+        "knowing oracle": strategy(people, always[people.best_for_user()[:T]]),
     }
 
 

@@ -69,7 +69,7 @@ async def _all(
     left = takewhile(lambda _: deadline is None or time.monotonic() < deadline, iter(range(people.world.rounds)))
     gateway = RemoteBackend(url)
 
-    async def come(rounds: Iterable[int]) -> None:
+    async def send(rounds: Iterable[int]) -> None:
         for t in rounds:
             seen = await _round(gateway, people, t)
             visits.append(seen)
@@ -79,7 +79,7 @@ async def _all(
     try:
         async with asyncio.TaskGroup() as crowd:
             for _ in range(connections):
-                crowd.create_task(come(left))
+                crowd.create_task(send(left))
     finally:
         await gateway.aclose()
     return sorted(visits)

@@ -65,7 +65,7 @@ class Personal:
 
     async def take_profile(self, who: Identity, profile: Profile) -> Declared:
         """Import a profile."""
-        return await self._profiles.take(who, profile)
+        return await self._profiles.import_profile(who, profile)
 
     async def declare(self, said: DeclaredProfile) -> Declared:
         """Declare what a user states."""

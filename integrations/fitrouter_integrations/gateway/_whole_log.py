@@ -143,9 +143,9 @@ def _diagnosis(history: list[Any]) -> dict[str, Any]:
 
 
 def _satisfaction(config: Config, router: Router, who: Identity) -> dict[str, Any]:
-    from fitrouter_evaluators.personal.satisfaction import measured
+    from fitrouter_evaluators.personal.satisfaction import measure_satisfaction
 
-    return _builtins(measured(config.data, router, tenant=who.tenant, now=time.time()))
+    return _builtins(measure_satisfaction(config.data, router, tenant=who.tenant, now=time.time()))
 
 
 def _exposure(config: Config, router: Router, who: Identity) -> dict[str, Any]:

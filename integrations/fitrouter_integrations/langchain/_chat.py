@@ -25,7 +25,7 @@ from fitrouter.errors import ConfigError, InvalidRequest
 from fitrouter.router import Router
 from fitrouter.types import AUTO, Identity, Request
 from fitrouter_integrations._http import KEY_ENV
-from fitrouter_integrations._identity import NAMES, settled
+from fitrouter_integrations._identity import NAMES, canonical_settings
 from fitrouter_integrations.client import Client, Vote, connect
 from fitrouter_integrations.langchain._convert import Pieces, result_of, tool_choice_of
 from fitrouter_integrations.langchain._errors import translated
@@ -84,11 +84,11 @@ class ChatFitrouter(BaseChatModel):
     @classmethod
     def _named(cls, data: Any) -> Any:
         """Accept identity fields under any of their names, as integers, or in `model_kwargs`."""
-        return settled(data, "model_kwargs") if isinstance(data, dict) else data
+        return canonical_settings(data, "model_kwargs") if isinstance(data, dict) else data
 
     @model_validator(mode="before")
     @classmethod
-    def _known(cls, given: Any) -> Any:
+    def _refuse_unknown(cls, given: Any) -> Any:
         """Refuse unknown settings, such as a `base_url` that would silently do nothing."""
         allowed = {name for field, info in cls.model_fields.items() for name in (field, info.alias) if name}
         unknown = sorted(set(given) - allowed - NAMES) if isinstance(given, dict) else []

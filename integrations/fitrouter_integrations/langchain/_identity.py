@@ -16,7 +16,7 @@ from langchain_core.runnables.config import ensure_config
 
 from fitrouter.errors import InvalidRequest
 from fitrouter.types import Identity
-from fitrouter_integrations._identity import first_said, made, short
+from fitrouter_integrations._identity import channel_of, first_said, short
 
 KEY = "fitrouter_identity"
 """Keyword under which an entry point passes on what only it can see."""
@@ -40,7 +40,7 @@ def carried(config: RunnableConfig | None, kwargs: dict[str, Any]) -> dict[str, 
     known, around = ensure_config(config), ensure_config()
     metadata, configurable = known.get("metadata") or {}, known.get("configurable") or {}
     outer = (around.get("metadata") or {}, around.get("configurable") or {})
-    found: dict[str, Any] = dict(first_said([*_said(metadata, configurable, kwargs), *_said(*outer, {})]))
+    found: dict[str, Any] = dict(first_said([*_channels(metadata, configurable, kwargs), *_channels(*outer, {})]))
     if (thread := _thread(configurable, metadata, *reversed(outer))) is not None:
         found[_THREAD] = thread
     return {**kwargs, KEY: found} if found else kwargs
@@ -60,7 +60,7 @@ def identity_of(own: Identity, metadata: Mapping[str, Any] | None, kwargs: Mappi
     metadata = metadata or {}
     configurable = ensure_config().get("configurable") or {}
     agent = {"role": short(metadata.get(_AGENT) or "")}
-    found = first_said([*_said(metadata, configurable, kwargs), ("", made(own)), ("", agent)])
+    found = first_said([*_channels(metadata, configurable, kwargs), ("", channel_of(own)), ("", agent)])
     thread = _thread(kwargs.get(KEY) or {}, configurable, metadata)
     if thread is not None and found.get("session") == thread and "role" in found:
         # Agents that hand over within a thread each have a session of their own.
@@ -73,7 +73,7 @@ def _thread(*channels: Mapping[str, Any]) -> str | None:
     return next((str(channel[_THREAD]) for channel in channels if channel.get(_THREAD) is not None), None)
 
 
-def _said(
+def _channels(
     metadata: Mapping[str, Any], configurable: Mapping[str, Any], kwargs: Mapping[str, Any]
 ) -> list[tuple[str, object]]:
     """List the channels of a call that may hold identity fields, the most explicit first."""

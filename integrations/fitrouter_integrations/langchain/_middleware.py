@@ -145,7 +145,7 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
             else:
                 step.answered(answer)
         reporting = in_thread(lambda: self.client.report(step.decision_id, step.heard, step.ended()))
-        reporting.add_done_callback(partial(_reported, step))
+        reporting.add_done_callback(partial(_log_failed_report, step))
         wait([reporting], _patience(step))
         return _answer(step, reporting)
 
@@ -167,7 +167,7 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
         reporting = asyncio.create_task(self._areport(step))
         self._reporting.add(reporting)  # the event loop keeps only weak references
         reporting.add_done_callback(self._reporting.discard)
-        reporting.add_done_callback(partial(_reported, step))
+        reporting.add_done_callback(partial(_log_failed_report, step))
         await asyncio.wait([reporting], timeout=_patience(step))
         return _answer(step, reporting)
 
@@ -196,7 +196,7 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
         """Plan a step; None if the router cannot, or rests after a failure."""
         if time.monotonic() >= self._rests_until:
             with self._unrouted(call):
-                heard = _heard(call, self.timeout)
+                heard = _request_of(call, self.timeout)
                 if not self._compared:
                     self._compare(self.client.models())
                 return self._step(call, heard, self.client.decide(heard))
@@ -205,7 +205,7 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
     async def _adecide(self, call: _Call) -> Step | None:
         if time.monotonic() >= self._rests_until:
             with self._unrouted(call):
-                heard = _heard(call, self.timeout)
+                heard = _request_of(call, self.timeout)
                 if not self._compared:
                     self._compare(await asyncio.to_thread(self.client.models))
                 return self._step(call, heard, await self.client.adecide(heard))
@@ -246,7 +246,7 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
         return await self.client.areport(step.decision_id, step.heard, step.ended())
 
 
-def _heard(call: _Call, timeout: float | None) -> Request:
+def _request_of(call: _Call, timeout: float | None) -> Request:
     """Build the request to decide on. Only tools matter for eligibility; model settings are left to LangChain."""
     lead = [] if call.bare.system_message is None else [call.bare.system_message]
     tools = [tool if isinstance(tool, dict) else convert_to_openai_tool(tool) for tool in call.bare.tools]
@@ -265,7 +265,7 @@ def _patience(step: Step) -> float:
 Reporting: TypeAlias = Future[float | None] | asyncio.Task[float | None]
 
 
-def _reported(step: Step, reporting: Reporting) -> None:
+def _log_failed_report(step: Step, reporting: Reporting) -> None:
     """Log it if reporting an outcome failed."""
     error = None if reporting.cancelled() else reporting.exception()
     if error is not None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from fitrouter.errors import InvalidRequest
 from fitrouter.types import Identity
-from fitrouter_integrations._identity import first_said, made
+from fitrouter_integrations._identity import channel_of, first_said
 
 _PROXY_USERS = ("user_api_key_end_user_id", "user_api_key_user_id")
 """Metadata keys in which litellm's proxy names the user of a request."""
@@ -53,7 +53,7 @@ def identity_of(
             if metadata.get(name) != _ADMIN
         ),
         ("litellm_", {"session_id": params.get("litellm_session_id")}),
-        ("", made(own)),
+        ("", channel_of(own)),
     ]
     return Identity(**first_said(channels))
 

@@ -61,7 +61,7 @@ class Label(msgspec.Struct, frozen=True):
         convert_fields(self)
 
     @property
-    def read(self) -> bool:
+    def has_features(self) -> bool:
         """Whether the answers that the label judges have known features."""
         return self.answer.h is not None and (self.against is None or self.against.h is not None)
 

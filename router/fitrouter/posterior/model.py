@@ -508,8 +508,8 @@ class Fit:
 
     def _updates_tastes(self, label: Label) -> bool:
         """Whether a label updates tastes: its answers are scored, by scores that are not ignored."""
-        if not label.read or not self.arms.distrusted:
-            return label.read
+        if not label.has_features or not self.arms.distrusted:
+            return label.has_features
         return not any(answer and self.arms.distrusts(answer.arm) for answer in (label.answer, label.against))
 
     def _h(self, label: Label) -> Floats:
@@ -594,7 +594,7 @@ class Fit:
         label = Label(remark.identity, answer, remark.y or 0.0, FeedbackKind.ACCEPT, pooled=False)
         role, user = self._labelled(label)
         assert user is not None
-        said = self._said(remark, label, answer.h)
+        said = self._observations(remark, label, answer.h)
         if not withdraw and said:
             for heads in user.heads:
                 heads.age()
@@ -608,7 +608,7 @@ class Fit:
             _learn_person(user, deviation, rows, seen, mean, variance)
             user.reweigh(self.context(remark.identity), nats, self.mixture, pooled=False)
 
-    def _said(self, remark: Remark, label: Label, h: Floats) -> list[tuple[Rows, Observation, float, float]]:
+    def _observations(self, remark: Remark, label: Label, h: Floats) -> list[tuple[Rows, Observation, float, float]]:
         """Return the observations that a remark makes, each with its mean and variance by what all people share."""
         found, signal = [], REMARKS.get(remark.kind, REMARKS["implicit"])
         for name, wanted in sorted(remark.moved.items()):

@@ -223,7 +223,7 @@ class Person(Projection):
                 heads.forget(model)
         self.alarms = len(models)
 
-    def counts(self, arm: str, day: int, cap: int, vote: str) -> bool:
+    def count_vote(self, arm: str, day: int, cap: int, vote: str) -> bool:
         """Whether a new vote updates shared terms, as the first `cap` on an arm and day do; records it if so."""
         if day != self.day:
             self.day, self.votes = day, b""
@@ -236,7 +236,7 @@ class Person(Projection):
         self.votes += of_arm + _short(vote)
         return True
 
-    def counted(self, vote: str) -> bool:
+    def has_counted(self, vote: str) -> bool:
         """Whether a vote of `day` updated shared terms."""
         name = _short(vote)
         return any(counted == name for _, counted in self._counted())

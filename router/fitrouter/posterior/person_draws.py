@@ -59,7 +59,7 @@ class PersonPosterior:
         self, fit: Fit, identity: Identity, votes: Sequence[Label], arms: Sequence[str], common: Floats
     ) -> None:
         self._fit, self._common = fit, common
-        votes = [vote for vote in votes if vote.read and math.isfinite(vote.y)][-MOST_VOTES:]
+        votes = [vote for vote in votes if vote.has_features and math.isfinite(vote.y)][-MOST_VOTES:]
         self._fresh = len(votes) > MUCH * fit.labels
         named = [base_arm(arm) for arm in arms]
         answered = [base_arm(side.arm) for vote in votes for side in (vote.answer, vote.against) if side is not None]

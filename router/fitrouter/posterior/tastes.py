@@ -92,7 +92,7 @@ class Tastes:
         self.D, self.params, self.names, self.prior = D, params, {name: j for j, name in enumerate(names)}, prior
         self.role_variance = self._spread(params.role, 0.0)
         self.user_variance = self._spread(params.user, params.user_intercept)
-        self.population = self.start(OVERALL)
+        self.population = self.prior_of(OVERALL)
         widths = (params.narrow, params.length, params.form, params.recent, params.medium, params.wide)
         self._compact = HeadPriors([Width(level=0.0, offset=0.0)], self.user_variance[None])
         self._heads = HeadPriors.grouped(widths, self.names, D)
@@ -176,7 +176,7 @@ class Tastes:
             person = self.users[key] = self.new_person()
         return person
 
-    def start(self, dimension: str) -> Gaussian:
+    def prior_of(self, dimension: str) -> Gaussian:
         """The population's taste in a dimension before any label."""
         if dimension == OVERALL and self.prior is not None:
             return Gaussian(self.prior.mean.copy(), self.prior.cov.copy())
@@ -190,7 +190,7 @@ class Tastes:
         if dimension not in self.others:
             if len(self.others) >= DIMENSIONS:
                 return []
-            self.others[dimension] = self.start(dimension)
+            self.others[dimension] = self.prior_of(dimension)
         found = [Block(self.others[dimension], pooled)]
         role, user = self.role(identity), self.user(identity)
         for person, variance, learns in ((role, self.role_variance, pooled), (user, self.user_variance, True)):

@@ -74,7 +74,7 @@ class Pipeline:
         clock: seconds since the epoch.
         breakers: of the models; one whose breaker is open is excluded.
         droppable: request parameters that may be omitted.
-        refresh: called before each decision; calls `take` where the models have changed.
+        refresh: called before each decision; calls `renew` where the models have changed.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Pipeline:
     ) -> None:
         self.breakers, self.refresh = breakers, refresh
         self.aliases = aliases
-        self.take(cards)
+        self.renew(cards)
         self.decider, self.learner = decider, learner
         self.identities, self.encoder = identities, encoder
         self.hooks, self.clock = hooks, clock
@@ -102,7 +102,7 @@ class Pipeline:
         """Tenant → sessions whose last decision is not folded yet."""
         self.droppable = frozenset({*DROPPABLE, *droppable})
 
-    def take(self, cards: Mapping[str, ModelCard]) -> None:
+    def renew(self, cards: Mapping[str, ModelCard]) -> None:
         """Route among other models from the next decision on; `cards` maps arm to card."""
         self.cards = cards
         self.roster = Roster(cards.values())

@@ -128,12 +128,12 @@ class ExternalExecution:
         """Log the outcome of a plan; see `Router.report`."""
         _check(outcome)
         tenant = request.identity.tenant
-        decision, standing = await self._known(decision_id, tenant)
+        decision, standing = await self._decision_of(decision_id, tenant)
         if standing is None:
             prompt = read_prompt(request).text
             attempts = self._attempts(decision, outcome.tried)
             self._append(prompt, request, decision, _DURABLE, attempts, outcome, trusted=trusted)
-            _, standing = await self._known(decision_id, tenant)
+            _, standing = await self._decision_of(decision_id, tenant)
         if standing is None:
             raise StoreError(f"the outcome of {decision_id!r} could not be made durable; report it again")
         return standing
@@ -212,7 +212,7 @@ class ExternalExecution:
             dropped=dropped,
         )
 
-    async def _known(self, decision_id: str, tenant: str) -> tuple[Decision, Execution | None]:
+    async def _decision_of(self, decision_id: str, tenant: str) -> tuple[Decision, Execution | None]:
         """A decision and its execution, pending appends included.
 
         Raises:
@@ -270,7 +270,7 @@ class ExternalExecution:
             said = 0 if completion is None else said_tokens(completion.message)
             usage = checked_usage(usage, card, wants(request), said, whole=False)
             latency_ms = last.ms if outcome.ttft_ms is None else sum(attempt.ms for attempt in attempts)
-            cost_usd = _believed(outcome.cost_usd, spent(card.prices, usage), card)
+            cost_usd = _plausible_cost(outcome.cost_usd, spent(card.prices, usage), card)
             assumed = not card.prices.known and cost_usd != outcome.cost_usd
         elif outcome.status == RECORDED:
             served_by = decision.chosen
@@ -332,7 +332,7 @@ def _check(outcome: Outcome) -> None:
     if status not in STATUSES:
         raise InvalidRequest(f"status: {status!r} is invalid; allowed are {', '.join(STATUSES)}")
     for one in tried:
-        if one.error is not None and not _names(one.error):
+        if one.error is not None and not _is_exception_name(one.error):
             raise InvalidRequest(f"error: got {one.error[:40]!r}; give only the name of an exception")
         _amount("ms", one.ms, LONGEST_MS)
     answered = bool(tried) and tried[-1].error is None
@@ -353,14 +353,14 @@ def _check(outcome: Outcome) -> None:
     _amount("ttft_ms", outcome.ttft_ms or 0.0, LONGEST_MS)
 
 
-def _believed(reported_usd: float | None, by_tokens_usd: float, card: ModelCard) -> float:
+def _plausible_cost(reported_usd: float | None, by_tokens_usd: float, card: ModelCard) -> float:
     """Return the reported cost if it is plausible (below twice a full context window each way), else that by tokens."""
     window = 2 * card.context_window
     most = spent(card.prices, Usage(prompt_tokens=window, completion_tokens=window))
     return by_tokens_usd if reported_usd is None or 0.0 < most < reported_usd else reported_usd
 
 
-def _names(error: str) -> bool:
+def _is_exception_name(error: str) -> bool:
     """Whether a text is the name of an exception; messages may hold private text and are not logged."""
     return len(error) <= _LONGEST_NAME and all(part.isidentifier() for part in error.split("."))
 

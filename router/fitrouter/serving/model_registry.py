@@ -139,12 +139,12 @@ class ModelRegistry:
             self._connected[name] = events[name], provider
             if self._caller is not None:
                 self._caller.connect(name, provider, concurrency)
-        self._take({card.arm: card for card in sorted(found.cards, key=lambda card: card.arm)})
+        self._renew({card.arm: card for card in sorted(found.cards, key=lambda card: card.arm)})
         for name in self._connected.keys() - {card.provider for card in found.cards}:
             self._disconnect(name)
         self._decider.renew(**found.rules)
 
-    def _take(self, cards: dict[str, ModelCard]) -> None:
+    def _renew(self, cards: dict[str, ModelCard]) -> None:
         self.known.update(cards)
         for arm in [arm for arm in self.known if arm not in cards][:-RETIRED]:
             del self.known[arm]
@@ -152,7 +152,7 @@ class ModelRegistry:
         if self._breakers is not None:
             self._breakers.renew(cards)
         if self._pipeline is not None:
-            self._pipeline.take(cards)
+            self._pipeline.renew(cards)
 
     def _disconnect(self, name: str) -> None:
         """Close a provider once no call can be under way."""

@@ -146,11 +146,11 @@ def status_of(
         quarantined=len(learner.quarantined),
         skipped=learner.skipped,
         session_memory_s=session_memory_s(learner),
-        budget_weights={tenant: budgets.weight(tenant, now) for budgets in budgeted for tenant in budgets.known()},
+        budget_weights={tenant: budgets.weight(tenant, now) for budgets in budgeted for tenant in budgets.spenders()},
         budget_spent={
             tenant: budgets.spent(tenant, now) / params.usd_per_period
             for budgets in budgeted
-            for tenant in budgets.known()
+            for tenant in budgets.spenders()
             if (params := budgets.params(tenant)) is not None and params.usd_per_period
         },
         disk_free=_disk_free(identities.folder),

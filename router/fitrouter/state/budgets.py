@@ -194,7 +194,7 @@ class Budgets(Projection):
         tried.limits = _changed(self.limits, tenant, usd_per_period)
         return tried
 
-    def known(self) -> list[str]:
+    def spenders(self) -> list[str]:
         """Return the tenants with a budget that have spent anything."""
         return sorted(self._accounts)
 
@@ -248,7 +248,7 @@ class Budgets(Projection):
             real, predicted = account.compared
             account.compared = DRIFT_MEMORY * real + cost, DRIFT_MEMORY * predicted + expected
         account.level = min(account.level + params.aim, params.bucket) - cost
-        moved = account.log_weight + params.slow * min(_empty(params, account), 1.0)
+        moved = account.log_weight + params.slow * min(_emptiness(params, account), 1.0)
         account.log_weight = min(max(moved, math.log(LOWEST)), math.log(HIGHEST))
 
     def book(self, tenant: str, ts: float, cost_usd: float, requests: int) -> None:
@@ -289,7 +289,7 @@ class Budgets(Projection):
         account = self._accounts.get(tenant)
         if account is None:
             return params.start
-        fast = params.fast * min(_empty(params, account), DEEP)
+        fast = params.fast * min(_emptiness(params, account), DEEP)
         return min(max(math.exp(account.log_weight + fast), LOWEST), HIGHEST)
 
     def unit(self, tenant: str, ts: float = 0.0) -> float:
@@ -477,7 +477,7 @@ def _level(params: BudgetParams, account: _Account) -> float:
     return min(account.level + pending, params.bucket)
 
 
-def _empty(params: BudgetParams, account: _Account) -> float:
+def _emptiness(params: BudgetParams, account: _Account) -> float:
     """How empty the bucket is: −1 full, 0 half full, 1 empty, more in debt."""
     return 1.0 - 2.0 * _level(params, account) / params.bucket
 

@@ -55,5 +55,5 @@ class StateDigest:
                 if learner.seq != seq or learner.revision != revision or due > began + _LONGEST_S:
                     return
                 due = time.monotonic() + _SLICE_S
-        if not learner.behind:
+        if not learner.parts_ahead:
             self._digest, self._revision = (seq, digest.hexdigest()), revision

@@ -43,7 +43,7 @@ def catch_up(learner: Learner, journal: Journal, until: int) -> None:
             break
     for part in learner.parts():
         if part.stale:
-            part.take(refit(journal, part, learner.seq))
+            part.take_over(refit(journal, part, learner.seq))
 
 
 class Follower:
@@ -121,7 +121,7 @@ class Follower:
                         pass
                 await self._check()
                 if self._refit is not None and self._refit.done():
-                    self._take(self._refit.result())
+                    self._adopt_refit(self._refit.result())
                 if self._refit is None and (part := self._stale()) is not None:
                     self._refit = asyncio.create_task(self._run_refit(part), name="fitrouter-refit")
                 await self._save(every=SNAPSHOT_EVERY)
@@ -156,7 +156,7 @@ class Follower:
         """A part of the learner that waits for a refit."""
         return next((part for part in self.learner.parts() if part.stale), None)
 
-    def _take(self, done: tuple[Learner, Learner] | None) -> None:
+    def _adopt_refit(self, done: tuple[Learner, Learner] | None) -> None:
         """Replace the state of a part by the refitted one; the events since then are folded again."""
         self._refit = None
         if done is not None:
@@ -204,7 +204,7 @@ class Follower:
     async def _save(self, every: int) -> None:
         """Save a snapshot after `every` events if this process holds the lease."""
         assert self._loop is not None
-        if self.fault or self.learner.behind or self._stale() is not None:  # of an erased user nothing is saved
+        if self.fault or self.learner.parts_ahead or self._stale() is not None:  # of an erased user nothing is saved
             return
         if not self._saves or self.learner.seq - self._saved < every or not self._lease.held():
             return

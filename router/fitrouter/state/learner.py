@@ -274,7 +274,7 @@ class Learner:
             folder=self.folder,
         )
 
-    def take(self, other: Learner) -> None:
+    def take_over(self, other: Learner) -> None:
         """Take over another learner's state; everything is then part of the next snapshot."""
         other.projections.keep_holds(self.projections)
         before = set(self._keys())
@@ -296,10 +296,10 @@ class Learner:
 
     def refitted(self, part: Learner, fresh: Learner) -> None:
         """Replace the state of one of the `parts` by a refitted one; later events must be folded again."""
-        part.take(fresh)
+        part.take_over(fresh)
 
     @property
-    def behind(self) -> bool:
+    def parts_ahead(self) -> bool:
         """Whether some of the `parts` are ahead of `seq`, after the refit of another one."""
         return False
 
@@ -326,7 +326,7 @@ class Learner:
         """The population's taste in a dimension, as shown to callers who may not read what was learnt of people."""
         part = self.of(tenant)
         found = part.projections.publication.tastes.get(dimension)
-        return part.fit.tastes.start(dimension) if found is None else found
+        return part.fit.tastes.prior_of(dimension) if found is None else found
 
     # --- folding ---
 
@@ -543,10 +543,10 @@ class Learner:
         name = f"{vote.decision_id} {vote.kind.value} {vote.dimension} {vote.other}".rstrip()
         counted = answer.arm if vote.dimension == OVERALL else f"{answer.arm} {vote.dimension}"
         if earlier is not None:
-            pooled = voter.counted(name)
+            pooled = voter.has_counted(name)
         else:
             pooled = all(_believed(one, events) for one in (vote.decision_id, vote.other))
-            pooled = pooled and voter.counts(counted, int(vote.ts // DAY_S), self.votes_per_day, name)
+            pooled = pooled and voter.count_vote(counted, int(vote.ts // DAY_S), self.votes_per_day, name)
         if vote.dimension == BASE:
             if pooled:
                 self.projections.quality_floor.observe(answer.arm, task_of(vote.identity, answer.x), vote.y, vote.ts)
@@ -686,7 +686,7 @@ class Learner:
         if not fresh._load(state):
             return False
         fresh.seq = snapshot.seq
-        self.take(fresh)
+        self.take_over(fresh)
         for part in self.parts():
             part._dirty.clear()
             part.moved = False

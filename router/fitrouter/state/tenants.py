@@ -144,7 +144,7 @@ class TenantLearner(Learner):
         read, skipped = self.seq, self.skipped
         for each in self.parts():
             each.skip_to = max(each.skip_to, read)
-        Learner.take(part, fresh)
+        Learner.take_over(part, fresh)
         if part is not self:
             part.projections.policy_settings = PolicySettings()  # they are the first tenant's to hold
             part.projections.added_models = AddedModels()
@@ -152,13 +152,13 @@ class TenantLearner(Learner):
         self.seq, self.revision = min(read, fresh.seq), self.revision + 1
 
     @property
-    def behind(self) -> bool:
+    def parts_ahead(self) -> bool:
         """Whether some of the `parts` are ahead of `seq`, after the refit of another one."""
         return any(part.skip_to > self.seq for part in self.parts())
 
-    def take(self, other: Learner) -> None:
+    def take_over(self, other: Learner) -> None:
         """Take over another learner's state; everything is then part of the next snapshot."""
-        super().take(other)
+        super().take_over(other)
         if isinstance(other, TenantLearner):
             self.tenant, self.others, self._registries = other.tenant, other.others, other._registries
             self._nobody, self._front = None, other.seq
@@ -178,7 +178,7 @@ class TenantLearner(Learner):
     def dirty(self) -> Iterator[tuple[str, bytes]]:
         """Yield the keys that changed since the last snapshot, with their bytes; empty bytes for an erased key."""
         yield from super().dirty()
-        yield _TENANTS, self._names()
+        yield _TENANTS, self._encoded_tenants()
         for name, part in self.others.items():
             if part.moved:
                 yield from ((_key(name, key), payload) for key, payload in part.dirty())
@@ -186,11 +186,11 @@ class TenantLearner(Learner):
     def state(self) -> Iterator[tuple[str, bytes]]:
         """All keys in order, with their bytes."""
         yield from super().state()
-        yield _TENANTS, self._names()
+        yield _TENANTS, self._encoded_tenants()
         for name, part in sorted(self.others.items()):
             yield from ((_key(name, key), payload) for key, payload in part.state())
 
-    def _names(self) -> bytes:
+    def _encoded_tenants(self) -> bytes:
         first = [] if self.tenant is None else [self.tenant]
         return msgspec.msgpack.encode(_Stored([*first, *self.others], self._registries))
 

@@ -16,7 +16,7 @@ import msgspec
 from fitrouter.errors import StoreError
 from fitrouter.stores._files import connect, make_folder
 from fitrouter.stores.content import Content, pack_content, unpack_content
-from fitrouter.stores.identities import Identities, SubjectErased
+from fitrouter.stores.identities import Identities, UnknownSubject
 from fitrouter.stores.journal import Journal
 from fitrouter.types import Decision
 
@@ -139,7 +139,7 @@ class ContentStore:
                         continue
                     try:
                         text = row[1].decode() if row[1][:1] == _PLAIN else self._identities.decrypt(row[1])
-                    except SubjectErased:  # an erasure is being completed
+                    except UnknownSubject:  # an erasure is being completed
                         continue
                     found[name] = KeptContent(decision_id=name, ts=row[0], content=unpack_content(text))
         return list(found.values())

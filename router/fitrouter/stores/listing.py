@@ -155,7 +155,7 @@ class Lists:
         model: str | None = None,
     ) -> list[ListedFeedback]:
         """List the last votes and remarks; arguments and errors as of `answers`."""
-        found = (self._said(row.event) for row in self._rows(("feedback", "remark"), tenant, user))
+        found = (self._listed_feedback(row.event) for row in self._rows(("feedback", "remark"), tenant, user))
         return list(islice((one for one in found if _fits(one, role, model)), _checked(last)))
 
     def users(self, last: int = 20, *, tenant: str | None = None) -> list[ListedUser]:
@@ -245,7 +245,7 @@ class Lists:
             },
         )
 
-    def _said(self, event: Event) -> ListedFeedback:
+    def _listed_feedback(self, event: Event) -> ListedFeedback:
         assert isinstance(event, Feedback | Remark)
         events = [row.event for row in self._journal.of(event.decision_id)]
         execution = next((one for one in events if isinstance(one, Execution)), None)

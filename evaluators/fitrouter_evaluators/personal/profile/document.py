@@ -184,7 +184,7 @@ def merged(profiles: Sequence[Profile]) -> Profile:
         priorities={name: weight for profile in profiles for name, weight in profile.priorities.items()},
         declared={name: value for profile in profiles for name, value in profile.declared.items()},
         topics=joined([profile.topics for profile in profiles])[:64],
-        examples=marked((), [each for profile in profiles for each in profile.examples]),
+        examples=with_examples((), [each for profile in profiles for each in profile.examples]),
         comments=tuple(sorted(comments, key=lambda each: each.ts))[-MOST_COMMENTS:],
         learnt=learnt,
     )
@@ -195,7 +195,7 @@ def joined(parts: Sequence[Sequence[T]]) -> tuple[T, ...]:
     return tuple(dict.fromkeys(item for part in parts for item in part))
 
 
-def marked(known: Sequence[Example], added: Sequence[Example]) -> tuple[Example, ...]:
+def with_examples(known: Sequence[Example], added: Sequence[Example]) -> tuple[Example, ...]:
     """Add examples to known ones: a later mark of the same answer replaces the earlier, and the latest 64 are kept."""
     found = list(known)
     for each in added:

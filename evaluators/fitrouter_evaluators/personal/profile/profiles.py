@@ -36,9 +36,9 @@ from fitrouter_evaluators.personal.profile.document import (
     Profile,
     differences,
     joined,
-    marked,
     parsed,
     values_of,
+    with_examples,
 )
 from fitrouter_evaluators.personal.profile.stated import Stated, declared
 
@@ -200,11 +200,11 @@ class Profiles:
                 "priorities": stated.priorities if priorities is None else dict(priorities),
                 "declared": stated.values,
                 "comments": msgspec.to_builtins(stated.comments),
-                "examples": msgspec.to_builtins(await self._marked(identity, kept, examples)),
+                "examples": msgspec.to_builtins(await self._apply_marks(identity, kept, examples)),
             }
             return await self._declare(identity, kept.who, parsed(document), words_now)
 
-    async def take(self, identity: Identity, profile: Profile) -> Declared:
+    async def import_profile(self, identity: Identity, profile: Profile) -> Declared:
         """Import a profile, which replaces what the user declared here. Features unknown here are left out.
 
         Raises:
@@ -232,7 +232,7 @@ class Profiles:
             values=values,
             goals=profile.goals,
             priorities=profile.priorities,
-            examples=marked((), list(map(self._kept_example, examples))),
+            examples=with_examples((), list(map(self._kept_example, examples))),
             comments=profile.comments if self.router.keeps_contents else (),
         )
         text = msgspec.json.encode(stated).decode() if stated.more else ""
@@ -244,13 +244,13 @@ class Profiles:
         """Add the features of an example's text, and drop the decision if it is another user's or unknown."""
         if example.decision:
             try:
-                await self._own(identity, who, example.decision)
+                await self._events_of_own(identity, who, example.decision)
             except (NotAuthorized, UnknownDecision):
                 example = msgspec.structs.replace(example, decision="")
         if example.features or not example.text:
             return example
         (row,) = await asyncio.to_thread(self.router.read, who, [(example.prompt, example.text)])
-        return msgspec.structs.replace(example, features=self._named(row))
+        return msgspec.structs.replace(example, features=self._features_by_name(row))
 
     def _kept_example(self, example: Example) -> Example:
         """Drop the texts from an example whose answer was logged, or if contents are not kept."""
@@ -258,15 +258,15 @@ class Profiles:
             return example
         return msgspec.structs.replace(example, prompt="", text="")
 
-    async def _marked(self, identity: Identity, kept: _Kept, marks: Sequence[Mark]) -> tuple[Example, ...]:
+    async def _apply_marks(self, identity: Identity, kept: _Kept, marks: Sequence[Mark]) -> tuple[Example, ...]:
         """Apply marks to the examples kept; a mark whose `good` is None removes its example."""
         found = kept.stated.examples
         for mark in marks:
-            found = marked(found, [await self._example(identity, kept.who, mark)])
+            found = with_examples(found, [await self._example_of_mark(identity, kept.who, mark)])
             found = found if mark.good is not None else found[:-1]
         return found
 
-    async def _example(self, identity: Identity, who: Identity, mark: Mark) -> Example:
+    async def _example_of_mark(self, identity: Identity, who: Identity, mark: Mark) -> Example:
         """Build the example for a mark, with the features of its answer."""
         if bool(mark.decision_id) is bool(mark.text):
             raise InvalidRequest("examples: give either the decision_id of an answer, or its text")
@@ -275,21 +275,21 @@ class Profiles:
             (given,) = parsed({"examples": [document]}).examples
             return self._kept_example(await self._read_example(identity, who, given))
         decision, row = decision_id_of(mark.decision_id), None
-        for event in await self._own(identity, who, decision):
+        for event in await self._events_of_own(identity, who, decision):
             if isinstance(event, Score) and event.status == "ok" and event.schema == self.router.schema:
                 row = unpack(event.h)
         if row is None:
             raise InvalidRequest(f"examples: the answer of {decision!r} has not been scored; try again")
-        return Example(good=bool(mark.good), features=self._named(row), decision=decision)
+        return Example(good=bool(mark.good), features=self._features_by_name(row), decision=decision)
 
-    async def _own(self, identity: Identity, who: Identity, decision: str) -> list[Event]:
+    async def _events_of_own(self, identity: Identity, who: Identity, decision: str) -> list[Event]:
         """Events of a decision; raises NotAuthorized if it was made for another user."""
         events = await self.router.events(decision, identity.tenant)
         if not isinstance(events[0], Decision) or events[0].identity.user != who.user:
             raise NotAuthorized(f"examples: decision {decision!r} was made for another user")
         return events
 
-    def _named(self, row: Floats) -> dict[str, float]:
+    def _features_by_name(self, row: Floats) -> dict[str, float]:
         """Features by name, clipped and rounded so that the same answer always gives the same values."""
         columns: Iterable[tuple[str, float]] = zip(self.router.features, np.nan_to_num(row).tolist(), strict=True)
         return {name: round(min(max(value, -10.0), 10.0), 3) for name, value in columns if name in FEATURES and value}

@@ -9,7 +9,7 @@ from fitrouter_evaluators.personal.suite.pairs import surface_accuracy
 from fitrouter_evaluators.personal.suite.results import ModelResult
 from fitrouter_evaluators.personal.suite.run import Runner, estimated
 from fitrouter_evaluators.personal.suite.suite import ANCHORS, GENERAL, MARKS, Pair, Prompt, Suite, decoded
-from fitrouter_evaluators.personal.suite.validation import RaterAgreement, agreements, blind, marked
+from fitrouter_evaluators.personal.suite.validation import RaterAgreement, agreements, blind, with_mark
 
 __all__ = [
     "ANCHORS",
@@ -31,9 +31,9 @@ __all__ = [
     "blind",
     "decoded",
     "estimated",
-    "marked",
     "results",
     "surface_accuracy",
+    "with_mark",
     "with_pairs",
     "written",
 ]

@@ -132,11 +132,11 @@ class PairJudge:
     async def _raw(self, dimension: str, prompt: str, first: str, second: str) -> int | None:
         """Verdict on both orders of the answers; None if the two contradict each other or one is missing."""
         one, other = await asyncio.gather(
-            self._said(dimension, prompt, first, second), self._said(dimension, prompt, second, first)
+            self._ask(dimension, prompt, first, second), self._ask(dimension, prompt, second, first)
         )
         return None if one is None or other is None or one != -other else one
 
-    async def _said(self, dimension: str, prompt: str, a: str, b: str) -> int | None:
+    async def _ask(self, dimension: str, prompt: str, a: str, b: str) -> int | None:
         """Ask the judge about one order: 1 for A, −1 for B, 0 for the same; None without a usable reply."""
         reply = await self.models.ask(
             self.model, self.messages(dimension, prompt, a, b), _TOKENS, response_format=_FORM
@@ -153,7 +153,7 @@ class PairJudge:
     def messages(self, dimension: str, prompt: str, a: str, b: str) -> list[dict[str, Any]]:
         """Build the messages that ask for a verdict; the texts stand between fences made of their own digest."""
         fence = f"={hashlib.sha256(repr((prompt, a, b)).encode('utf-8', 'replace')).hexdigest()[:20]}="
-        asked = _GENERAL_WORDS.get(dimension) or in_words(self.suite.rubric, self.suite.statements)
+        asked = _GENERAL_WORDS.get(dimension) or rubric_question(self.suite.rubric, self.suite.statements)
         parts = "\n".join(
             f"{name}:\n{fence}\n{text}\n{fence}" for name, text in (("Prompt", prompt), ("A", a), ("B", b))
         )
@@ -174,7 +174,7 @@ _GENERAL_WORDS: dict[str, str] = dict(
 )
 
 
-def in_words(rubric: Mapping[str, float], statements: Sequence[str] = ()) -> str:
+def rubric_question(rubric: Mapping[str, float], statements: Sequence[str] = ()) -> str:
     """Phrase a rubric as a question to a judge."""
     wants = [FEATURES[name][0 if value > 0 else 1] for name, value in rubric.items() if name in FEATURES and value]
     said = "".join(f' They said: "{each}".' for each in statements)

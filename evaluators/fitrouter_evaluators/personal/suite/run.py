@@ -21,7 +21,7 @@ import numpy as np
 from fitrouter.errors import InvalidRequest, ProviderError
 from fitrouter.router import Router
 from fitrouter.types import Floats, Identity
-from fitrouter_evaluators.personal.base import LEAST, checked, faults, wrong
+from fitrouter_evaluators.personal.base import LEAST, base_of, faults, wrong
 from fitrouter_evaluators.personal.scores import reasons_of
 from fitrouter_evaluators.personal.suite.judge import CALIBRATION, PairJudge, Trust, agreements
 from fitrouter_evaluators.personal.suite.models import Models
@@ -55,7 +55,7 @@ def estimated(suite: Suite, models: Models, names: Sequence[str], judge: str | N
         return calls, usd
     prices = models.card(judge).prices
     circle = len(names) if len(names) > 2 else 1
-    verdicts = 2 * (len(suite.prompts) * circle + sum(_marked(each.marks) for each in suite.pairs)) + CALIBRATION
+    verdicts = 2 * (len(suite.prompts) * circle + sum(_count_marks(each.marks) for each in suite.pairs)) + CALIBRATION
     return calls + verdicts, usd + verdicts * (prices.input * 2500 + prices.output * _JUDGED_TOKENS) / 1e6
 
 
@@ -109,7 +109,7 @@ class Runner:
         personal = [each for each in suite.prompts if each.source != "base"]
         self._done = 0
         self._of = len(suite.prompts) * len(names) + len(personal) * (len(circle) if judge else 0)
-        based = await asyncio.gather(*(self._based(name, suite) for name in names))
+        based = await asyncio.gather(*(self._base_faults(name, suite) for name in names))
         texts = await asyncio.gather(*(self._answers(each.text, names) for each in personal))
         kept = [(prompt, row) for prompt, row in zip(personal, texts, strict=True) if None not in row]
         if not kept:
@@ -160,7 +160,7 @@ class Runner:
         anchors = [at for at, prompt in enumerate(asked) if prompt.source == "anchor"]
         equated = _equated(ratings[anchors], theirs[anchors])
         bases = [
-            checked([*based[k], *(faults(prompt, row[k]) for prompt, row in zip(prompts, answers, strict=True))])
+            base_of([*based[k], *(faults(prompt, row[k]) for prompt, row in zip(prompts, answers, strict=True))])
             for k in range(len(names))
         ]
         order = sorted(range(len(names)), key=lambda k: (bases[k].sound < LEAST, -wins[:, k].mean(), names[k]))
@@ -195,7 +195,7 @@ class Runner:
     async def _answers(self, prompt: str, names: Sequence[str]) -> list[str | None]:
         return list(await asyncio.gather(*(self._answer(prompt, name) for name in names)))
 
-    async def _based(self, name: str, suite: Suite) -> list[tuple[str, ...]]:
+    async def _base_faults(self, name: str, suite: Suite) -> list[tuple[str, ...]]:
         """Find faults in a model's answers to the known prompts of the base, as far as they are recorded."""
         found = []
         for prompt in suite.prompts:
@@ -238,7 +238,7 @@ class Runner:
             self._progress(self._done, self._of)
 
 
-def _marked(marks: Any) -> int:
+def _count_marks(marks: Any) -> int:
     return sum(FIT in own for own in marks.values())
 
 

@@ -52,7 +52,7 @@ def blind(suite: Suite, rater: str, *, seed: int = 0) -> Iterator[BlindQuestion]
                 yield BlindQuestion(pair.id, dimension, pair.prompt, *answers, swapped)
 
 
-def marked(suite: Suite, rater: str, asked: BlindQuestion, better: str) -> Suite:
+def with_mark(suite: Suite, rater: str, asked: BlindQuestion, better: str) -> Suite:
     """Return the suite with a rater's answer added and its agreement recomputed."""
 
     def told(pair: Pair) -> Pair:
@@ -61,10 +61,10 @@ def marked(suite: Suite, rater: str, asked: BlindQuestion, better: str) -> Suite
         own = {**pair.marks.get(rater, {}), asked.dimension: asked.choice(better)}
         return msgspec.structs.replace(pair, marks={**pair.marks, rater: own})
 
-    return validated(msgspec.structs.replace(suite, pairs=tuple(map(told, suite.pairs))))
+    return with_agreement(msgspec.structs.replace(suite, pairs=tuple(map(told, suite.pairs))))
 
 
-def validated(suite: Suite) -> Suite:
+def with_agreement(suite: Suite) -> Suite:
     """Return the suite with the agreement of its marks recomputed."""
     found = {name: msgspec.to_builtins(each) for name, each in agreements(suite.pairs).items()}
     return msgspec.structs.replace(suite, validation=found)

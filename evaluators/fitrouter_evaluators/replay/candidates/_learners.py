@@ -70,7 +70,7 @@ def fold(journal: Journal, learner: Learner, until: int | datetime.datetime | No
             trained = max(row.event.ts, trained or row.event.ts)
             for part in learner.parts():
                 if part.stale:
-                    part.take(refit(journal, part, part.stale))
+                    part.take_over(refit(journal, part, part.stale))
     return FrozenLearner(learner, trained)
 
 

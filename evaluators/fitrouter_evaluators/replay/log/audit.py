@@ -48,16 +48,16 @@ def audit(log: Log) -> list[Check]:
         "repeated arms of a session": lambda: _repeats(log, draws, "session", decisions.session),
         "repeated arms of a user": lambda: _repeats(log, draws, "user", decisions.user),
         "choices against probabilities (χ²)": lambda: _overall(log, draws),
-        "choices of each arm": lambda: _worst(log, *_apart(log, draws)),
+        "choices of each arm": lambda: _largest_deviation(log, *_deviations(log, draws)),
     }
     found = {
-        "draws repeated from their seeds": _replayed(log, draws),
+        "draws repeated from their seeds": _repeat_from_seeds(log, draws),
         "e-process against the probabilities": _bets(log, draws),
         **{name: test() if draws.known else _NOT_POSSIBLE for name, test in with_pmf.items()},
         "mean weight of the uniform policy": _mean_weight(draws),
         "floor": _floor(log, draws) if draws.known else _NOT_POSSIBLE,
-        "uniform slice": _slice(log, draws),
-        "label requests": _asked(log),
+        "uniform slice": _uniform_slice(log, draws),
+        "label requests": _label_requests(log),
     }
     return [
         Check(name=name, ok=ok is not False, detail=detail, checked=ok is not None)
@@ -65,7 +65,7 @@ def audit(log: Log) -> list[Check]:
     ]
 
 
-def _replayed(log: Log, draws: Draws) -> _Result:
+def _repeat_from_seeds(log: Log, draws: Draws) -> _Result:
     """Repeat every draw, and every draw of a label request, from its seed."""
     seeds, words = log.decisions.seed, uuid_words(log.decisions.id)
     if seeds is None or words is None or any(seed is None for seed in seeds.tolist()):
@@ -104,11 +104,15 @@ def _replayed(log: Log, draws: Draws) -> _Result:
 def _bets(log: Log, draws: Draws) -> _Result:
     """Test the draws by an e-process: the mean of the three families of bets in `fitrouter.monitors.propensities`."""
     draws = draws.take(draws.possible > 1)
-    paths = [_uniform(draws), _sharp(draws), _tilted(draws)] if draws.known else [_uniform(draws)]
+    paths = (
+        [_uniformity_path(draws), _sharpness_path(draws), _odds_path(draws)]
+        if draws.known
+        else [_uniformity_path(draws)]
+    )
     return _alarm(log, draws, np.mean(paths, axis=0))
 
 
-def _uniform(draws: Draws) -> Floats:
+def _uniformity_path(draws: Draws) -> Floats:
     """E-process of bets that the mean of 1/(K p) is not 1."""
     excess = 1.0 / (draws.possible * draws.p) - 1.0
     epsilon = EPSILON[:, None]
@@ -122,7 +126,7 @@ def _uniform(draws: Draws) -> Floats:
     return e_process_path(logs, np.full(len(shares), 1.0 / len(shares)), draws.n)
 
 
-def _sharp(draws: Draws) -> Floats:
+def _sharpness_path(draws: Draws) -> Floats:
     """E-process of bets that the true pmf is sharper or flatter than the logged one."""
     logs = np.log(np.where(draws.prob > 0.0, draws.prob, 1.0))
     chosen, possible = np.log(draws.p), draws.prob > 0.0
@@ -130,7 +134,7 @@ def _sharp(draws: Draws) -> Floats:
     return e_process_path(found, np.full(len(BETA), 1.0 / len(BETA)), draws.n)
 
 
-def _tilted(draws: Draws) -> Floats:
+def _odds_path(draws: Draws) -> Floats:
     """E-process of bets on the odds of every arm, in order of first appearance."""
     arms, first = np.unique(draws.arm, return_index=True)
     arms = arms[np.argsort(first)][:ARMS]
@@ -187,20 +191,20 @@ def _alarm(log: Log, draws: Draws, path: Floats, prefix: str = "") -> _Result:
 
 def _overall(log: Log, draws: Draws) -> _Result:
     """χ² = DᵀC⁻D of choices minus probabilities, with the covariance implied by the pmfs."""
-    apart, variance = _apart(log, draws)
+    deviation, variance = _deviations(log, draws)
     arms = np.argsort(-variance, kind="stable")[:_WIDEST]
     arms = arms[variance[arms] >= _EXPECTED]
     if not len(arms):
         return None, "too few draws"
     values, vectors = np.linalg.eigh(_covariance(draws, arms, len(variance)))
     use = values > 1e-9 * values.max()
-    along = np.einsum("ij,i->j", vectors[:, use], apart[arms])
+    along = np.einsum("ij,i->j", vectors[:, use], deviation[arms])
     chi2, dof = float((along * along / values[use]).sum()), int(use.sum())
     p = chi2_tail(chi2, dof)
     return p >= ALPHA, f"χ² = {chi2:.1f} with {dof} degrees of freedom, p = {p:.3g} (alarm below {ALPHA:g})"
 
 
-def _apart(log: Log, draws: Draws) -> tuple[Floats, Floats]:
+def _deviations(log: Log, draws: Draws) -> tuple[Floats, Floats]:
     """Choices minus expected choices of each arm, and the variance of this difference, float64[A] each."""
     A = len(log.names.arms)
     expected = np.bincount(draws.arm, weights=draws.prob, minlength=A).astype(np.float64)
@@ -225,14 +229,14 @@ def _covariance(draws: Draws, arms: Ints, A: int) -> Floats:
     return found
 
 
-def _worst(log: Log, apart: Floats, variance: Floats) -> _Result:
+def _largest_deviation(log: Log, deviation: Floats, variance: Floats) -> _Result:
     """Test the number of choices of each arm by Freedman's inequality, with a Bonferroni correction."""
     arms = log.names.arms
-    bounds = np.array([_freedman(t, v, 1.0) for t, v in zip(apart, variance, strict=True)]) * len(arms)
+    bounds = np.array([_freedman(t, v, 1.0) for t, v in zip(deviation, variance, strict=True)]) * len(arms)
     k = int(np.argmin(bounds))
-    times = apart[k] / math.sqrt(variance[k]) if variance[k] > 0.0 else 0.0
+    times = deviation[k] / math.sqrt(variance[k]) if variance[k] > 0.0 else 0.0
     return bool(bounds[k] >= ALPHA), (
-        f"largest deviation: {arms[k]!r}, {apart[k]:+.1f} choices, {times:+.2f} standard deviations; "
+        f"largest deviation: {arms[k]!r}, {deviation[k]:+.1f} choices, {times:+.2f} standard deviations; "
         f"p ≤ {min(bounds[k], 1.0):.3g} (alarm below {ALPHA:g})"
     )
 
@@ -272,17 +276,17 @@ def _floor(log: Log, draws: Draws) -> _Result:
     return True, f"the smallest probability is {least.min():.3g}; none is below its floor"
 
 
-def _slice(log: Log, draws: Draws) -> _Result:
+def _uniform_slice(log: Log, draws: Draws) -> _Result:
     """Test whether draws of the uniform slice are uniform; rejection sampling depends on it."""
     mine = log.decisions.mode[draws.rows] == MODES.index(Mode.UNIFORM)
     if not mine.any():
         return None, "the log has none"
     some = draws.take(mine)
     sizes = np.diff(some.start)
-    return _worst(log, *_apart(log, some._replace(prob=np.repeat(1.0 / sizes, sizes))))
+    return _largest_deviation(log, *_deviations(log, some._replace(prob=np.repeat(1.0 / sizes, sizes))))
 
 
-def _asked(log: Log) -> _Result:
+def _label_requests(log: Log) -> _Result:
     """Check that label requests are as frequent as their logged probabilities imply."""
     rate = log.decisions.asked_probability
     open_ = (rate > 0.0) & (rate < 1.0)

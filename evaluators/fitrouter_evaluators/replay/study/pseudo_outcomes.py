@@ -146,7 +146,7 @@ def pseudo_outcomes(
     parts = _Batches(units, q, observed, f, chance, again)
     for at in range(0, n, CHUNK):
         some = slice(at, min(at + CHUNK, n))
-        part, entries = parts.of(some)
+        part, entries = parts.batch(some)
         plus, minus = pmf[entries], None if against is None else against[entries]
         # Products of many large weights are only as exact as their rounding: no more than that is taken off here.
         low[:, some] = np.maximum(truncated_outcomes(part, plus, minus, bounds), -k[:, None])
@@ -183,7 +183,7 @@ class _Batches:
             )
         self.known = units.total(known) / turns
 
-    def of(self, some: slice) -> tuple[UnitBatch, slice]:
+    def batch(self, some: slice) -> tuple[UnitBatch, slice]:
         """Build the batch of these units, and return it with the positions of its entries."""
         units, observed = self.units, self.observed
         a, b = units.draw_start[some.start], units.draw_start[some.stop]

@@ -82,8 +82,8 @@ def satisfaction(
         if min(U, len(who) - U) < LEAST:
             continue
         multiplicity = _resampled(U, replicates, seed)
-        candidate = _Distribution.of(_People.of(x[here], who, U), multiplicity, low, high)
-        against = _Distribution.of(_People.of(x0[here], who, U), multiplicity[:1], low, high)
+        candidate = _Distribution.summarise(_People.of(x[here], who, U), multiplicity, low, high)
+        against = _Distribution.summarise(_People.of(x0[here], who, U), multiplicity[:1], low, high)
         worse, worse_low, worse_high = _worse_off(x[here] - x0[here], who, U, multiplicity, high - low, alpha)
         worst_low, worst_high = candidate.worst_ends(alpha)
         found.append(
@@ -129,7 +129,7 @@ def _worse_off(
     _, among = np.unique(who[kept], return_inverse=True)
     people = _People.of(difference[kept], among, U_apart)
     counts = multiplicity[:, apart]
-    found = _Distribution.of(people, counts, -span, span)
+    found = _Distribution.summarise(people, counts, -span, span)
     return found.below(counts.sum(axis=1) / multiplicity.sum(axis=1), alpha)
 
 
@@ -148,7 +148,7 @@ class _People(NamedTuple):
         mean = np.bincount(who, x, U) / n
         return cls(n, mean, np.bincount(who, (x - mean[who]) ** 2, U).astype(np.float64))
 
-    def luck(self, multiplicity: Floats) -> Floats:
+    def sampling_variance(self, multiplicity: Floats) -> Floats:
         """Sampling variance of each user's mean, float64[R, U]."""
         freedom = np.maximum((multiplicity * (self.n - 1.0)).sum(axis=1), 1.0)
         pooled = (multiplicity * self.squares).sum(axis=1) / freedom
@@ -167,15 +167,15 @@ class _Distribution(NamedTuple):
     """Share of users below 0."""
 
     @classmethod
-    def of(cls, people: _People, multiplicity: Floats, low: float, high: float) -> _Distribution:
+    def summarise(cls, people: _People, multiplicity: Floats, low: float, high: float) -> _Distribution:
         """Summarise the distribution for each row of multiplicities; the first row does not depend on the others."""
-        parts = [cls._of(people, rows, low, high) for rows in (multiplicity[:1], multiplicity[1:]) if len(rows)]
+        parts = [cls._summarise(people, rows, low, high) for rows in (multiplicity[:1], multiplicity[1:]) if len(rows)]
         return cls(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
     @classmethod
-    def _of(cls, people: _People, multiplicity: Floats, low: float, high: float) -> _Distribution:
-        luck = people.luck(multiplicity)
-        mean, between = _moments(people.mean, luck, multiplicity)
+    def _summarise(cls, people: _People, multiplicity: Floats, low: float, high: float) -> _Distribution:
+        variance = people.sampling_variance(multiplicity)
+        mean, between = _moments(people.mean, variance, multiplicity)
         sd, mean = np.sqrt(between), np.clip(mean, low, high)
         worst, light, below = mean.copy(), mean.copy(), (mean < 0.0).astype(np.float64)
         differ = between > 0.0
@@ -183,7 +183,7 @@ class _Distribution(NamedTuple):
             ends = mean[differ] - REACH * sd[differ], mean[differ] + REACH * sd[differ]
             grid = np.linspace(max(float(ends[0].min()), low), min(float(ends[1].max()), high), GRID)
             start = np.exp(-0.5 * ((grid - mean[differ, None]) / np.maximum(sd[differ, None], grid[1] - grid[0])) ** 2)
-            few, mass = _roughened(start, grid, people.mean, luck[0], multiplicity[differ])
+            few, mass = _roughened(start, grid, people.mean, variance[0], multiplicity[differ])
             light[differ], worst[differ] = _worst_decile(grid, few), _worst_decile(grid, mass)
             below[differ] = _below(grid, mass, 0.0)
         return cls(mean, sd, worst, light, below)
@@ -202,27 +202,29 @@ class _Distribution(NamedTuple):
         return float(share[0]), low, high
 
 
-def _moments(raw: Floats, luck: Floats, multiplicity: Floats) -> tuple[Floats, Floats]:
+def _moments(raw: Floats, variance: Floats, multiplicity: Floats) -> tuple[Floats, Floats]:
     """Mean and variance of true means, float64[R] each, solving Σ (raw − mean)² / (τ² + noise) = its expectation."""
 
     def spread(between: Floats) -> tuple[Floats, Floats]:
-        weight = multiplicity / (between[:, None] + luck)
+        weight = multiplicity / (between[:, None] + variance)
         mean = (weight * raw).sum(axis=1) / weight.sum(axis=1)
         return (weight * (raw - mean[:, None]) ** 2).sum(axis=1), mean
 
     chance = multiplicity.sum(axis=1) - 1.0
-    low, high = np.zeros(len(luck)), np.full(len(luck), 2.0 * float(np.ptp(raw)) ** 2 + 1e-18)
+    low, high = np.zeros(len(variance)), np.full(len(variance), 2.0 * float(np.ptp(raw)) ** 2 + 1e-18)
     for _ in range(50):
         middle = 0.5 * (low + high)
         more = spread(middle)[0] > chance
         low, high = np.where(more, middle, low), np.where(more, high, middle)
-    between = np.where(spread(np.zeros(len(luck)))[0] > chance, high, 0.0)
+    between = np.where(spread(np.zeros(len(variance)))[0] > chance, high, 0.0)
     return spread(between)[1], between
 
 
-def _roughened(start: Floats, grid: Floats, raw: Floats, luck: Floats, multiplicity: Floats) -> tuple[Floats, Floats]:
+def _roughened(
+    start: Floats, grid: Floats, raw: Floats, variance: Floats, multiplicity: Floats
+) -> tuple[Floats, Floats]:
     """Mass of the true means on `grid` after `LIGHT` and after `FULL` EM steps from `start`, float64[R, GRID] each."""
-    distance = (raw[:, None] - grid) ** 2 / luck[:, None]
+    distance = (raw[:, None] - grid) ** 2 / variance[:, None]
     likelihood = np.exp(-0.5 * (distance - distance.min(axis=1, keepdims=True)))
     light = mass = start / start.sum(axis=1, keepdims=True)
     for step in range(FULL):

@@ -31,7 +31,7 @@ from fitrouter_evaluators.replay.study.prediction_powered import (
 from fitrouter_evaluators.replay.study.pseudo_outcomes import PseudoOutcomes, pseudo_outcomes, rounds_of, subset
 from fitrouter_evaluators.replay.study.units import Units
 
-STILL = frozenset({"uniform", "fixed"})
+NON_LEARNING = frozenset({"uniform", "fixed"})
 """Algorithms that do not learn."""
 
 
@@ -41,7 +41,7 @@ class Pmfs(NamedTuple):
     candidate: Floats
     against: Floats
 
-    def of(self, units: Units) -> Pmfs:
+    def select(self, units: Units) -> Pmfs:
         """Select the probabilities of the units, in the order of `Units.entries`."""
         entries = units.entries()
         return Pmfs(self.candidate[entries], self.against[entries])
@@ -72,7 +72,7 @@ class Study:
                 f"{_volunteered(units)}; set feedback.ask to 0.05 in the configuration and show the request to people, "
                 "or widen the window; --metric cost and latency need no ratings"
             )
-        self.pmfs = pmfs.of(self.units)
+        self.pmfs = pmfs.select(self.units)
         self.weight = self.units.weights(self.pmfs.candidate)[1], self.units.weights(self.pmfs.against)[1]
         self.learns = learns(units.log)
         self._streams: dict[str, PseudoOutcomes] = {}
@@ -185,7 +185,7 @@ class Study:
             self._streams[policy] = self._stream(*terms[policy])
         return self._streams[policy]
 
-    def widening(self, policy: str) -> Floats:
+    def importance_weight(self, policy: str) -> Floats:
         """Importance weights of a policy, or the two policies' differences, for margins of non-response, float64[n]."""
         u, v = self.weight
         return {"candidate": u, "against": v, "difference": u - v}[policy]
@@ -215,7 +215,7 @@ def _volunteered(units: Units) -> str:
 def learns(log: Log) -> bool:
     """Whether the logging policy may have learnt from the log."""
     decisions = log.decisions
-    if decisions.algorithm is not None and set(decisions.algorithm) <= STILL:
+    if decisions.algorithm is not None and set(decisions.algorithm) <= NON_LEARNING:
         return False
     drawn = decisions.draw == np.arange(decisions.n)
     return not bool((decisions.mode[drawn] == MODES.index(Mode.UNIFORM)).all())

@@ -48,15 +48,15 @@ def command(
     name = canonical_role(role)
     if not name:
         raise InvalidRequest(f"--role: {role!r} has no name; give the role that requests have")
-    drills = drilled(url or url_of(settings))
-    found = asyncio.run(rehearsed(settings, name, drills, repeats))
-    path, document = kept(settings.data, found)
+    drills = run_drills(url or url_of(settings))
+    found = asyncio.run(audit_on_copy(settings, name, drills, repeats))
+    path, document = write_audit(settings.data, found)
     typer.echo(msgspec.json.format(msgspec.json.encode(document)).decode() if out else _text(found, path))
     if not found.passed:
         raise typer.Exit(1)
 
 
-async def rehearsed(settings: Config, role: str, drills: list[Drill], repeats: int) -> Audit:
+async def audit_on_copy(settings: Config, role: str, drills: list[Drill], repeats: int) -> Audit:
     """Audit a role with a separate router over copies of the stores, so that the originals do not change."""
     settings.journal_file()  # of a database there is no copy yet: it says how to make one
     with tempfile.TemporaryDirectory(prefix="fitrouter-audit-") as folder:
@@ -96,7 +96,7 @@ def _copied(source: Path, target: Path) -> None:
         raise ConfigError(f"{str(source)!r} cannot be copied: {error}") from None
 
 
-def kept(data: Path, found: Audit) -> tuple[Path, dict[str, Any]]:
+def write_audit(data: Path, found: Audit) -> tuple[Path, dict[str, Any]]:
     """Write the signed audit and its page; returns the file and the document."""
     path = audit_file(data, found.role)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -106,7 +106,7 @@ def kept(data: Path, found: Audit) -> tuple[Path, dict[str, Any]]:
     return path, document
 
 
-def drilled(url: str) -> list[Drill]:
+def run_drills(url: str) -> list[Drill]:
     """Try stop, override and pin on a running gateway, each undone at once, and time until decisions follow.
 
     Raises:

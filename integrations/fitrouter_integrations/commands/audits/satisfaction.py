@@ -10,7 +10,7 @@ import typer
 
 from fitrouter.config import load_config
 from fitrouter.router import Router
-from fitrouter_evaluators.personal.satisfaction import Satisfaction, measured
+from fitrouter_evaluators.personal.satisfaction import Satisfaction, measure_satisfaction
 from fitrouter_integrations.commands._files import as_json
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile
 from fitrouter_integrations.commands.personal.leaderboard import printable, wrapped
@@ -33,7 +33,7 @@ def command(
     """Satisfaction of everybody who ever rated, with 95 % intervals; the four figures stand together or not at all."""
     settings = load_config(config)
     with Router.offline(settings) as router:
-        found = measured(settings.data, router, tenant=tenant, now=time.time())
+        found = measure_satisfaction(settings.data, router, tenant=tenant, now=time.time())
     typer.echo(as_json({"object": "fitrouter.satisfaction", **msgspec.to_builtins(found)}) if out else _text(found))
 
 

@@ -37,7 +37,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @contextmanager
-def opened(config: Path, data: Path | None) -> Iterator[Lists]:
+def open_lists(config: Path, data: Path | None) -> Iterator[Lists]:
     """Open lists over the files of a data folder. A gateway may be running.
 
     Raises:
@@ -72,7 +72,7 @@ def stores(config: Path, data: Path | None) -> Iterator[tuple[Path, Journal, Ide
 
 
 @contextmanager
-def place(where: str) -> Iterator[IdentityRows]:
+def open_rows(where: str) -> Iterator[IdentityRows]:
     """Open the identities in a file, which is created if missing, or in a database.
 
     Raises:
@@ -90,7 +90,7 @@ def place(where: str) -> Iterator[IdentityRows]:
             yield stack.enter_context(closing(SqliteRows(Path(where))))
 
 
-def asked(
+def fetch(
     url: str, path: str, kind: type[T], identity: Mapping[str, str | None] | None = None, **query: object
 ) -> list[T]:
     """Get the entries of a list from a running gateway."""

@@ -44,7 +44,7 @@ def command(
         if content:
             raise ConfigError("--content: contents are read from the data folder only; leave out --url")
         who = {"user": user, "role": role}
-        found = _source.asked(url, "/v1/decisions", ListedAnswer, who, model=model, last=last)
+        found = _source.fetch(url, "/v1/decisions", ListedAnswer, who, model=model, last=last)
     else:
         with _source.stores(config, data) as (folder, journal, identities):
             found = Lists(journal, identities).answers(last, tenant=tenant, user=user, role=role, model=model)

@@ -23,9 +23,9 @@ def command(
     """List the last votes, comments and remarks: when, whose, on which answer of which model."""
     if url is not None:
         who = {"user": user, "role": role}
-        found = _source.asked(url, "/v1/feedback", ListedFeedback, who, model=model, last=last)
+        found = _source.fetch(url, "/v1/feedback", ListedFeedback, who, model=model, last=last)
     else:
-        with _source.opened(config, data) as lists:
+        with _source.open_lists(config, data) as lists:
             found = lists.feedback(last, tenant=tenant, user=user, role=role, model=model)
     empty = "no feedback" + (" of these" if user or role or model or tenant else " yet")
     _source.show(found, lambda: [line for one in found for line in _lines(one)], as_json, empty)

@@ -63,9 +63,9 @@ def users(
     if context.invoked_subcommand is not None:
         return
     if url is not None:
-        found = _source.asked(url, "/v1/users", ListedUser, last=last)
+        found = _source.fetch(url, "/v1/users", ListedUser, last=last)
     else:
-        with _source.opened(config, data) as lists:
+        with _source.open_lists(config, data) as lists:
             found = lists.users(last, tenant=tenant)
     _source.show(found, lambda: [line for one in found for line in _listed(one)], as_json, "no users yet")
 
@@ -87,7 +87,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show what is known of a user: answers, votes, tastes, and the subject by which the log names them."""
-    found = _asked(url, user) if url is not None else _read(config, data, user, tenant)
+    found = _fetch_user(url, user) if url is not None else _read(config, data, user, tenant)
     typer.echo(text_of(found) if as_json else "\n".join(_lines(found)))
 
 
@@ -118,9 +118,9 @@ def export(
     if url is not None:
         who = {"user": user}
         found = Export(
-            known=_asked(url, user),
-            answers=_source.asked(url, "/v1/decisions", ListedAnswer, who, last=MOST),
-            feedback=_source.asked(url, "/v1/feedback", ListedFeedback, who, last=MOST),
+            known=_fetch_user(url, user),
+            answers=_source.fetch(url, "/v1/decisions", ListedAnswer, who, last=MOST),
+            feedback=_source.fetch(url, "/v1/feedback", ListedFeedback, who, last=MOST),
         )
     else:
         known = _read(config, data, user, tenant)
@@ -182,21 +182,21 @@ def copy(
     """
     if "://" not in source and not Path(source).is_file():
         raise ConfigError(f"there is no file of identities {source!r}")
-    with _source.place(source) as first, _source.place(target) as second:
+    with _source.open_rows(source) as first, _source.open_rows(target) as second:
         done = merge(first, second)
         typer.echo(f"{second.name}: {done.subjects} subjects, {done.added} of them copied now")
     if "://" not in source:
         typer.echo(f"next: delete {source} and its copy once {target.partition('?')[0]} works: no erasure reaches them")
 
 
-def _asked(url: str, user: str) -> UserView:
-    (one,) = _source.asked(url, "/v1/users", ShownUser, {"user": user})
+def _fetch_user(url: str, user: str) -> UserView:
+    (one,) = _source.fetch(url, "/v1/users", ShownUser, {"user": user})
     profile = parsed_profile(call("GET", url, "/v1/profile", identity={"user": user}, timeout_s=60.0))
     return UserView(**msgspec.structs.asdict(one), profile=profile)
 
 
 def _read(config: Path, data: Path | None, user: str, tenant: str) -> UserView:
-    with _source.opened(config, data) as lists:
+    with _source.open_lists(config, data) as lists:
         one = lists.user(user, tenant)
     profile = None
     if data is None:

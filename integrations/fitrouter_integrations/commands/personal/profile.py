@@ -184,7 +184,7 @@ async def _declare_here(settings: Config, body: dict[str, Any], tenant: str) -> 
     async with Router.from_config(settings, providers={name: Simulated({}) for name in settings.providers}) as router:
         profiles, who = Profiles(router), Identity(tenant=tenant, user=body["user"], role=body.get("role"))
         if "profile" in body:
-            return await profiles.take(who, parsed_profile(body["profile"]))
+            return await profiles.import_profile(who, parsed_profile(body["profile"]))
         return await profiles.declare(
             who,
             body.get("values"),

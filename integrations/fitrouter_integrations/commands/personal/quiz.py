@@ -165,12 +165,12 @@ def _local(settings: Config, answers: Path | None, tenant: str) -> Iterator[Send
         try:
             runner.run(router.start())
             yield send
-            runner.run(_scored(router))
+            runner.run(_wait_until_scored(router))
         finally:
             runner.run(router.aclose())
 
 
-async def _scored(router: Router) -> None:
+async def _wait_until_scored(router: Router) -> None:
     """Wait for a limited time until answers are scored and votes folded; a gateway does what is left."""
     for _ in range(int(SCORED_S / 0.05)):
         if not (await asyncio.to_thread(router.status)).lag.scorer_answers:

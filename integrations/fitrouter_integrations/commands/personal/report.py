@@ -14,7 +14,7 @@ from fitrouter.errors import ConfigError
 from fitrouter.router import Router
 from fitrouter.types import Identity
 from fitrouter_evaluators.personal import FitReport, Reports, page, seconds, worth_words
-from fitrouter_evaluators.personal.base import in_words
+from fitrouter_evaluators.personal.base import describe_base
 from fitrouter_integrations._http import call
 from fitrouter_integrations.commands._files import write_json
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, JsonFile
@@ -62,7 +62,7 @@ def text(report: FitReport) -> list[str]:
             said.append(f"USD {1000 * model.usage.cost_usd:.3g} for 1,000 answers{assumed}")
             said.append(seconds(model.usage.latency_s))
         if model.base is not None:
-            said.append(in_words(model.base))
+            said.append(describe_base(model.base))
         for name, each in model.dimensions.items():
             if name != "overall":
                 said.append(f"{name} {each.mean:.2f} ({each.low:.2f} to {each.high:.2f})")

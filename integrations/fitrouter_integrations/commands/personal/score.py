@@ -39,7 +39,7 @@ def command(
 ) -> None:
     """Score texts from anywhere as a person would rate them: rating, 80 % interval, and reasons. Nothing is logged."""
     items = _read(file, prompt)
-    for batch, found in zip(_batches(items), _scored(items, user, role, config, url, tenant), strict=True):
+    for batch, found in zip(_batches(items), _score_batches(items, user, role, config, url, tenant), strict=True):
         for item, answers in zip(batch, found, strict=True):
             for number, scored in enumerate(answers):
                 if out:
@@ -56,7 +56,7 @@ def command(
                         typer.echo(f"  {name}: {each['mean']:.2f} ({each['low']:.2f} to {each['high']:.2f})")
 
 
-def _scored(
+def _score_batches(
     items: Sequence[PromptAnswers], user: str | None, role: str | None, config: Path, url: str | None, tenant: str
 ) -> Iterator[list[Any]]:
     """Score items in batches, by a gateway or in this process; yields the scores of each batch."""

@@ -28,8 +28,8 @@ from fitrouter_evaluators.personal.suite import (
     blind,
     decoded,
     estimated,
-    marked,
     results,
+    with_mark,
     with_pairs,
     written,
 )
@@ -130,7 +130,7 @@ def validate(
             console.print(f"{_WORDS[asked.dimension]} 1 first · 2 second · 3 no difference · q stop", markup=False)
             if (choice := _choice(console)) is None:
                 break
-            suite = marked(suite, rater, asked, choice)
+            suite = with_mark(suite, rater, asked, choice)
             _rewrite(file, suite)
     except (KeyboardInterrupt, EOFError):
         console.print("\nInterrupted. Your answers are kept; the same command goes on.")

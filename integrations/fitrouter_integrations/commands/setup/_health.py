@@ -127,7 +127,7 @@ def stored_keys(config: Config, now: float) -> Check:
     return ok("keys", text)
 
 
-def folder(data: Path) -> Iterator[Check]:
+def disk(data: Path) -> Iterator[Check]:
     """Check free space and access rights of the data folder."""
     place = next(each for each in (data, *data.absolute().parents) if each.exists())
     space = shutil.disk_usage(place)
@@ -289,7 +289,7 @@ def segments(config: Config, log: JournalHealth) -> Iterator[Check]:
         yield ok("segments", text)
 
 
-def people(config: Config) -> Check:
+def identities(config: Config) -> Check:
     """Check the identities: in a database, or in a file with a copy."""
     if not config.database:
         return _identities(config.data)

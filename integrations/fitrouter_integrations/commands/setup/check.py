@@ -62,7 +62,7 @@ def findings(config: Config, environ: Mapping[str, str] | None = None, *, start:
     """
     environ = os.environ if environ is None else environ
     found = [Finding("models", ", ".join(model.name for model in config.models))]
-    found += _money(config)
+    found += _missing_prices(config)
     found += [_provider(name, provider, environ) for name, provider in config.providers.items()]
     found += [_encoder("encoder", config.encoder), _encoder("scorer", config.scorer.encoder)]
     absent = (model for model in config.scorer.models if model.kind != "judge" and find_spec("torch") is None)
@@ -76,7 +76,7 @@ def findings(config: Config, environ: Mapping[str, str] | None = None, *, start:
         found.append(_segments(config.warehouse.segments))
     if not (start and all(finding.ok for finding in found)):  # it would fail for the same reasons
         return [*found[:1], _routing(config, {}), *found[1:]]
-    return [*found[:1], _started(config), *found[1:]]
+    return [*found[:1], _standing_routing(config), *found[1:]]
 
 
 def _segments(place: str) -> Finding:
@@ -96,7 +96,7 @@ def _where(config: Config) -> str:
     return f"{Database(config.database).name}, and {config.data}"
 
 
-def _started(config: Config) -> Finding:
+def _standing_routing(config: Config) -> Finding:
     """Describe the routing of the running gateway, or of the next start; a mistake if no router can be built."""
     offline = {
         name: provider.model_copy(update={"kind": "simulated", "options": {}})
@@ -137,7 +137,7 @@ def _routing(config: Config, overrides: Mapping[str, Any]) -> Finding:
     return Finding("routing", text)
 
 
-def _money(config: Config) -> list[Finding]:
+def _missing_prices(config: Config) -> list[Finding]:
     """List models and judges without a price: a mistake where a budget or a cost weight uses prices."""
     found = []
     if unpriced := config.unpriced():

@@ -64,16 +64,16 @@ def _checks(file: Path, online: bool, now: float) -> Iterator[Check]:
     looked = (lambda: [_health.database(config, log)]) if config.database else (lambda: _health.journal(data, now, log))
     yield from _sure("journal", looked)
     # A damaged journal would be replaced by whoever opens it.
-    yield from _sure("config", lambda: _configured(config, log.sound))
-    yield from _sure("providers", lambda: _reached(config, online))
+    yield from _sure("config", lambda: _check_configuration(config, log.sound))
+    yield from _sure("providers", lambda: _check_reachable(config, online))
     yield from _sure("device", lambda: [_health.device(config)])
     yield from _sure("keys", lambda: [_health.stored_keys(config, now)])
     yield from _sure("limits", lambda: [_health.limits()])
-    yield from _sure("disk", lambda: _health.folder(data))
+    yield from _sure("disk", lambda: _health.disk(data))
     yield from _sure("clock", lambda: [_health.clock(log.newest, now)])
     yield from _sure("warehouse", lambda: [_health.warehouse(data, log)])
     yield from _sure("segments", lambda: list(_health.segments(config, log)))
-    yield from _sure("identities", lambda: [_health.people(config)])
+    yield from _sure("identities", lambda: [_health.identities(config)])
     yield from _sure("audit log", lambda: [_health.audit_log(data)])
     yield from _sure("gateway", lambda: _health.gateway(config))
 
@@ -87,7 +87,7 @@ def _sure(name: str, checks: Callable[[], Iterator[Check] | list[Check]]) -> lis
     return found
 
 
-def _configured(config: Config, start: bool) -> Iterator[Check]:
+def _check_configuration(config: Config, start: bool) -> Iterator[Check]:
     """Yield the findings of `fitrouter config check` as checks."""
     for finding in findings(config, start=start):
         if finding.ok:
@@ -96,7 +96,7 @@ def _configured(config: Config, start: bool) -> Iterator[Check]:
             yield fault(finding.topic, finding.text, "mend it as it says; `fitrouter config check` looks again")
 
 
-def _reached(config: Config, online: bool) -> Iterator[Check]:
+def _check_reachable(config: Config, online: bool) -> Iterator[Check]:
     """Check that the models answer, if they are to be asked."""
     remote = [card for card in config.cards() if config.providers[card.provider].kind in _REMOTE]
     if not remote:
@@ -105,7 +105,7 @@ def _reached(config: Config, online: bool) -> Iterator[Check]:
         names = ", ".join(dict.fromkeys(card.provider for card in remote))
         yield ok("reachable", f"not asked: {names}; `fitrouter doctor --online` asks each model for a word")
         return
-    answers = asyncio.run(_asked(config, remote))
+    answers = asyncio.run(_ask_models(config, remote))
     lost = all(why for _, why, _ in answers)
     for card, why, took in answers:
         if why:
@@ -116,7 +116,7 @@ def _reached(config: Config, online: bool) -> Iterator[Check]:
             yield ok(f"model {card.name}", f"answered after {took:.1f} s")
 
 
-async def _asked(config: Config, cards: list[ModelCard]) -> list[tuple[ModelCard, str, float]]:
+async def _ask_models(config: Config, cards: list[ModelCard]) -> list[tuple[ModelCard, str, float]]:
     """Ask each model for a word: why it did not answer (empty if it did), and the seconds it took."""
     providers: dict[str, Provider | FitrouterError] = {}
     for name in {card.provider for card in cards}:

@@ -72,7 +72,7 @@ class Estimates:
         standing = self._router.policy.standing()
         match change.get("action"), change.get("name"), change.get("settings"):
             case "promote", str(name), _ if name in standing.candidates:
-                return _own(standing.candidates[name], standing.algorithm)
+                return _algorithm_settings(standing.candidates[name], standing.algorithm)
             case "set", _, {"force": str(model)} if model in self._router.models:
                 return {"fixed": self._router.models[model].arm}
             case "set", _, dict(settings):
@@ -80,15 +80,15 @@ class Estimates:
             case "restore", _, _:
                 before = standing.versions[-2:-1]
                 if before == ("configuration",):
-                    return self._configured()
+                    return self._configured_policy()
                 found = standing.candidates.get(before[0]) if before else None
-                return None if found is None else _own(found, standing.algorithm)
+                return None if found is None else _algorithm_settings(found, standing.algorithm)
         raise Problem(400, "invalid_request", "give an action: set, promote, restore or budget, as for POST /v1/policy")
 
-    def _configured(self) -> dict[str, Any]:
+    def _configured_policy(self) -> dict[str, Any]:
         """Return the policy settings of the configuration file as a candidate of replay."""
         policy, objective = self._config.policy, self._config.objective
-        return _own(policy.model_dump(), policy.algorithm) | {
+        return _algorithm_settings(policy.model_dump(), policy.algorithm) | {
             "floor": policy.floor,
             "uniform_slice": policy.uniform_slice,
             "share": self._config.share,
@@ -97,7 +97,7 @@ class Estimates:
         }
 
 
-def _own(settings: Mapping[str, Any], live: str) -> dict[str, Any]:
+def _algorithm_settings(settings: Mapping[str, Any], live: str) -> dict[str, Any]:
     """Return a policy's algorithm with the parameter that it uses; `live` is the algorithm where none is set."""
     names = ("algorithm", _PARAMETERS.get(settings.get("algorithm", live), ""))
     return {name: settings[name] for name in names if name in settings}

@@ -54,7 +54,7 @@ class Coalescer(Generic[V]):
             return future
 
     def _run(self) -> None:
-        while group := self._take():
+        while group := self._next_batch():
             try:
                 found = self._answer(list(group))
                 answers = [found[key] for key in group]
@@ -67,7 +67,7 @@ class Coalescer(Generic[V]):
                 for future, value in zip(group.values(), answers, strict=True):
                     future.set_result(value)
 
-    def _take(self) -> dict[str, Future[V]]:
+    def _next_batch(self) -> dict[str, Future[V]]:
         """Take the oldest pending lookups out of the queue."""
         with self._mutex:
             keys = list(islice(self._waiting, self._size))

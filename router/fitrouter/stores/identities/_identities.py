@@ -55,7 +55,7 @@ _RETRY_S = 1.0
 """Pause before a failed write is retried."""
 
 
-class SubjectErased(StoreError):
+class UnknownSubject(StoreError):
     """A subject is not in the store: its key is gone, and texts encrypted under it stay unreadable."""
 
 
@@ -234,7 +234,7 @@ class Identities:
         """The encryption key of a subject: 32 bytes.
 
         Raises:
-            SubjectErased: there is no such subject.
+            UnknownSubject: there is no such subject.
             StoreError: the store cannot be read.
         """
         with self._memory:
@@ -243,7 +243,7 @@ class Identities:
             return offer.key
         key = self.rows.key(subject)
         if key is None:
-            raise SubjectErased(f"the subject {subject!r} has no key: it was erased, or never existed")
+            raise UnknownSubject(f"the subject {subject!r} has no key: it was erased, or never existed")
         return key
 
     def encrypt(self, subject: str | None, text: str, tenant: str = "default") -> bytes:
@@ -255,7 +255,7 @@ class Identities:
             tenant: used only if the subject is None.
 
         Raises:
-            SubjectErased: there is no such subject.
+            UnknownSubject: there is no such subject.
             StoreError: the store cannot be read.
         """
         subject = self.subject(tenant, None) if subject is None else subject
@@ -268,7 +268,7 @@ class Identities:
         """Decrypt the output of `encrypt`.
 
         Raises:
-            SubjectErased: the subject was erased; the text cannot be recovered.
+            UnknownSubject: the subject was erased; the text cannot be recovered.
             ValueError: the bytes are not an output of `encrypt`, or were changed.
             StoreError: the store cannot be read.
         """
@@ -356,7 +356,7 @@ class Identities:
                         if other.erasures >= gone.before:
                             other.erasures = gone.after
                 self._as_of(gone.after)
-            self._forget(withdrawn)
+            self._unspool(withdrawn)
         self.compact()
         return tuple(dict.fromkeys(tokens))
 
@@ -371,7 +371,7 @@ class Identities:
     def hand_in(self) -> None:
         """Write what an earlier process left on this machine's disk; after a failure it is tried again later."""
         try:
-            self._write_kept(self.rows.left())
+            self._write_kept(self.rows.abandoned())
             self._left = False
         except StoreError:
             self._left = True
@@ -461,7 +461,7 @@ class Identities:
                     self._failure = None
                     self._remember(self._by_who, found, erasures)
             self._give_up([offer for offer in group if offer.subject in refused])
-            self._forget(group)
+            self._unspool(group)
 
     def _end(self, people: Sequence[str], written: Mapping[str, Sequence[str]], erasures: int) -> list[Offer]:
         """Cache the users' subjects and return []; or return the minted subjects that the store still lacks."""
@@ -474,13 +474,13 @@ class Identities:
                     self._withdraw(offer)
                 self._remember(self._by_who, {who: written[who][0] for who in people}, erasures)
         if not losers:
-            self._forget(offers)
+            self._unspool(offers)
         return losers
 
-    def _forget(self, offers: Sequence[Offer]) -> None:
+    def _unspool(self, offers: Sequence[Offer]) -> None:
         """Remove written or withdrawn subjects from this machine's disk."""
         if kept := [offer.subject for offer in offers if offer.kept]:
-            self._rows.forget(kept)
+            self._rows.unspool(kept)
 
     def _cipher(self, subject: str) -> AESGCM:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -546,7 +546,7 @@ class Identities:
         for offer in orphans:
             if self.on_orphan is not None:
                 self.on_orphan(offer.subject)
-        self._forget(orphans)
+        self._unspool(orphans)
 
     def _write(self, who: str) -> None:
         """Request a write without waiting for it."""
@@ -583,12 +583,12 @@ class Identities:
             for offer in offers:
                 if not offer.minted:
                     self._withdraw(offer)
-        passing = self._rows.keep([offer for offer in offers if offer.minted], error)
+        passing = self._rows.spool([offer for offer in offers if offer.minted], error)
         with self._memory:
             self._failure = None if passing else error
             gone = [offer for offer in offers if self._offers.get(offer.who) is not offer]
             again = bool(self._minted)
-        self._forget(gone)  # erased meanwhile
+        self._unspool(gone)  # erased meanwhile
         if again:
             self._write_later()
 

@@ -134,16 +134,16 @@ class IdentityRows(Protocol):
         """Rewrite the store, so that nothing is left of deleted rows."""
         ...
 
-    def keep(self, offers: Sequence[Offer], error: StoreError) -> bool:
+    def spool(self, offers: Sequence[Offer], error: StoreError) -> bool:
         """Let minted subjects wait after a failed write, durably if that takes long; False if it will fail again."""
         ...
 
-    def forget(self, subjects: Sequence[str]) -> None:
-        """Remove what `keep` stored. Does not raise."""
+    def unspool(self, subjects: Sequence[str]) -> None:
+        """Remove what `spool` stored. Does not raise."""
         ...
 
-    def left(self) -> list[Offer]:
-        """What `keep` stored in processes that are dead."""
+    def abandoned(self) -> list[Offer]:
+        """What `spool` stored in processes that are dead."""
         ...
 
     def close(self) -> None:

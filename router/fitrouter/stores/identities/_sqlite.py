@@ -244,15 +244,15 @@ class SqliteRows:
                 )
             time.sleep(0.05)
 
-    def keep(self, offers: Sequence[Offer], error: StoreError) -> bool:  # noqa: ARG002 - a lock is held for moments
+    def spool(self, offers: Sequence[Offer], error: StoreError) -> bool:  # noqa: ARG002 - a lock is held for moments
         """Whether the write only failed because another process kept the file busy; nothing is stored."""
         return _files.is_busy(error.__cause__)
 
-    def forget(self, subjects: Sequence[str]) -> None:
-        """Do nothing: `keep` stores nothing."""
+    def unspool(self, subjects: Sequence[str]) -> None:
+        """Do nothing: `spool` stores nothing."""
 
-    def left(self) -> list[Offer]:
-        """Return nothing: `keep` stores nothing."""
+    def abandoned(self) -> list[Offer]:
+        """Return nothing: `spool` stores nothing."""
         return []
 
     def close(self) -> None:

@@ -191,7 +191,7 @@ class SqliteJournal:
 
     def erase(self, subjects: Collection[str], tenant: str, ts: float) -> int:
         """Delete all events of some subjects; see `Journal.erase`."""
-        with self._alone() as connection:
+        with self._exclusive() as connection:
             return erase(connection, subjects, tenant, ts, lambda found: [row.event for row in self._decode(found)])
 
     def archive(self, before: float, until: int, size: int = SEGMENT) -> int:
@@ -216,11 +216,11 @@ class SqliteJournal:
             segments = self._archive.segments()
             last = segments[-1] if segments else None
             if last is not None and self._read(_FULL, last[:2]):  # a process ended before it was done
-                self._empty(last)
+                self._drop_archived_payloads(last)
             rows = self._read(_OLDEST, (last.last if last else 0, until, size))
             if len(rows) < size or rows[-1][2] >= before:
                 return 0
-            self._empty(self._archive.write(rows))
+            self._drop_archived_payloads(self._archive.write(rows))
             return len(rows)
 
     def archived(self) -> int:
@@ -228,18 +228,18 @@ class SqliteJournal:
         segments = self._archive.segments()
         return segments[-1].last if segments else 0
 
-    def _empty(self, segment: Segment) -> None:
+    def _drop_archived_payloads(self, segment: Segment) -> None:
         """Delete from the events table the payloads that a Parquet file has."""
         keys = [(seq, name, crc) for seq, name, *_, crc in self._archive.rows(segment)]
         for start in range(0, len(keys), _EMPTIED):
-            with self._alone() as connection:
+            with self._exclusive() as connection:
                 connection.execute("PRAGMA user_version = 2")  # earlier versions would skip the rows
                 connection.execute("BEGIN IMMEDIATE")
                 connection.executemany(_EMPTY, keys[start : start + _EMPTIED])
                 connection.execute("COMMIT")
-        self._forget(segment)
+        self._drop_deleted_rows(segment)
 
-    def _forget(self, segment: Segment) -> None:
+    def _drop_deleted_rows(self, segment: Segment) -> None:
         """Delete from a Parquet file the rows that the journal no longer has."""
         kept = self._read("SELECT seq FROM events WHERE seq BETWEEN ? AND ?", segment[:2])
         if len(kept) != self._archive.count(segment):
@@ -262,7 +262,7 @@ class SqliteJournal:
 
     def finish(self, digests: Collection[str]) -> None:
         """Record that nothing is left of erased subjects."""
-        with self._alone() as connection:
+        with self._exclusive() as connection:
             connection.executemany("UPDATE erased SET done = 1 WHERE digest = ?", [(digest,) for digest in digests])
 
     def compact(self, patience_s: float = 30.0) -> None:
@@ -271,14 +271,14 @@ class SqliteJournal:
         while not done:
             with self._archiving() as mine:
                 for segment in self._archive.segments() if mine else ():
-                    self._forget(segment)
+                    self._drop_deleted_rows(segment)
             if mine:
                 break
             if time.monotonic() > deadline:
                 raise StoreError(f"{str(self._archive.folder)!r} cannot be rewritten: another process writes it")
             time.sleep(0.1)
         while not done:
-            with self._alone() as connection:
+            with self._exclusive() as connection:
                 try:
                     connection.execute("VACUUM")
                     done = not connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
@@ -291,7 +291,7 @@ class SqliteJournal:
                 time.sleep(0.1)
 
     @contextmanager
-    def _alone(self) -> Iterator[sqlite3.Connection]:
+    def _exclusive(self) -> Iterator[sqlite3.Connection]:
         """Provide a connection while no other process writes; what it deletes is overwritten with zeros."""
         lock = FileLock(self._beside("lock"))  # the writer's own excludes other processes only
         try:

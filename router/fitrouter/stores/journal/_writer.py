@@ -105,13 +105,13 @@ class GroupWriter:
             self._thread.join()
 
     def _run(self) -> None:
-        while tickets := self._take():
+        while tickets := self._next_batch():
             self._write(tickets)
             with self._changed:
                 self._waiting -= sum(max(len(each.records), 1) for each in tickets if each.snapshot is not PROBE)
         self._writes.drop()
 
-    def _take(self) -> list[Ticket]:
+    def _next_batch(self) -> list[Ticket]:
         with self._changed:
             while not self._queue and not self._closing:
                 pause = _RETRY_S if self.failure else self._writes.pause

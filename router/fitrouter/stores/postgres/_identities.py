@@ -298,7 +298,7 @@ class PostgresRows:
 
         self._use(rewrite)
 
-    def keep(self, offers: Sequence[Offer], error: StoreError) -> bool:
+    def spool(self, offers: Sequence[Offer], error: StoreError) -> bool:
         """Keep minted subjects on this machine's disk until the database can be written."""
         if isinstance(error.__cause__, psycopg.DataError | psycopg.IntegrityError) or not isinstance(
             error.__cause__, psycopg.Error
@@ -306,7 +306,7 @@ class PostgresRows:
             return False
         try:
             if new := [offer for offer in offers if not offer.kept]:
-                self._pending.keep(new)
+                self._pending.add(new)
                 self._waiting += len(new)
                 for offer in new:
                     offer.kept = True
@@ -316,15 +316,15 @@ class PostgresRows:
             return False
         return True
 
-    def forget(self, subjects: Sequence[str]) -> None:
+    def unspool(self, subjects: Sequence[str]) -> None:
         """Remove subjects from this machine's disk."""
         self._waiting = max(0, self._waiting - len(subjects))
         with suppress(StoreError):  # the next start finds them written, or refused
-            self._pending.forget(subjects)
+            self._pending.remove(subjects)
 
-    def left(self) -> list[Offer]:
+    def abandoned(self) -> list[Offer]:
         """Return the subjects that dead processes kept on this machine's disk."""
-        return self._pending.left()
+        return self._pending.take_over()
 
     def close(self) -> None:
         """Close the connections."""

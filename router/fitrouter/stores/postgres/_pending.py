@@ -24,7 +24,7 @@ class Pending:
     def __init__(self, folder: Path) -> None:
         self._files = LockedFiles(folder, "postgres.identities-", _SCHEMA, _ANY_LEFT, "new users cannot be kept in")
 
-    def keep(self, offers: Sequence[Offer]) -> None:
+    def add(self, offers: Sequence[Offer]) -> None:
         """Add subjects, in one durable commit; those that are there already are left out.
 
         Raises:
@@ -35,7 +35,7 @@ class Pending:
             connection.execute("BEGIN")
             connection.executemany("INSERT OR IGNORE INTO offers VALUES (?, ?, ?, ?)", rows)
 
-    def left(self) -> list[Offer]:
+    def take_over(self) -> list[Offer]:
         """Take over the files of dead processes, and return the subjects in them.
 
         Raises:
@@ -48,7 +48,7 @@ class Pending:
                 found += [Offer(who, n, subject, key, True, True) for who, n, subject, key in rows]
         return found
 
-    def forget(self, subjects: Sequence[str]) -> None:
+    def remove(self, subjects: Sequence[str]) -> None:
         """Remove subjects; files that are empty then are deleted.
 
         Raises:
