@@ -20,7 +20,7 @@ from fitrouter_evaluators.background import in_background
 from fitrouter_evaluators.personal.audit import Audit, Swap
 from fitrouter_evaluators.personal.certificate import verify
 from fitrouter_evaluators.personal.suite import decoded
-from fitrouter_integrations.commands.audits.audit import kept
+from fitrouter_integrations.commands.audits.audit import write_audit
 from fitrouter_integrations.gateway import _whole_log
 
 KEYS = {
@@ -110,7 +110,7 @@ def test_audits_over_http(http: httpx.Client, settings: Config) -> None:
     """Administrators read the signed audit of a role, or its page; an edited one is refused."""
     admin = {"authorization": f"Bearer {KEYS['ADMIN']}", "x-fitrouter-role": "nurse"}
     assert http.get("/v1/audit", headers=admin).status_code == 404
-    path, document = kept(settings.data, AUDIT)
+    path, document = write_audit(settings.data, AUDIT)
     assert http.get("/v1/audit", headers=admin).json() == msgspec.json.decode(msgspec.json.encode(document))
     page = http.get("/v1/audit", headers=admin | {"accept": "text/html"})
     assert (page.headers["content-type"].startswith("text/html"), "nurse" in page.text) == (True, True)

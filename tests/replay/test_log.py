@@ -35,7 +35,7 @@ from fitrouter.types import (
     pack,
 )
 from fitrouter_evaluators.replay.log import sources
-from fitrouter_evaluators.replay.log._warehouse import opened
+from fitrouter_evaluators.replay.log._warehouse import open_warehouse
 from fitrouter_evaluators.replay.log.log import MODES, Log
 from fitrouter_evaluators.replay.log.sources import export, read_log
 
@@ -396,7 +396,7 @@ def test_a_locked_file_is_read_from_a_copy(warehouse: Path) -> None:
     ) as process:
         assert process.stdout
         assert process.stdout.readline() == "held\n"
-        with opened(warehouse, patience_s=0.05) as log:
+        with open_warehouse(warehouse, patience_s=0.05) as log:
             assert log.connection.execute("SELECT count(*) FROM mine").fetchone() == (0,)
             assert log.connection.execute("SELECT count(*) FROM log_decisions").fetchone() == (before.decisions.n,)
             assert process.communicate("\n", timeout=300)[0] == "1\n"

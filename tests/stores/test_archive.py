@@ -103,7 +103,7 @@ def test_nothing_that_reads_the_journal_notices(journal: SqliteJournal, monkeypa
         assert state(other) == before
     report = check(journal.path)
     assert (report.events, report.sound) == (len(rows), True)
-    with replayed.opened(journal.path) as log:
+    with replayed.open_journal(journal.path) as log:
         assert log.connection.execute("SELECT count(*) FROM decisions").fetchone() == (40,)
     monkeypatch.setattr(_archive, "CHUNK", 10)  # a person's events are in more chunks than are read at once
     with closing(SqliteJournal(journal.path)) as other:

@@ -59,7 +59,7 @@ class Reads:
         until, answer = self._answers.get(key, (0.0, None))
         if answer is None or (answer.done() and now >= until):
             answer = asyncio.ensure_future(self._read(key, read))
-            answer.add_done_callback(_seen)
+            answer.add_done_callback(_consume_error)
             self._answers[key] = (now, answer)
             self._answers.move_to_end(key)
             while len(self._answers) > KEPT:
@@ -86,7 +86,7 @@ class Reads:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-def _seen(answer: asyncio.Future[Any]) -> None:
+def _consume_error(answer: asyncio.Future[Any]) -> None:
     """Mark a query's error as seen, so that asyncio does not report it when no request waits for it any more."""
     if not answer.cancelled():
         answer.exception()

@@ -96,7 +96,7 @@ class RatingHead:
     ) -> None:
         self._gain, self._features, self._train = gain, features, train
         users, rows = np.unique(train.user, return_inverse=True)
-        self._rows, self._known = _own(rows), None if declared is None else declared[users]
+        self._rows, self._known = _rows_by_user(rows), None if declared is None else declared[users]
         self.items = np.unique(train.item)
         self._F = directions(features, self.items, tastes)
         self.censored = heaped(train.y)
@@ -209,7 +209,7 @@ class RatingHead:
         return out
 
 
-def _own(rows: NDArray[np.integer]) -> list[Ints]:
+def _rows_by_user(rows: NDArray[np.integer]) -> list[Ints]:
     """Row numbers of each user, as one array per user."""
     order = np.argsort(rows, kind="stable")
     return np.split(order, np.cumsum(np.bincount(rows))[:-1])

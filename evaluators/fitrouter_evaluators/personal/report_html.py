@@ -113,7 +113,7 @@ def _list(items: Iterable[str]) -> str:
 
 def _plot(models: tuple[LeaderboardRow, ...]) -> str:
     """Plot the models' rating intervals as HTML: a dot for the person, a ring for everybody."""
-    ticks = "".join(f'<line class="grid" x1="{x}" x2="{x}" y1="0" y2="{_HIGH}"/>' for x in map(_at, _TICKS))
+    ticks = "".join(f'<line class="grid" x1="{x}" x2="{x}" y1="0" y2="{_HIGH}"/>' for x in map(_position, _TICKS))
     rows = []
     for each in models:
         told = f"{percent(each.rating)} % ({percent(each.low)} to {percent(each.high)}), best with {each.best:.0%}"
@@ -121,9 +121,9 @@ def _plot(models: tuple[LeaderboardRow, ...]) -> str:
         rows.append(
             f"<div class=row><span>{each.rank}. {_text(each.model)}</span><span class=soft>{told}</span></div>"
             f'<svg viewBox="0 0 {_WIDE} {_HIGH}" role="img" aria-label="{_text(f"{each.model}: {told}")}">{ticks}'
-            f'<line class="band" x1="{_at(each.low)}" x2="{_at(each.high)}" y1="{middle}" y2="{middle}"/>'
-            f'<circle class="own" cx="{_at(each.rating)}" cy="{middle}" r="4"/>'
-            f'<circle class="all" cx="{_at(each.population)}" cy="{middle}" r="4.5"/></svg>'
+            f'<line class="band" x1="{_position(each.low)}" x2="{_position(each.high)}" y1="{middle}" y2="{middle}"/>'
+            f'<circle class="own" cx="{_position(each.rating)}" cy="{middle}" r="4"/>'
+            f'<circle class="all" cx="{_position(each.population)}" cy="{middle}" r="4.5"/></svg>'
         )
     axis = "".join(f"<span>{round(100 * tick)} %</span>" for tick in _TICKS)
     return (
@@ -132,7 +132,7 @@ def _plot(models: tuple[LeaderboardRow, ...]) -> str:
     )
 
 
-def _at(rating: float) -> float:
+def _position(rating: float) -> float:
     """Horizontal position of a rating on the plot."""
     return round(_EDGE + (_WIDE - 2 * _EDGE) * min(max(rating, 0.0), 1.0), 1)
 

@@ -121,7 +121,7 @@ class ChatFitrouter(BaseChatModel):
 
     def _get_llm_string(self, stop: list[str] | None = None, **kwargs: Any) -> str:
         """Return the cache key, which includes the identity: what suits one user does not suit another."""
-        who = identity_of(self._own(), ensure_config().get("metadata"), kwargs)
+        who = identity_of(self._own_identity(), ensure_config().get("metadata"), kwargs)
         asked = {name: value for name, value in kwargs.items() if name != KEY and name not in NAMES}
         return f"{super()._get_llm_string(stop, **asked)}---{replace(who, session=None)!r}"
 
@@ -326,11 +326,11 @@ class ChatFitrouter(BaseChatModel):
             messages=messages_of(messages),
             model=model,
             params={name: value for name, value in params.items() if value is not None},
-            identity=identity_of(self._own(), getattr(run_manager, "metadata", None), kwargs),
+            identity=identity_of(self._own_identity(), getattr(run_manager, "metadata", None), kwargs),
             deadline_s=timeout,
         )
 
-    def _own(self) -> Identity:
+    def _own_identity(self) -> Identity:
         return Identity(tenant=self.tenant, user=self.user, role=self.role, task=self.task, session=self.session)
 
     def _sampling(self) -> dict[str, Any]:

@@ -138,7 +138,7 @@ class _Pieces:
         delta = {"role": "assistant", **chunk.delta} if self._first else chunk.delta
         told: dict[str, Any] = {}
         if self._first:
-            told["fitrouter"] = _told(self._stream.about, self._call)
+            told["fitrouter"] = _publish_decision(self._stream.about, self._call)
             told["provider_specific_fields"] = dict(told)  # without it, litellm's proxy drops all but the text
         piece = ModelResponseStream(
             id=self._id,
@@ -160,7 +160,7 @@ class _Pieces:
             "finish_reason": self._reason or "stop",
             "usage": usage,
             "index": 0,
-            "provider_specific_fields": {"fitrouter": _told(about, self._call)},
+            "provider_specific_fields": {"fitrouter": _publish_decision(about, self._call)},
         }
 
 
@@ -172,7 +172,7 @@ def _relay(stream: Iterable[Chunk], pieces: _Pieces) -> Iterator[Any]:
 
 
 def _answer(reply: Reply, call: Mapping[str, Any]) -> Any:
-    about, told = reply.about, _told(reply.about, call)
+    about, told = reply.about, _publish_decision(reply.about, call)
     choice = {"index": 0, "finish_reason": reply.finish_reason, "message": reply.message}
     response = ModelResponse(
         id=f"chatcmpl-{about.decision_id}",
@@ -185,7 +185,7 @@ def _answer(reply: Reply, call: Mapping[str, Any]) -> Any:
     return response
 
 
-def _told(about: About, call: Mapping[str, Any]) -> dict[str, Any]:
+def _publish_decision(about: About, call: Mapping[str, Any]) -> dict[str, Any]:
     """Return the decision as a dict, also set as `kwargs["fitrouter"]` for litellm's callbacks, also after a stream."""
     found: dict[str, Any] = msgspec.to_builtins(about)
     call["logging_obj"].model_call_details["fitrouter"] = found

@@ -131,7 +131,7 @@ class RewardBiasMonitor(Projection):
             bound = baseline.mean + max(self.params.tolerance, self.params.reach * baseline.ordinary)
             wealth.bet(r - bound, -1.0 - bound)
             for kind, name in (("", ""), ("role", role), ("cluster", cluster)):
-                if name is not None and self._known(kind, name):
+                if name is not None and self._has_statistics(kind, name):
                     key = arm, kind, name
                     if key not in self._cells:
                         self._cells[key] = _Cell(arm, kind, name, Moments())
@@ -145,7 +145,7 @@ class RewardBiasMonitor(Projection):
             return True
         return False
 
-    def _known(self, kind: str, name: str) -> bool:
+    def _has_statistics(self, kind: str, name: str) -> bool:
         """Whether a role or cluster has statistics of its own; they are created while there is room."""
         if not kind:
             return True

@@ -77,11 +77,11 @@ class QualityFloor(Projection):
             self._clusters.add(cluster)
             counts.append(self._cells.setdefault((arm, cluster), _Count()))
         for count in counts:
-            left = self._left(count, ts)
+            left = self._remaining(count, ts)
             count.ok, count.bad = count.ok * left + (y >= 0.5), count.bad * left + (y < 0.5)
             count.ts = max(count.ts, ts)
 
-    def _left(self, count: _Count, now: float) -> float:
+    def _remaining(self, count: _Count, now: float) -> float:
         """Share of the counts that remains after decay."""
         return math.exp2(-max(now - count.ts, 0.0) / self.params.half_life_s)
 
@@ -89,7 +89,7 @@ class QualityFloor(Projection):
         """Return the decayed counts of ok answers, and of all."""
         if count is None:
             return 0.0, 0.0
-        left = self._left(count, now)
+        left = self._remaining(count, now)
         return count.ok * left, (count.ok + count.bad) * left
 
     def ok(self, arms: Sequence[str], cluster: str, now: float = 0.0) -> Floats:

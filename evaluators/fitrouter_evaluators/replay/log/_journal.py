@@ -36,7 +36,7 @@ _PERSONAL = ("decisions", "executions", "scores", "feedback", "profiles", "remar
 
 
 @contextmanager
-def opened(path: Path, *, features: bool = True, whole: bool = False) -> Iterator[OpenLog]:
+def open_journal(path: Path, *, features: bool = True, whole: bool = False) -> Iterator[OpenLog]:
     """Open a journal; without `features`, skip the long arrays; `whole` keeps all columns, for an export."""
     place = f"journal {str(path)!r}"
     with scratch() as folder, open_duckdb(folder / "log.duckdb", folder) as connection:

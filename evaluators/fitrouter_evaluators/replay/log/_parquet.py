@@ -17,7 +17,7 @@ OPTIONAL = ("profiles",)
 
 
 @contextmanager
-def opened(folder: Path) -> Iterator[OpenLog]:
+def open_parquet(folder: Path) -> Iterator[OpenLog]:
     import duckdb
 
     place = f"Parquet folder {str(folder)!r}"

@@ -13,7 +13,7 @@ from fitrouter_evaluators.replay.log.log import refuse
 
 
 @contextmanager
-def opened(place: str, *, whole: bool = False) -> Iterator[OpenLog]:
+def open_segments(place: str, *, whole: bool = False) -> Iterator[OpenLog]:
     """Open segments, copied to this machine; `whole` has all tables, for an export."""
     import duckdb
 

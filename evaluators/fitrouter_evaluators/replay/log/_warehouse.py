@@ -42,7 +42,7 @@ _COPIES = 20
 
 
 @contextmanager
-def opened(path: Path, *, patience_s: float = PATIENCE_S) -> Iterator[OpenLog]:
+def open_warehouse(path: Path, *, patience_s: float = PATIENCE_S) -> Iterator[OpenLog]:
     place = f"warehouse {str(path)!r}"
     with scratch() as folder, _connected(path, folder, place, patience_s) as connection:
         view_tables(
@@ -57,7 +57,7 @@ def opened(path: Path, *, patience_s: float = PATIENCE_S) -> Iterator[OpenLog]:
 
 def reaches(path: Path, *, patience_s: float = PATIENCE_S) -> int:
     """The last journal sequence number in the warehouse."""
-    with opened(path, patience_s=patience_s) as log:
+    with open_warehouse(path, patience_s=patience_s) as log:
         row = log.connection.execute("SELECT seq FROM position").fetchone()
         return int(row[0]) if row else 0
 

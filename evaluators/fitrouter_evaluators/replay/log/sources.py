@@ -98,18 +98,26 @@ def open_log(path: Path, *, features: bool = True, whole: bool = False) -> Itera
     """
     journal, warehouse, note = path / JOURNAL, path / WAREHOUSE, ""
     if place := place_of(path) or (str(path) if (path / MANIFEST).is_file() else ""):
-        source = _segments.opened(place, whole=whole)
+        source = _segments.open_segments(place, whole=whole)
     elif path.is_file():
         journalled = _is_journal(path)
-        source = _journal.opened(path, features=features, whole=whole) if journalled else _warehouse.opened(path)
+        source = (
+            _journal.open_journal(path, features=features, whole=whole)
+            if journalled
+            else _warehouse.open_warehouse(path)
+        )
     elif (path / "decisions.parquet").is_file():
-        source = _parquet.opened(path)
+        source = _parquet.open_parquet(path)
     elif journal.is_file():
         behind = _behind(journal, warehouse) if warehouse.is_file() else -1
-        source = _journal.opened(journal, features=features, whole=whole) if behind else _warehouse.opened(warehouse)
+        source = (
+            _journal.open_journal(journal, features=features, whole=whole)
+            if behind
+            else _warehouse.open_warehouse(warehouse)
+        )
         note = f", whose warehouse is {behind} rows behind" if behind > 0 else ""
     elif warehouse.is_file():
-        source = _warehouse.opened(warehouse)
+        source = _warehouse.open_warehouse(warehouse)
     else:
         raise ConfigError(
             f"there is no log at {str(path)!r}; give a warehouse (fitrouter.duckdb), a journal (journal.db), a folder "

@@ -274,7 +274,7 @@ def _slices(report: Report, numbers: fmt.NumberFormat) -> Section:
         grids.append(_band_rows(others, numbers, "slice")._replace(caption="Other sequences by slice", more=True))
     diagnosed = [d for d in report.diagnostics if d.slice]
     if diagnosed:
-        grids.append(_known(diagnosed, numbers))
+        grids.append(_diagnostics_table(diagnosed, numbers))
     notes = (*_biases(rest), *([fmt.printable(report.correction)] if report.correction else []))
     return Section("slices", "Slices", summary, tuple(grids), notes)
 
@@ -312,7 +312,7 @@ def _overview(
     return table(("slice",), ("units", once, *(f"{one}at any time ({kind})" for kind in kinds)), lines)
 
 
-def _known(diagnosed: Sequence[Diagnostics], numbers: fmt.NumberFormat) -> TableData:
+def _diagnostics_table(diagnosed: Sequence[Diagnostics], numbers: fmt.NumberFormat) -> TableData:
     names = ("effective sample size", "weight: mean, largest", "unsupported mass, bounds", "DM − DR")
     lines = (
         (

@@ -43,7 +43,7 @@ def rounds_of(units: Units, pmf: Floats, q: Floats | None, reward: Floats, *, se
     """
     weight, product = units.weights(pmf)
     model = np.zeros_like(pmf) if q is None else q
-    pmf = _known(units, pmf)
+    pmf = _complete_pmf(units, pmf)
     at, last = units.entry_start()[:-1], units.draw_start[1:] - 1
     values: Floats = np.add.reduceat(pmf * model, at) if len(at) else np.zeros(0)
     taken = model[units.chosen()]
@@ -64,7 +64,7 @@ def rounds_of(units: Units, pmf: Floats, q: Floats | None, reward: Floats, *, se
     )
 
 
-def _known(units: Units, pmf: Floats) -> Floats:
+def _complete_pmf(units: Units, pmf: Floats) -> Floats:
     """Complete the pmf for predictions: where only the drawn arm's probability is known, that arm gets all of it.
 
     There the policy is the logged one (weight 1), and its doubly robust outcome is the outcome, whatever is predicted.

@@ -54,7 +54,7 @@ def command(
 
 def _checks(file: Path, online: bool, now: float) -> Iterator[Check]:
     """Run all checks; one that raises is itself a fault."""
-    yield from _sure("versions", lambda: [_health.versions()])
+    yield from _guarded("versions", lambda: [_health.versions()])
     try:
         config = load_config(file)
     except FitrouterError as error:
@@ -62,23 +62,23 @@ def _checks(file: Path, online: bool, now: float) -> Iterator[Check]:
         return
     log, data = JournalHealth(), config.data
     looked = (lambda: [_health.database(config, log)]) if config.database else (lambda: _health.journal(data, now, log))
-    yield from _sure("journal", looked)
+    yield from _guarded("journal", looked)
     # A damaged journal would be replaced by whoever opens it.
-    yield from _sure("config", lambda: _check_configuration(config, log.sound))
-    yield from _sure("providers", lambda: _check_reachable(config, online))
-    yield from _sure("device", lambda: [_health.device(config)])
-    yield from _sure("keys", lambda: [_health.stored_keys(config, now)])
-    yield from _sure("limits", lambda: [_health.limits()])
-    yield from _sure("disk", lambda: _health.disk(data))
-    yield from _sure("clock", lambda: [_health.clock(log.newest, now)])
-    yield from _sure("warehouse", lambda: [_health.warehouse(data, log)])
-    yield from _sure("segments", lambda: list(_health.segments(config, log)))
-    yield from _sure("identities", lambda: [_health.identities(config)])
-    yield from _sure("audit log", lambda: [_health.audit_log(data)])
-    yield from _sure("gateway", lambda: _health.gateway(config))
+    yield from _guarded("config", lambda: _check_configuration(config, log.sound))
+    yield from _guarded("providers", lambda: _check_reachable(config, online))
+    yield from _guarded("device", lambda: [_health.device(config)])
+    yield from _guarded("keys", lambda: [_health.stored_keys(config, now)])
+    yield from _guarded("limits", lambda: [_health.limits()])
+    yield from _guarded("disk", lambda: _health.disk(data))
+    yield from _guarded("clock", lambda: [_health.clock(log.newest, now)])
+    yield from _guarded("warehouse", lambda: [_health.warehouse(data, log)])
+    yield from _guarded("segments", lambda: list(_health.segments(config, log)))
+    yield from _guarded("identities", lambda: [_health.identities(config)])
+    yield from _guarded("audit log", lambda: [_health.audit_log(data)])
+    yield from _guarded("gateway", lambda: _health.gateway(config))
 
 
-def _sure(name: str, checks: Callable[[], Iterator[Check] | list[Check]]) -> list[Check]:
+def _guarded(name: str, checks: Callable[[], Iterator[Check] | list[Check]]) -> list[Check]:
     found: list[Check] = []
     try:
         found.extend(checks())

@@ -79,10 +79,10 @@ class Archive:
             StoreError: its file cannot be read.
         """
         with self._mutex:
-            found = self._of(seq)
+            found = self._segment_of(seq)
             if found is None:  # another process may have written more
                 self.segments()
-                found = self._of(seq)
+                found = self._segment_of(seq)
             if found is None:
                 return None
             try:
@@ -135,7 +135,7 @@ class Archive:
             self._copy("SELECT * FROM rows ORDER BY seq", made, {"rows": arrays})
         return made
 
-    def keep(self, segment: Segment, seqs: Collection[int]) -> None:
+    def keep_only(self, segment: Segment, seqs: Collection[int]) -> None:
         """Rewrite a file with only the given rows; delete it if none is given."""
         with self._mutex:
             self._chunks.clear()
@@ -159,7 +159,7 @@ class Archive:
                 self._connection.close()
                 self._connection = None
 
-    def _of(self, seq: int) -> Segment | None:
+    def _segment_of(self, seq: int) -> Segment | None:
         return next((each for each in self._segments if each.first <= seq <= each.last), None)
 
     def _copy(self, sql: str, segment: Segment, tables: dict[str, Any]) -> None:

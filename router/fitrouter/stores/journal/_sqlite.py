@@ -243,7 +243,7 @@ class SqliteJournal:
         """Delete from a Parquet file the rows that the journal no longer has."""
         kept = self._read("SELECT seq FROM events WHERE seq BETWEEN ? AND ?", segment[:2])
         if len(kept) != self._archive.count(segment):
-            self._archive.keep(segment, [seq for (seq,) in kept])
+            self._archive.keep_only(segment, [seq for (seq,) in kept])
 
     @contextmanager
     def _archiving(self) -> Iterator[bool]:

@@ -121,11 +121,11 @@ class Database:
             finally:
                 connection.close()
 
-        with self.told(what):
+        with self.store_errors(what):
             return retried(attempt)
 
     @contextmanager
-    def told(self, what: str) -> Iterator[None]:
+    def store_errors(self, what: str) -> Iterator[None]:
         """Raise errors of PostgreSQL within the context as `ConfigError` or `StoreError`.
 
         Args:

@@ -46,7 +46,7 @@ class DatabasePlace:
 
     def __init__(self, database: Database) -> None:
         self.name, self._database = database.name, database
-        with self._told():
+        with self._store_errors():
             self._session: Session = database.connect()
             try:
                 create(self._session, self.name)
@@ -60,17 +60,17 @@ class DatabasePlace:
 
     def head(self) -> int:
         """The number of the last event."""
-        with self._told():
+        with self._store_errors():
             return self._one("SELECT coalesce(max(seq), 0) FROM fitrouter.events")
 
     def rows(self, after: int) -> Sequence[Raw]:
         """The next rows."""
-        with self._told():
+        with self._store_errors():
             return self._session.execute(_ROWS, (after, BATCH), binary=True).fetchall()
 
     def extend(self, rows: Sequence[Raw]) -> None:
         """Append rows with their numbers."""
-        with self._told(), self._session.transaction(), self._session.cursor() as cursor:
+        with self._store_errors(), self._session.transaction(), self._session.cursor() as cursor:
             cursor.execute("UPDATE fitrouter.head SET seq = greatest(seq, %b::bigint)", (rows[-1][0],))
             with cursor.copy(_COPY) as copy:
                 copy.set_types(_EVENTS)
@@ -79,7 +79,7 @@ class DatabasePlace:
 
     def parts(self) -> Iterator[Part]:
         """Yield everything of the journal other than its events."""
-        with self._told():
+        with self._store_errors():
             yield "snapshot_position", (self._one("SELECT snapshot FROM fitrouter.head"),)
             for name, statement in _PARTS.items():
                 with self._session.transaction(), self._session.cursor(f"copied_{name}") as cursor:
@@ -88,7 +88,7 @@ class DatabasePlace:
 
     def fill(self, parts: Iterable[Part]) -> None:
         """Replace everything of the journal other than its events."""
-        with self._told(), self._session.transaction(), self._session.cursor() as cursor:
+        with self._store_errors(), self._session.transaction(), self._session.cursor() as cursor:
             cursor.execute("TRUNCATE fitrouter.spool, fitrouter.finished, fitrouter.erased, fitrouter.snapshot_state")
             for name, group in itertools.groupby(parts, lambda part: part[0]):
                 cursor.executemany(_FILL[name], (row for _, row in group))
@@ -103,6 +103,6 @@ class DatabasePlace:
         return int(row[0]) if row else 0
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        with self._database.told("the journal could not be copied"):
+    def _store_errors(self) -> Iterator[None]:
+        with self._database.store_errors("the journal could not be copied"):
             yield

@@ -147,7 +147,7 @@ class PostgresRows:
     def erasures(self) -> int:
         """The number of erasures so far."""
         number = int(self._rows("SELECT number FROM fitrouter_identities.head")[0][0])
-        self._heard(number)
+        self._note_erasures(number)
         return number
 
     def find(self, people: Sequence[str]) -> dict[str, str]:
@@ -279,7 +279,7 @@ class PostgresRows:
         before = self._use(count)
         theirs = self.subjects(who)
         deleted, after = self._use(delete)
-        self._heard(after)
+        self._note_erasures(after)
         return Gone(tuple(dict.fromkeys((*theirs, *deleted))), before - 1, after, after == before + 1)
 
     def compact(self) -> None:
@@ -349,7 +349,7 @@ class PostgresRows:
                 return do(session)
 
         try:
-            with self._database.told(what):
+            with self._database.store_errors(what):
                 return retried(attempt, self._pool.check, within_s=_BREAK_S)
         except ConfigError as error:  # a right was revoked
             raise StoreError(str(error)) from error.__cause__
@@ -366,13 +366,13 @@ class PostgresRows:
 
     def _look(self, session: Session) -> None:
         """Read the erasure count, and note that the database can be reached."""
-        self._heard(_one(session, "SELECT number FROM fitrouter_identities.head"))
+        self._note_erasures(_one(session, "SELECT number FROM fitrouter_identities.head"))
         self._broken = None
 
     def _lost(self, error: psycopg.Error) -> None:
         self._broken = error
 
-    def _heard(self, number: int) -> None:
+    def _note_erasures(self, number: int) -> None:
         with self._memory:
             if number > self._seen:
                 self._seen = number
@@ -380,7 +380,7 @@ class PostgresRows:
 
     def _remember(self, keys: dict[str, bytes], number: int) -> None:
         """Cache keys that were read at an erasure count; drop them if the count has risen since."""
-        self._heard(number)
+        self._note_erasures(number)
         with self._memory:
             if number == self._seen:
                 self._keys.update(keys)

@@ -89,7 +89,9 @@ class PostgresJournal:
         plain = PostgresWrites(self.database, fault, math.inf if folder is None else _BREAK_S)
         self._backlog = None if folder is None else Backlog(folder)
         self._detachable = (
-            None if self._backlog is None else DetachableWrites(plain, self.database, self._backlog, self._told)
+            None
+            if self._backlog is None
+            else DetachableWrites(plain, self.database, self._backlog, self._note_incident)
         )
         self._writer = GroupWriter(self._detachable or plain, capacity=capacity, hold=hold)
 
@@ -263,7 +265,7 @@ class PostgresJournal:
     def _unreachable(self) -> str:
         return "" if self._detachable is None else self._detachable.why_unreachable()
 
-    def _told(self, text: str) -> None:
+    def _note_incident(self, text: str) -> None:
         self.incident = text
 
     def _events(self, where: LiteralString, params: tuple[object, ...]) -> list[Row]:
@@ -287,7 +289,7 @@ class PostgresJournal:
             with self._readers.connection() as session:
                 return read(session)
 
-        with self.database.told("the journal could not be read"):
+        with self.database.store_errors("the journal could not be read"):
             return retried(attempt, self._readers.check)
 
     def _require_open(self) -> None:

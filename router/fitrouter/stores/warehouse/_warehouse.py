@@ -384,15 +384,15 @@ def _retried(use: Callable[[], T], patience_s: float) -> T:
         try:
             return use()
         except StoreError as error:
-            if not _held(error) or time.monotonic() > deadline:
+            if not _is_lock_error(error) or time.monotonic() > deadline:
                 raise
         time.sleep(0.02)
 
 
-def _held(error: Exception) -> bool:
+def _is_lock_error(error: Exception) -> bool:
     return "Could not set lock" in str(error) or "different configuration" in str(error)
 
 
 def _damaged(error: Exception) -> bool:
     message = str(error).lower()
-    return not _held(error) and any(word in message for word in _DAMAGED)
+    return not _is_lock_error(error) and any(word in message for word in _DAMAGED)

@@ -59,7 +59,7 @@ class Bucket:
     def read(self, name: str) -> Stored | None:
         """Read a small file; see `Storage`."""
         try:
-            with self._told("read", name):
+            with self._store_errors("read", name):
                 found = self._store().get(name)
                 return Stored(bytes(found.bytes()), str(found.meta["e_tag"]))
         except Missing:
@@ -67,29 +67,29 @@ class Bucket:
 
     def replace(self, name: str, data: bytes, tag: str | None) -> str:
         """Replace a small file; see `Storage`."""
-        with self._told("written", name):
+        with self._store_errors("written", name):
             mode = "create" if tag is None else {"e_tag": tag}
             return str(self._store().put(name, data, mode=mode, use_multipart=False)["e_tag"])  # type: ignore[arg-type]
 
     def put(self, path: Path, name: str) -> None:
         """Store a copy of a local file; see `Storage`."""
-        with self._told("written", name):
+        with self._store_errors("written", name):
             self._store().put(name, path)
 
     def fetch(self, name: str, path: Path) -> None:
         """Copy a file to a local one; see `Storage`."""
-        with self._told("read", name), path.open("wb") as file:
+        with self._store_errors("read", name), path.open("wb") as file:
             for chunk in self._store().get(name).stream(min_chunk_size=_CHUNK):
                 file.write(chunk)
 
     def sizes(self) -> dict[str, int]:
         """Return the bytes of every file by name; see `Storage`."""
-        with self._told("listed", ""):
+        with self._store_errors("listed", ""):
             return {found["path"]: found["size"] for chunk in self._store().list() for found in chunk}
 
     def delete(self, names: Collection[str]) -> None:
         """Delete files; see `Storage`."""
-        with self._told("deleted", ""):
+        with self._store_errors("deleted", ""):
             for name in names:  # one by one: not every server takes a list
                 try:
                     self._store().delete(name)
@@ -112,7 +112,7 @@ class Bucket:
         return self._made
 
     @contextmanager
-    def _told(self, done: str, name: str) -> Iterator[None]:
+    def _store_errors(self, done: str, name: str) -> Iterator[None]:
         from obstore import exceptions
 
         try:

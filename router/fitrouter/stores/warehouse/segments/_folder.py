@@ -30,7 +30,7 @@ class Folder:
 
     def read(self, name: str) -> Stored | None:
         """Read a small file; see `Storage`."""
-        with self._told("read"):
+        with self._store_errors("read"):
             try:
                 data = (self._path / name).read_bytes()
             except FileNotFoundError:
@@ -39,7 +39,7 @@ class Folder:
 
     def replace(self, name: str, data: bytes, tag: str | None) -> str:
         """Replace a small file; see `Storage`."""
-        with self._told("written"):
+        with self._store_errors("written"):
             make_folder(self._path)
             lock = FileLock(self._path / _LOCK)
             with lock:
@@ -52,12 +52,12 @@ class Folder:
 
     def put(self, path: Path, name: str) -> None:
         """Store a copy of a local file; see `Storage`."""
-        with self._told("written"), path.open("rb") as source:
+        with self._store_errors("written"), path.open("rb") as source:
             self._write(name, lambda file: shutil.copyfileobj(source, file))
 
     def fetch(self, name: str, path: Path) -> None:
         """Copy a file to a local one; see `Storage`."""
-        with self._told("read"):
+        with self._store_errors("read"):
             try:
                 shutil.copyfile(self._path / name, path)
             except FileNotFoundError:
@@ -66,7 +66,7 @@ class Folder:
     def sizes(self) -> dict[str, int]:
         """Return the bytes of every file by name; see `Storage`."""
         found = {}
-        with self._told("listed"):
+        with self._store_errors("listed"):
             for path in self._path.rglob("*"):
                 try:
                     if path.is_file() and path.name != _LOCK:
@@ -77,7 +77,7 @@ class Folder:
 
     def delete(self, names: Collection[str]) -> None:
         """Delete files; see `Storage`."""
-        with self._told("deleted"):
+        with self._store_errors("deleted"):
             for name in names:
                 (self._path / name).unlink(missing_ok=True)
 
@@ -98,7 +98,7 @@ class Folder:
             os.close(folder)
 
     @contextmanager
-    def _told(self, done: str) -> Iterator[None]:
+    def _store_errors(self, done: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
