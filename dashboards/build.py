@@ -417,6 +417,12 @@ LEARNING = [
         top=1.0,
     ),
     Panel(
+        "Memory of sessions",
+        "s",
+        "Silence after which a session was forgotten to make room for another; a day if none was.",
+        [("clamp_max(fitrouter_session_memory_seconds, 86400)", "seconds")],
+    ),
+    Panel(
         "Drift",
         "percentunit",
         "CUSUM statistic of each model's residuals; an alarm at 1.",

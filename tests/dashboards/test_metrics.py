@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import subprocess
@@ -75,7 +76,14 @@ def status(reward_bias: dict[str, float]) -> RouterStatus:
     empty |= {key: {} for key in ("budget_weights", "budget_spent", "breakers", "mixture")}
     zero: dict[str, Any] = dict.fromkeys(("seq", "labels", "personalisation_off", "quarantined", "skipped"), 0)
     return RouterStatus(
-        lag=Lag(), gain=None, propensity_evidence=1.0, reward_bias=reward_bias, disk_free=0.5, **empty, **zero
+        lag=Lag(),
+        gain=None,
+        session_memory_s=math.inf,
+        propensity_evidence=1.0,
+        reward_bias=reward_bias,
+        disk_free=0.5,
+        **empty,
+        **zero,
     )
 
 
