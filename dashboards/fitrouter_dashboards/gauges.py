@@ -33,6 +33,7 @@ class Gauges:
             "Silence after which the last session that made room for another was forgotten; +Inf if none did.",
             "livemin",
         )
+        self._sessions.metric.set(math.inf)  # a process that has not shown a status yet counts, too
         self._scorer_lag = gauge("scorer_lag_answers", "Answers that wait for a score.", "livemax")
         self._scorer_age = gauge("scorer_lag_seconds", "Age of the oldest answer that waits for a score.", "livemax")
         self._model_answers = counter("reward_model_answers_total", "Answers given to a reward model.", "model")
