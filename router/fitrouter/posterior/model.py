@@ -351,7 +351,7 @@ class Fit:
             corrections = _scale(seen) * (shared.variance - shared.text_variance)
             share = seen.signal.noise / (seen.signal.noise + shared.text_variance + corrections)
             self.residuals[label.kind.value] = squares + share * (seen.y - mean) ** 2, n + 1.0
-        novelty = self._novelty(label.identity, personal.rows, role, user) if label.pooled else 1.0
+        novel = self._novel(label, seen, personal.rows, role, user) if label.pooled else (seen, 1.0)
         self._learn_people(label, seen, shared, personal, role, user)
         update = seen.gaussian_update(mean, variance)
         if label.pooled:
@@ -359,7 +359,7 @@ class Fit:
             if self._updates_tastes(label):
                 of_all = seen.gaussian_update(shared.mean + own, shared.variance + own_variance)
                 self.tastes.population.learn(shared.gain, of_all)
-            self._learn_corrections(shared, seen, own, novelty)
+            self._learn_corrections(shared, *novel, own)
         self._monitor(label, shared.text + personal.mean, seen, update)
         if not label.pooled or seen.signal.link != "gaussian" or label.against is not None:
             return None
@@ -442,24 +442,32 @@ class Fit:
             nats = _log_likelihoods(personal.role, seen, mean, variance)
             role.reweigh("role", nats, self.mixture, pooled=True)
 
-    def _novelty(self, identity: Identity, rows: Rows, role: Person | None, user: Person | None) -> float:
-        """Information of a label on a model's level in c, as a share of what a new person's has (`Person.novelty`)."""
-        if user is not None:
-            return user.novelty(rows, user.weights_in(self.context(identity), self.mixture))
-        return 1.0 if role is None else role.novelty(rows, role.weights_in("role", self.mixture))
+    def _novel(
+        self, label: Label, seen: Observation, rows: Rows, role: Person | None, user: Person | None
+    ) -> tuple[Observation, float]:
+        """The observation that corrections learn from, and what it says of their level (`Person.novelty`).
 
-    def _learn_corrections(self, shared: _Shared, seen: Observation, own: float, novelty: float) -> None:
+        A user's offset is the same for every prompt, so that more labels of theirs say less about a model's level, and
+        as much as anybody's about its slopes. A role's offset is also a slope, of the role's column in x.
+        """
+        if user is not None:
+            return seen, user.novelty(rows, user.weights_in(self.context(label.identity), self.mixture))
+        if role is None:
+            return seen, 1.0
+        weight = seen.signal.weight * role.novelty(rows, role.weights_in("role", self.mixture))
+        return Observation(seen.y, msgspec.structs.replace(seen.signal, weight=weight)), 1.0
+
+    def _learn_corrections(self, shared: _Shared, seen: Observation, novelty: float, own: float) -> None:
         """Update c at every width, and the weights of the widths.
 
         What is known of the person is subtracted, so that nobody dominates c. What is not known of them is ignored: c
-        is learnt as soon as without personal terms. A person's offset is the same for every prompt, so that more labels
-        of theirs say less about a model's level, and as much as anybody's about its slopes.
+        is learnt as soon as without personal terms.
 
         Args:
             shared: prediction of the label by what all people share.
             seen: the label.
+            novelty: what it says of a model's level, as a share of what a new person's label says.
             own: what is known of the person.
-            novelty: of the label.
         """
         noisy, mean, rest = _in_thumbs(seen), shared.text + own, shared.text_variance
         means, variances = shared.corrections.tolist()
