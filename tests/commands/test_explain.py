@@ -40,8 +40,8 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(cli.app, ["explain", *(str(argument) for argument in arguments)])
 
 
-async def lived(file: Path, turns: int = 6) -> list[str]:
-    """A router that answered and heard what Ann thinks; its decisions."""
+async def lived(file: Path, turns: int = 6, liked: str = "terse") -> list[str]:
+    """A router that answered and heard what Ann likes; its decisions."""
     ids = []
     async with Router.from_config(load_config(file)) as router:
         ann = Identity(user="ann", role="nurse")
@@ -49,7 +49,7 @@ async def lived(file: Path, turns: int = 6) -> list[str]:
             text = f"Question {i}?"
             answer = await router.complete(Request(messages=({"role": "user", "content": text},), identity=ann))
             ids.append(answer.decision.id)
-            await router.feedback(ids[-1], FeedbackKind.THUMB, float(answer.served_by == "terse"))
+            await router.feedback(ids[-1], FeedbackKind.THUMB, float(answer.served_by == liked))
             if i == turns - 2:
                 await asyncio.to_thread(wait_for, lambda: router._learner.fit.labels >= turns - 1)
         beside = await asyncio.to_thread(run, ids[-1], "--config", file)
@@ -89,7 +89,7 @@ def test_an_explanation_is_the_same_for_ever(log: tuple[Path, list[str]], tmp_pa
     file, ids = log
     before, after, now = (tmp_path / name for name in ("before.json", "after.json", "now.json"))
     assert run(ids[-1], "--config", file, "--json", before).exit_code == 0
-    asyncio.run(lived(file, turns=3))
+    asyncio.run(lived(file, turns=3, liked="chatty"))
     assert run(ids[-1], "--config", file, "--json", after).exit_code == 0
     assert after.read_bytes() == before.read_bytes()
     found = read(after)

@@ -112,6 +112,9 @@ def answers(seed: int, n: int) -> Iterator[list[Event]]:
         if i % 5 == 4:
             about = {"kind": FeedbackKind.PAIR, "other": f"d{i - 1}", **common}
             votes.append(Feedback(id=f"{name} p", ts=ts + 5.0, value=1.0, **about))
+        if i % 7 == 6:
+            about = {"kind": FeedbackKind.PAIR, "other": f"without a score {i}", **common}
+            votes.append(Feedback(id=f"{name} q", ts=ts + 6.0, value=1.0, **about))
         yield [decision, execution, score, *votes]
 
 
