@@ -271,7 +271,7 @@ def run(requests: int, faults: int, seed: int = 0) -> dict[str, Any]:
         began, load = time.monotonic(), os.getloadavg()[0]
         gateways = [Gateway(space, config | {"folder": str(folder / space)}, requests // GATEWAYS) for space in spaces]
         for gateway in gateways:
-            stack.callback(gateway.end)
+            stack.callback(gateway.stop)
         kills = partitions = 0
         for fault in range(faults):
             goal = requests * (faults - fault - 0.5) / faults  # spread over the requests
