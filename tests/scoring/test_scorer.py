@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -273,6 +274,26 @@ def test_a_slow_encoder_gets_small_steps(world: World, text_s: float, taken: lis
         world.answer(f"Answer {i}.")
     scorer = paced(world, Timer(world.encoder, 0.0, text_s))
     assert [scorer.step() for _ in range(4)] == taken
+
+
+def test_a_slow_disk_does_not_make_steps_small(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit takes as long for one score as for many: it says nothing of the size of a step."""
+    for i in range(100):
+        world.answer(f"Answer {i}.")
+    timer, append = Timer(world.encoder, 0.001, 0.0), world.journal.append
+    waited = [0.0]
+
+    def slow(*entries: Entry) -> Any:
+        waited[0] += 0.5
+        return append(*entries)
+
+    monkeypatch.setattr(world.journal, "append", slow)
+    features = ResponseFeatures(world.encoder)
+    scorer = Scorer(
+        world.journal, world.identities, features, world.heads, batch=64, clock=lambda: NOW,
+        timer=lambda: timer() + waited[0],
+    )  # fmt: skip
+    assert [scorer.step() for _ in range(3)] == [16, 32, 52]
 
 
 def test_one_answer_waits_for_no_other(world: World) -> None:

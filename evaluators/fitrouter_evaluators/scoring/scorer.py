@@ -188,9 +188,10 @@ class Scorer:
             begun = self._models.start([job.item for job in readable if job.item is not None])
             readable = [job for job, ready in zip(readable, begun, strict=True) if ready]
             jobs = [job for job in jobs if job.item is None] + readable
-        if readable:
-            self._append([self._score(*pair) for pair in zip(readable, self._judge(readable), strict=True)])
+        scores = [self._score(*pair) for pair in zip(readable, self._judge(readable), strict=True)] if readable else []
+        # Without the commit: a slow disk costs a batch of one as much as one of many.
         self.pace.took(len(jobs), self._timer() - started)
+        self._append(scores)
         return len(jobs)
 
     # --- one batch ---
