@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -21,6 +22,8 @@ from fitrouter_integrations.demo._visit import Visit, visit
 TABLES = ("decisions", "executions", "scores", "feedback")
 _SETTLE_S = 60.0
 _EVERY = 500
+_UNSCORED = 50
+"""Answers without a score from which users wait: a quarter of a simulated day, after one of which answers expire."""
 
 
 class LiveResults(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +65,14 @@ def send_requests(
         FitrouterError: the gateway failed, or no request was made before the deadline.
     """
     begun = time.monotonic()
-    visits = visit(gateway.url, people, _Reporter(people, say), deadline)
+    report, rounds_heard = _Reporter(people, say), itertools.count(1)
+
+    def heard(seen: Visit) -> None:
+        report(seen)
+        if next(rounds_heard) % _UNSCORED == 0:
+            _wait_for_scores(gateway)
+
+    visits = visit(gateway.url, people, heard, deadline)
     seconds = time.monotonic() - begun
     if not visits:
         raise FitrouterError("no request was made in time; give more --seconds")
@@ -91,6 +101,13 @@ def send_requests(
         warehouse=_counts(warehouse),
         mixture=dict(gateway.router.status().mixture),
     )
+
+
+def _wait_for_scores(gateway: Gateway) -> None:
+    """Hold the users back while many answers have no score, at most as long as `_settled` waits."""
+    until = time.monotonic() + _SETTLE_S
+    while gateway.router.status().lag.scorer_answers > _UNSCORED and time.monotonic() < until:
+        time.sleep(0.05)
 
 
 class _Reporter:
