@@ -237,13 +237,15 @@ def checked(file: Path, load: Load, reports: dict[int, dict[str, Any]], ready: l
         "feedback": len(load.feedback),
         "lost": len(load.decisions - ids.keys()) + len(load.feedback.keys() - ids.keys()),
         "doubled": sum(count > 1 for count in ids.values()) + sum(count > 1 for count in outcomes.values()),
+        "taken_for_damaged": len(list(load_config(file).data.glob("*.corrupt-*"))),
         "slowest_ready_s": round(max(ready, default=0.0), 2),
         "events": journal.head(),
         "position": (learner.seq, sorted(seqs)),
         "state_is_the_fold": (seqs, digests) == ({learner.seq}, {learner.digest()}),
     }
     journal.close()
-    result["passed"] = not result["lost"] and not result["doubled"] and bool(result["state_is_the_fold"])
+    harmed = result["lost"] or result["doubled"] or result["taken_for_damaged"]
+    result["passed"] = not harmed and bool(result["state_is_the_fold"])
     return result
 
 

@@ -572,7 +572,8 @@ class Salvage(_Event, frozen=True, kw_only=True, tag="salvage"):
     kept: int
     """Sound events."""
     lost: tuple[tuple[int, int], ...] = ()
-    """First and last sequence number of each gap in them, erased events included; later events may be missing too."""
+    """First and last sequence number of each gap in them, erased events included; later events may be missing too.
+    Journals of November 2026 and before also have gaps that were never events."""
 
 
 Event: TypeAlias = (

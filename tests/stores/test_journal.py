@@ -202,7 +202,7 @@ def test_latest_and_counts(journal: Journal) -> None:
 
 
 def test_same_id_is_no_op(journal: Journal) -> None:
-    """Appending a known id changes nothing, and its future returns the existing position."""
+    """Appending a known id changes nothing, uses up no number, and its future returns the existing position."""
     first = done(journal.append(decision(1)))
     done(journal.append(decision(2)))
     assert first == done(journal.append(decision(1, "somebody else", ts=99.0)))
@@ -210,6 +210,7 @@ def test_same_id_is_no_op(journal: Journal) -> None:
     last = done(journal.append(decision(3), decision(3), decision(1)))
     assert last == journal.head()
     assert [row.event.id for row in journal.tail(0)] == ["decision-1", "decision-2", "decision-3"]
+    assert [row.seq for row in journal.tail(0)] == [first, first + 1, first + 2]
 
 
 def test_spool(journal: Journal) -> None:

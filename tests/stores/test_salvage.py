@@ -36,7 +36,7 @@ def written(path: Path, n: int = 120, *, checkpoint: bool = True) -> dict[str, i
         writer = sqlite3.connect(live)
         writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         writer.close()
-    for suffix in ("", "-wal"):
+    for suffix in ("", "-wal", "-shm"):
         shutil.copy(f"{live}{suffix}", f"{path}{suffix}")
     journal.close()
     return found
@@ -134,6 +134,29 @@ def test_a_torn_tail_is_no_damage(tmp_path: Path) -> None:
         log.write_bytes(data + tail)
         assert damage_in_log(tmp_path / "j.db") == ""
     assert kept(tmp_path / "j.db") == expected
+
+
+@table_driven("torn", [24, 25, 1000, 24 + PAGE - 1, PAGE + 24 + 24, 2 * (PAGE + 24) + 3000])
+def test_a_frame_that_a_kill_tore_is_no_damage(tmp_path: Path, torn: int) -> None:
+    """Behind the last commit, over frames of an earlier round; of a commit that the wal-index knows it is damage."""
+    expected = written(tmp_path / "j.db", 20, checkpoint=False)
+    file, log, index = (tmp_path / f"j.db{suffix}" for suffix in ("", "-wal", "-shm"))
+    stored, before, known = file.read_bytes(), log.read_bytes(), index.read_bytes()
+    journal = SqliteJournal(file)
+    done(journal.append(decision(500), execution(500, b"an answer" * 2000)))
+    after, known_after = log.read_bytes(), index.read_bytes()
+    journal.close()
+    assert after.startswith(before)
+    assert len(after) > len(before) + 3 * (PAGE + 24)
+    cut = len(before) + torn
+    file.write_bytes(stored)
+    log.write_bytes(after[:cut] + random.Random(torn).randbytes(len(after) - cut))
+    for seen, index_bytes in ((True, known_after), (True, b""), (True, flipped(known, 8 * 16)), (False, known)):
+        index.write_bytes(index_bytes)
+        assert bool(damage_in_log(file)) is seen
+    assert check(file).sound
+    assert kept(file) == expected
+    assert not list(tmp_path.glob("*.corrupt*"))
 
 
 def test_a_flipped_bit_in_a_payload_is_reported(tmp_path: Path) -> None:

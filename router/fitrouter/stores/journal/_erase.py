@@ -13,7 +13,9 @@ from fitrouter.stores.journal._record import DAY_S, SPENT_DAYS, costs_of, digest
 from fitrouter.types import Erasure, Event
 
 INSERT = """INSERT INTO events (id, ts, kind, decision_id, subject, payload, crc)
-VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"""
+SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7 WHERE NOT EXISTS (SELECT 1 FROM events WHERE id = ?1)"""
+"""Insert an event unless the journal has one with its id. `ON CONFLICT DO NOTHING` would use up a sequence number then,
+and a salvage could not tell that number from that of a lost event."""
 _OF = "subject IN (SELECT value FROM json_each(?1))"
 _DECISIONS = f"SELECT decision_id FROM events WHERE {_OF} AND kind = 'decision'"  # noqa: S608
 _ANY = f"SELECT seq, CAST(payload AS BLOB), CAST(crc AS INTEGER) FROM events WHERE {_OF} AND kind <> 'erasure' LIMIT 1"  # noqa: S608

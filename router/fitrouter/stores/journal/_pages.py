@@ -22,6 +22,8 @@ _HEADER, _FRAME = 32, 24
 _BIG_ENDIAN = 0x377F0683
 _CHAINS = 64
 """Most combinations of page images that are tried for one row."""
+_INDEX = 48
+"""Bytes of the wal-index's header, which stands twice at the beginning of the file."""
 
 
 class Row(NamedTuple):
@@ -34,6 +36,8 @@ class Row(NamedTuple):
 class _Frames(NamedTuple):
     """The frames of a write-ahead log, as arrays with one entry per frame."""
 
+    salts: NDArray[np.uint32]
+    """Those of the header's round of the log."""
     current: NDArray[np.bool_]
     """The frame belongs to the header's round of the log."""
     linked: NDArray[np.bool_]
@@ -43,7 +47,8 @@ class _Frames(NamedTuple):
 def damage_in_log(path: Path) -> str:
     """Describe the frames that SQLite would silently drop after a damaged one; empty if there are none.
 
-    SQLite reads a log up to the first frame whose checksum is wrong, as if the rest had never been written.
+    SQLite reads a log up to the first frame whose checksum is wrong, as if the rest had never been written. That is
+    right for frames behind the last commit in the wal-index: they belong to a transaction that a kill interrupted.
 
     Args:
         path: of the database. Nobody may be writing to it.
@@ -56,10 +61,29 @@ def damage_in_log(path: Path) -> str:
         return ""
     found = _frames(data, size, count)
     read = int(np.argmin(np.append(found.current & found.linked, False)))
+    committed = _committed(path, found.salts)
+    if committed is not None and committed <= read:
+        return ""
     lost = found.current[read:].copy()  # later frames of an earlier round are rightly not read
     if len(lost):
         lost[0] |= found.linked[read]
     return f"its log is damaged at frame {read + 1} of {read + 1 + int(np.flatnonzero(lost)[-1])}" if lost.any() else ""
+
+
+def _committed(path: Path, salts: NDArray[np.uint32]) -> int | None:
+    """Frames of the log up to its last commit, by the wal-index; None if that is missing, damaged or of another round.
+
+    The index survives its processes. It has the machine's byte order, except for the salts, and changes after the log.
+    """
+    index = path.with_name(path.name + "-shm")
+    data = index.read_bytes()[: 2 * _INDEX] if index.exists() else b""
+    if len(data) < 2 * _INDEX or data[:_INDEX] != data[_INDEX:]:
+        return None
+    header = np.frombuffer(data, "=u4", _INDEX // 4)
+    sums = _checksum(header[None, :10], np.zeros((1, 2), np.uint64))
+    whole = bool((sums == header[10:].astype(np.uint64)).all())
+    same = bool((np.frombuffer(data, ">u4", _INDEX // 4)[8:10] == salts).all())
+    return int(header[4]) if whole and same else None
 
 
 def _frames(data: bytes, size: int, count: int) -> _Frames:
@@ -80,7 +104,7 @@ def _frames(data: bytes, size: int, count: int) -> _Frames:
         linked[start : start + len(block)] = (sums == stored[start + 1 : start + 1 + len(block)]).all(axis=1)
     linked[0] &= whole
     current = (heads[:, 2:4] == salts).all(axis=1)
-    return _Frames(current, linked)
+    return _Frames(salts, current, linked)
 
 
 def _checksum(words: NDArray[np.uint32], before: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -210,5 +210,5 @@ def in_words(found: Salvage) -> str:
     """Summarise a salvage in sentences."""
     gaps = ", ".join(f"{first}–{last}" if first < last else f"{first}" for first, last in found.lost[:8])
     more = " …" if len(found.lost) > 8 else ""
-    lost = f"lost are the events {gaps}{more}" if found.lost else "none is missing between them"
+    lost = f"lost or erased are the events {gaps}{more}" if found.lost else "none is missing between them"
     return f"{found.kept} sound events were salvaged; {lost}"
