@@ -386,6 +386,7 @@ def test_no_token_is_lost_or_outlives_an_erasure(
         both = (here, there)
         for user in USERS:  # of earlier examples
             here.erase("acme", user)
+        heard(here, there)  # or `there` still gives out their subjects
         for each in both:
             each.on_orphan = orphans.add
 
