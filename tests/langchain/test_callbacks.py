@@ -410,8 +410,10 @@ scorer: {encoder: hashing}
 """
 ENDS = """
 import uuid
+from fitrouter.serving import recorder
 from fitrouter_integrations.langchain import ChatFitrouter, FitrouterCallbackHandler
 
+recorder.DURABLE_WAIT_S = 60.0  # a busy disk is another law
 model = ChatFitrouter(router="fitrouter.yaml")
 signals = FitrouterCallbackHandler(model)
 for _ in range(5):
