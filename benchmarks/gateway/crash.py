@@ -5,7 +5,7 @@
 
 With two workers every other kill takes one worker only, and the rest goes on. A start is mostly imports: with
 `--forked` each gateway is a copy of a process that has imported all, and its workers are copies of it. Prints JSON;
-exits with 1 on any loss.
+exits with 1 on any loss, or if a start took a file for damaged.
 """
 
 from __future__ import annotations

@@ -413,7 +413,7 @@ import uuid
 from fitrouter.serving import recorder
 from fitrouter_integrations.langchain import ChatFitrouter, FitrouterCallbackHandler
 
-recorder.DURABLE_WAIT_S = 60.0  # a busy disk is another law
+recorder.DURABLE_WAIT_S = 60.0  # commits may be slow on a busy machine
 model = ChatFitrouter(router="fitrouter.yaml")
 signals = FitrouterCallbackHandler(model)
 for _ in range(5):
