@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from fitrouter.config import Config, parse_config
+from fitrouter.config import Config, ServerConfig, parse_config
 from fitrouter.context.encoders import Hashing
 from fitrouter.context.features import context_names
 from fitrouter.hooks import Hooks, Notice
@@ -114,6 +114,7 @@ def make_router(
     )
 
 
+DEFAULT_PORT = ServerConfig().port
 _DATA = tempfile.TemporaryDirectory(prefix="fitrouter-")
 
 
@@ -136,6 +137,7 @@ def serving(
 ) -> Iterator[str]:
     """The gateway over a router, on a real socket in a thread; yields http://127.0.0.1:PORT."""
     settings = settings or config()
+    assert settings.server.port != DEFAULT_PORT, "give it port 0; commands of other tests find the default's gateway"
     server = server_of(create_app(router, settings, metrics), grace_s)
     with bind(settings) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)

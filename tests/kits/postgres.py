@@ -77,16 +77,19 @@ class Server:
             "max_connections=60",
             *self._options,
         ]
-        with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [*self._as, str(self.bin / "postgres"), *options],
-                stdout=log,
-                stderr=log,
-                cwd="/",
-                start_new_session=True,
-            )
+        self._process = None
         deadline = time.monotonic() + _WAIT_S
         while time.monotonic() < deadline:
+            # It ends at once while a process of a killed server has not ended and still holds the shared memory.
+            if self._process is None or self._process.poll() is not None:
+                with (self.folder / "log").open("ab") as log:
+                    self._process = subprocess.Popen(
+                        [*self._as, str(self.bin / "postgres"), *options],
+                        stdout=log,
+                        stderr=log,
+                        cwd="/",
+                        start_new_session=True,
+                    )
             if subprocess.run([self.bin / "pg_isready", "-q", "-h", self.folder]).returncode == 0:
                 return
             time.sleep(0.02)

@@ -18,6 +18,7 @@ models:
   - {name: long, provider: r, target: rambling, prices: {output: 10}}
 encoder: hashing
 scorer: {encoder: hashing, prior: none}
+server: {port: 0}
 """
 
 
