@@ -5,7 +5,8 @@
 The gateway has a journal, a warehouse and a scorer on disk; its two models are one loopback server that fails one call
 in eight: errors of each class, resets, stalls, streams that break off, nonsense. A tenth of the clients leave, a fifth
 votes. `in_use_mb` is what C code has allocated and not freed, and `blocks` are Python's allocations: where they do not
-grow and memory does, allocators keep the room of a peak. The slopes are fitted to the samples after the warm-up, the
+grow and memory does, allocators keep the room of a peak. `mapped_mb` is the resident part of files and shared memory:
+libraries, the index of the journal's log. The slopes are fitted to the samples after the warm-up, the
 first third. Prints JSON; exits with 1 if memory grows by more than 2 MB an hour beyond twice the fit's standard error,
 or descriptors, tasks and threads are not flat.
 """
@@ -39,7 +40,7 @@ from tests.kits.fake_openai import HANG, FakeOpenAI, Reply, in_a_thread, reply, 
 SAMPLE_S = 10.0
 USERS = 200
 GROWTH_MB_PER_HOUR = 2.0
-_FIELDS = ("rss_mb", "descriptors", "tasks", "threads", "objects", "in_use_mb", "blocks")
+_FIELDS = ("rss_mb", "descriptors", "tasks", "threads", "objects", "in_use_mb", "blocks", "mapped_mb")
 
 
 class _Mallinfo(ctypes.Structure):
@@ -72,9 +73,10 @@ def _sample(file: Any) -> None:
         time.sleep(SAMPLE_S)
         found = gc.get_objects()
         tasks = sum(isinstance(each, asyncio.Task) and not each.done() for each in found)
-        rss = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        process = (rss / 1e6, len(list(Path("/proc/self/fd").iterdir())), tasks, threading.active_count(), len(found))
-        now = (*process, glibc.mallinfo2().in_use / 1e6, sys.getallocatedblocks())
+        pages = map(int, Path("/proc/self/statm").read_text().split())
+        _, rss, mapped, *_ = (each * os.sysconf("SC_PAGE_SIZE") / 1e6 for each in pages)
+        process = (rss, len(list(Path("/proc/self/fd").iterdir())), tasks, threading.active_count(), len(found))
+        now = (*process, glibc.mallinfo2().in_use / 1e6, sys.getallocatedblocks(), mapped)
         del found
         file.write(json.dumps([time.monotonic(), *now]) + "\n")
 
