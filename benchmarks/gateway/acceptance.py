@@ -29,11 +29,16 @@ from benchmarks.gateway.process import RESPONSES, Gateway, kill_9, wait_for, wri
 
 from fitrouter.config import load_config
 from fitrouter.draw import replay
+from fitrouter.errors import FitrouterError
 from fitrouter.stores.journal import SqliteJournal
 from fitrouter.stores.warehouse import Warehouse
-from fitrouter.types import Decision
+from fitrouter.types import Decision, FeedbackKind
+from fitrouter_integrations.client import Vote
+from fitrouter_integrations.feedback import send
 
 ROLES = ("developer", "writer", "analyst", "teacher")
+VOTE_PATIENCE_S = 60.0
+"""How long a vote waits for its decision: answers do not wait for slow commits."""
 TAKEOVER_S = 5.0
 """How soon another process has the lease of one that was killed."""
 
@@ -81,19 +86,11 @@ class Client:
         if text != self.answers[prompt, model]:
             self.wrong.append(f"{id_}: not what {model} answered to {prompt[:60]!r}")
         if number % 10 == 0:
-            vote = {"decision_id": self.ids[-1], "kind": "thumb", "value": "up" if number % 20 else "down"}
-            reply = self._voted(vote)
-            if reply.status_code != 200:
-                self.wrong.append(f"feedback: {reply.text}")
-
-    def _voted(self, vote: dict[str, str]) -> httpx.Response:
-        """Send a vote, again where the decision is not in the log yet: answers do not wait for slow commits."""
-        deadline = time.monotonic() + 60.0
-        while True:
-            reply = httpx.post(f"{self.url}/v1/feedback", json=vote, timeout=60.0)
-            if reply.status_code != 404 or time.monotonic() > deadline:
-                return reply
-            time.sleep(0.1)
+            vote = Vote(decision_id=self.ids[-1], kind=FeedbackKind.THUMB, value=float(bool(number % 20)))
+            try:
+                send(self.url, vote, VOTE_PATIENCE_S)
+            except FitrouterError as error:
+                self.wrong.append(f"feedback: {error}")
 
 
 def run(folder: Path, requests: int = 2000, users: int = 50, workers: int = 1, threads: int = 8) -> dict[str, Any]:
@@ -129,7 +126,7 @@ def run(folder: Path, requests: int = 2000, users: int = 50, workers: int = 1, t
 
 def explained(url: str, ids: Sequence[str]) -> int:
     """Count the decisions whose explanation is complete."""
-    with httpx.Client(base_url=url, timeout=60.0) as http:
+    with httpx.Client(base_url=url, timeout=30.0) as http:
         stories = [http.get(f"/v1/decisions/{id_}").json() for id_ in ids]
     return sum(
         story["decision_id"] == id_ and story["chosen"] in story["why"] and bool(story["execution"] and story["score"])

@@ -137,7 +137,7 @@ def serving(
 ) -> Iterator[str]:
     """The gateway over a router, on a real socket in a thread; yields http://127.0.0.1:PORT."""
     settings = settings or config()
-    assert settings.server.port != DEFAULT_PORT, "give it port 0; commands of other tests find the default's gateway"
+    assert settings.server.port != DEFAULT_PORT, "set server.port to 0: other tests' commands would reach it"
     server = server_of(create_app(router, settings, metrics), grace_s)
     with bind(settings) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
