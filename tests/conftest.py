@@ -67,6 +67,12 @@ def _stores_have_time() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def commits_have_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers wait for a busy machine's slow commits, so that every one of them is logged, without a warning."""
+    monkeypatch.setattr(recorder, "DURABLE_WAIT_S", 60.0)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _warehouses_stay_incomplete(request: pytest.FixtureRequest) -> Iterator[None]:
     """A router that closes does not wait for DuckDB, except in the tests of that law."""

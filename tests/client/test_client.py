@@ -236,8 +236,10 @@ def test_workers_share_a_journal(tmp_path: Path) -> None:
 
 LEFT_OPEN = """
 import sys
+from fitrouter.serving import recorder
 from fitrouter.types import Identity, Request
 from fitrouter_integrations.client import connect
+recorder.DURABLE_WAIT_S = 60.0  # commits may be slow on a busy machine
 request = Request(messages=({"role": "user", "content": "hello"},), identity=Identity(user="ann"))
 print(connect(sys.argv[1]).complete(request).about.decision_id)
 """

@@ -93,6 +93,7 @@ def after(plan: Plan, *errors: str) -> Outcome:
     return Outcome(tried=tried, completion=SAID, ttft_ms=2.0)
 
 
+@pytest.mark.usefixtures("commits_have_time")
 def test_a_plan_executed_elsewhere_is_logged(here: Here) -> None:
     """The log has the order, attempts with probabilities, cost and times; the answer can be rated."""
     plan = here.client.decide(ask(user="ann"))
@@ -200,6 +201,7 @@ def test_a_sticky_turn_keeps_the_probabilities_of_its_plan(here: Here) -> None:
     assert [a.probability for a in here.logged(Execution)[-1].attempts] == [1.0, plan.order[1].probability]
 
 
+@pytest.mark.usefixtures("commits_have_time")
 def test_observations_are_logged_as_pinned_calls(here: Here) -> None:
     """Answers and failures of calls without a decision are those of a pinned model."""
     request = ask(user="ann", role="nurse")

@@ -80,6 +80,7 @@ def executions(router: Router) -> list[Execution]:
 # --- answers ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("commits_have_time")
 def test_a_whole_answer_is_openais_and_says_what_was_decided(sdk: openai.OpenAI, router: Router) -> None:
     """The client's own parser takes it; id, model, propensity, logged and asked stand in headers and body alike."""
     reply = sdk.chat.completions.with_raw_response.create(
@@ -707,6 +708,7 @@ def _raises() -> int:
     raise RuntimeError("NaN in the heads")
 
 
+@pytest.mark.usefixtures("commits_have_time")
 @pytest.mark.parametrize("kind", ["raises", "hangs"])
 def test_a_scorer_that_raises_or_hangs_is_seen_and_not_felt(tmp_path: Path, kind: str) -> None:
     """Criterion 6: requests are answered as ever, and a metric shows it."""

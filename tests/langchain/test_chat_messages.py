@@ -308,6 +308,7 @@ def test_each_chunk_is_reported_once(tmp_path: Path, where: str, how: str) -> No
     assert {piece.id for piece in pieces if piece.text or piece.response_metadata} == {answer.id}
 
 
+@pytest.mark.usefixtures("commits_have_time")
 def test_no_warnings(tmp_path: Path, caplog: pytest.LogCaptureFixture, recwarn: Any) -> None:
     """Normal use emits no warnings."""
     caplog.set_level(logging.WARNING)

@@ -146,6 +146,7 @@ def test_the_log_is_that_of_an_answer_of_the_routers_own(
 # --- what is written down -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("commits_have_time")
 async def test_a_plan_is_a_logged_decision_and_calls_nobody(tmp_path: Path) -> None:
     """The order begins with what was drawn; nothing is asked, and nothing has ended yet."""
     echo = Echo()

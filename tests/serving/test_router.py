@@ -81,6 +81,7 @@ def one_broken(tmp_path: Path, script: Any, **more: Any) -> tuple[Router, Faulty
     return make_router(tmp_path, {"broken": broken, "echo": Echo()}, models=models, **more), broken
 
 
+@pytest.mark.usefixtures("commits_have_time")
 async def test_a_request_leaves_one_decision_and_one_execution_that_join(tmp_path: Path) -> None:
     """Each answer is logged by exactly one Decision and one Execution, with the draw replaying to the chosen model."""
     async with make_router(tmp_path) as router:
@@ -505,6 +506,7 @@ async def test_a_store_that_fails_its_kth_write_costs_a_log_entry_and_no_answer(
     assert unlogged == [a.decision.id for a in answers if not a.logged]
 
 
+@pytest.mark.usefixtures("commits_have_time")
 async def test_a_store_that_refuses_everything_leaves_routing_alone(tmp_path: Path) -> None:
     """Requests are answered unlogged; feedback says 'try again', and once the store is back it is taken."""
     broken = True
