@@ -15,6 +15,7 @@ pytest.importorskip("langchain", reason="install the extra `langchain`")
 from langchain.agents import create_agent
 from langchain.agents.middleware import ModelRetryMiddleware
 from langchain_core.tools import tool
+from tests.kits.gateway import wait_for
 from tests.kits.langchain import HOW, PAIRS, WHERE, Chat, add, answers, close_all, placed, routed, run, team, written
 
 from fitrouter.router import Router
@@ -41,6 +42,7 @@ def _check_crowd(router: Router, runs: list[list[Any]]) -> None:
         assert last.text.endswith("heard 1")
         ids += [said.response_metadata["decision_id"] for said in (first, last)]
     assert len(set(ids)) == 2 * len(runs)
+    wait_for(lambda: len(written(router, Execution)) >= len(ids))  # reports may outlive the agents
     decisions = {decision.id: decision for decision in written(router, Decision)}
     executions = {execution.decision_id: execution for execution in written(router, Execution)}
     assert set(ids) == set(decisions) == set(executions)

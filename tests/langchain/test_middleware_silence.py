@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.server
 import multiprocessing
 import os
@@ -21,7 +22,20 @@ from langchain.agents.middleware.types import AgentMiddleware, ModelRequest
 from langchain_core.messages import HumanMessage
 from tests.kits.gateway import config as gateway_config
 from tests.kits.gateway import serving, wait_for
-from tests.kits.langchain import HOW, add, answers, close_all, logged, routed, router_over, run, team, written
+from tests.kits.langchain import (
+    HOW,
+    WHERE,
+    add,
+    answers,
+    close_all,
+    logged,
+    placed,
+    routed,
+    router_over,
+    run,
+    team,
+    written,
+)
 
 from fitrouter.errors import ConfigError, InvalidRequest, NotAuthorized
 from fitrouter.stores.journal import MemoryJournal
@@ -178,6 +192,33 @@ def test_a_gateway_that_ends_during_a_step_loses_no_answer(
     assert "cost_usd" not in said.response_metadata
     (told,) = wait_for(lambda: warnings(caplog))
     assert "was not recorded" in told
+
+
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("how", HOW)
+def test_an_outcome_outlives_the_agent(
+    tmp_path: Path, where: str, how: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A report that takes longer than the answer waits for it is recorded, though the event loop has closed."""
+    monkeypatch.setattr(_middleware, "REPORT_S", 0.0)
+    monkeypatch.setattr(_middleware, "UNLOGGED_S", 0.0)
+    caplog.set_level("ERROR")
+    models, ended = team(steps=0), threading.Event()
+    with placed(where, tmp_path, models) as (middleware, router):
+        report = router.report
+
+        async def late(*given: Any, **more: Any) -> Any:
+            await asyncio.to_thread(ended.wait, 300.0)
+            return await report(*given, **more)
+
+        monkeypatch.setattr(router, "report", late)
+        (said,) = answers(run(create_agent(models["fast"], middleware=[middleware]), how=how))
+        assert "cost_usd" not in said.response_metadata
+        assert written(router, Execution) == []
+        ended.set()
+        (execution,) = wait_for(lambda: written(router, Execution))
+    assert execution.decision_id == said.response_metadata["decision_id"]
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("how", HOW)

@@ -115,7 +115,6 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
             compare(self.models, ((name, card.target or card.name) for name, card in self.router.models.items()))
         self._silent = False
         self._rests_until = 0.0
-        self._reporting: set[asyncio.Task[float | None]] = set()
 
     @property
     def router(self) -> Router:
@@ -144,8 +143,7 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
                 step.failed(error)
             else:
                 step.answered(answer)
-        reporting = in_thread(lambda: self.client.report(step.decision_id, step.heard, step.ended()))
-        reporting.add_done_callback(partial(_log_failed_report, step))
+        reporting = self._report(step)
         wait([reporting], _patience(step))
         return _answer(step, reporting)
 
@@ -164,11 +162,12 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
                 step.failed(error)
             else:
                 step.answered(answer)
-        reporting = asyncio.create_task(self._areport(step))
-        self._reporting.add(reporting)  # the event loop keeps only weak references
-        reporting.add_done_callback(self._reporting.discard)
-        reporting.add_done_callback(partial(_log_failed_report, step))
-        await asyncio.wait([reporting], timeout=_patience(step))
+        reporting = self._report(step)
+        reported = asyncio.wrap_future(reporting)
+        try:
+            await asyncio.wait([reported], timeout=_patience(step))
+        finally:
+            reported.cancel()  # ends the wait, not the report
         return _answer(step, reporting)
 
     # --- feedback ---
@@ -242,8 +241,11 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
                 )
             self._silent = True
 
-    async def _areport(self, step: Step) -> float | None:
-        return await self.client.areport(step.decision_id, step.heard, step.ended())
+    def _report(self, step: Step) -> Future[float | None]:
+        """Record the outcome of a step in a thread, since an event loop that closes would cancel a task."""
+        reporting = in_thread(lambda: self.client.report(step.decision_id, step.heard, step.ended()))
+        reporting.add_done_callback(partial(_log_failed_report, step))
+        return reporting
 
 
 def _request_of(call: _Call, timeout: float | None) -> Request:
@@ -262,23 +264,19 @@ def _patience(step: Step) -> float:
     return REPORT_S if step.plan.about.logged else UNLOGGED_S
 
 
-Reporting: TypeAlias = Future[float | None] | asyncio.Task[float | None]
-
-
-def _log_failed_report(step: Step, reporting: Reporting) -> None:
+def _log_failed_report(step: Step, reporting: Future[float | None]) -> None:
     """Log it if reporting an outcome failed."""
-    error = None if reporting.cancelled() else reporting.exception()
-    if error is not None:
+    if (error := reporting.exception()) is not None:
         _log.warning("the outcome of %s was not recorded: %s", step.decision_id, in_words(error))
 
 
-def _answer(step: Step, reporting: Reporting) -> Answer:
+def _answer(step: Step, reporting: Future[float | None]) -> Answer:
     """Return the answer with its decision in `response_metadata`. Raises what `Step.result` raises."""
     with translated():
         answer = step.result()
     said = said_of(answer)
     assert said is not None
-    taken = reporting.done() and not reporting.cancelled() and reporting.exception() is None
+    taken = reporting.done() and reporting.exception() is None
     cost_usd = reporting.result() if taken else None
     about = msgspec.structs.replace(step.plan.about, model=step.served_by, cost_usd=cost_usd)
     before = said.response_metadata

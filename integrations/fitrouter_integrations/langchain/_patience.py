@@ -47,6 +47,7 @@ async def await_in_time(work: Awaitable[T], patience_s: float) -> T:
 def in_thread(work: Callable[[], T]) -> Future[T]:
     """Start a function in a new thread with the caller's context variables, and return its future."""
     future: Future[T] = Future()
+    future.set_running_or_notify_cancel()  # from here on nobody can cancel it
     context = contextvars.copy_context()
 
     def run() -> None:
