@@ -167,7 +167,7 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
         try:
             await asyncio.wait([reported], timeout=_patience(step))
         finally:
-            reported.cancel()  # ends the wait, not the report
+            reported.cancel()  # ends the wait, not the report, and keeps asyncio from logging an error a second time
         return _answer(step, reporting)
 
     # --- feedback ---
