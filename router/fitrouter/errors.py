@@ -24,7 +24,9 @@ FitrouterError
 ├── Unavailable             no model can be called now; holds when to try again (503)
 │   └── BudgetExhausted     the tenant's budget does not cover the request (429)
 ├── StoreError              the journal or another store could not be read or written (503)
-│   └── JournalFull         too many events are waiting to be written (503)
+│   ├── JournalFull         too many events are waiting to be written (503)
+│   ├── NoWarehouse         no event has been copied to the warehouse yet
+│   └── WarehouseLocked     another process has the warehouse's file open
 ├── InvalidLog              a log is inconsistent; names the problem and the row
 └── ArtifactError           a shipped or trained file is missing or does not match its sha256
 
@@ -273,6 +275,14 @@ class StoreError(FitrouterError):
 
 class JournalFull(StoreError):
     """Too many events are waiting to be written."""
+
+
+class NoWarehouse(StoreError):
+    """The warehouse's file does not exist: no event has been copied yet. The one StoreError that means "no rows"."""
+
+
+class WarehouseLocked(StoreError):
+    """Another process has the warehouse's file open; try again."""
 
 
 class InvalidLog(FitrouterError):

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
+import duckdb
 import numpy as np
 import pytest
-from tests.kits.gateway import make_router
+from tests.kits.gateway import make_router, wait_for
 from tests.kits.quiz import install
 from tests.personal.test_quizzes import ANN, finish, played
 from tests.posterior.test_person_draws import ARMS, D, X, fitted
 
-from fitrouter.config import Config
-from fitrouter.errors import InvalidRequest
+from fitrouter.config import Config, load_config
+from fitrouter.errors import InvalidRequest, StoreError
 from fitrouter.posterior.labels import Answered, Label
 from fitrouter.posterior.likelihoods import SIGNALS
 from fitrouter.posterior.person_draws import PersonPosterior, draw_person_ratings
 from fitrouter.router import Router
 from fitrouter.types import FeedbackKind, Identity
-from fitrouter_evaluators.personal import Leaderboards, Quizzes
+from fitrouter_evaluators.personal import Leaderboards, Profiles, Quizzes, Reports
 from fitrouter_evaluators.personal.leaderboard import ranked
+
+
+async def copied(router: Router) -> None:
+    """Wait until every answer is scored and every event is in the warehouse."""
+    await asyncio.to_thread(wait_for, lambda: not ((lag := router.status().lag).scorer_answers or lag.warehouse_events))
+    await router.settled()
 
 
 def test_standings_read_the_joint_draws() -> None:
@@ -73,15 +83,7 @@ def test_a_persons_leaderboard(tmp_path: Path) -> None:
         assert not stranger.claimed
         assert stranger.tasks == 0
         await finish(quizzes, await quizzes.start(ANN))
-        for _ in range(200):
-            if (
-                router.warehouse
-                and router.warehouse.path.exists()
-                and router.warehouse.position() == router._journal.head()
-            ):
-                break
-            await asyncio.sleep(0.05)
-        await router.settled()
+        await copied(router)
         found = await boards.of(ANN)
         assert found.first == "brief"
         assert found.tasks > 0
@@ -95,6 +97,72 @@ def test_a_persons_leaderboard(tmp_path: Path) -> None:
         assert found.claimed is (found.beats >= 0.8)
 
     played(install(tmp_path), test)
+
+
+def test_opposite_votes_make_opposite_boards(tmp_path: Path) -> None:
+    """Whoever prefers short answers has the brief model first, whoever prefers long ones the long one."""
+
+    async def test(router: Router, quizzes: Quizzes, config: Config) -> None:
+        short, long = Identity(user="short"), Identity(user="long")
+        await finish(quizzes, await quizzes.start(short), short)
+        progress = await quizzes.start(long)
+        while progress.question is not None:
+            longer = len(progress.question.second) > len(progress.question.first)
+            number = progress.question.number
+            progress = await quizzes.answer(progress.id, long, number, "second" if longer else "first")
+        await copied(router)
+        boards, profiles = Leaderboards(router), Profiles(router)
+        for who, first in ((short, "brief"), (long, "long")):
+            board = await boards.of(who)
+            assert board.first == first
+            assert board.models[0].best > 0.5
+            assert (await Reports(router, config).of(who)).board == board
+            assert len(boards.votes(await router.recall(who))) == (await profiles.show(who)).said["pair"].number
+
+    played(install(tmp_path), test)
+
+
+def test_a_query_that_fails_is_no_empty_board(tmp_path: Path) -> None:
+    """Without a warehouse nobody has voted; where one lacks what a reader reads, the reader raises StoreError."""
+
+    async def vote(router: Router, quizzes: Quizzes, _config: Config) -> None:
+        await finish(quizzes, await quizzes.start(ANN))
+        await copied(router)
+
+    file = install(tmp_path)
+    played(file, vote)
+    settings, warehouse = load_config(file), tmp_path / "d" / "fitrouter.duckdb"
+
+    def readers(router: Router) -> dict[str, Coroutine[Any, Any, object]]:
+        boards, reports, profiles = Leaderboards(router), Reports(router, settings), Profiles(router)
+        return {"leaderboard": boards.of(ANN), "report": reports.of(ANN), "profile": profiles.show(ANN)}
+
+    whole = warehouse.read_bytes()
+    for table, column, fail in (
+        ("decisions", "features", {"leaderboard", "report"}),
+        ("scores", "h", {"leaderboard", "report"}),
+        ("executions", "completion_tokens", {"leaderboard", "report"}),
+        ("executions", "latency_ms", {"report"}),
+        ("feedback", "value", {"profile"}),
+        ("feedback", "y", {"leaderboard", "report", "profile"}),
+    ):
+        warehouse.write_bytes(whole)
+        with duckdb.connect(warehouse) as connection:
+            connection.execute("DROP VIEW answers; DROP VIEW outcomes")
+            (view,) = connection.execute(
+                "SELECT sql FROM duckdb_views() WHERE view_name = 'latest_feedback'"
+            ).fetchone()
+            connection.execute("DROP VIEW latest_feedback")
+            connection.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+            connection.execute(view)
+        with Router.offline(settings) as router:
+            for name, read in readers(router).items():
+                with pytest.raises(StoreError, match="could not be queried") if name in fail else nullcontext():
+                    asyncio.run(read)
+    warehouse.unlink()
+    with Router.offline(settings) as router:
+        for read in readers(router).values():
+            asyncio.run(read)
 
 
 def test_who_may_have_one(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from fitrouter.errors import InvalidRequest, StoreError
+from fitrouter.errors import InvalidRequest, NoWarehouse
 from fitrouter.posterior.labels import Answered, Label
 from fitrouter.posterior.person_draws import MOST_VOTES
 from fitrouter.router import Router
@@ -35,7 +35,9 @@ _VOTES = """
         QUALIFY row_number() OVER (PARTITION BY decision_id, kind, other ORDER BY seq DESC) = 1
         ORDER BY seq DESC LIMIT ?
     ), score AS (
-        SELECT decision_id, served_by, features, h FROM scores WHERE status = 'ok' AND schema = ?
+        SELECT decision_id, served_by, features, h
+        FROM scores JOIN (SELECT decision_id, features FROM decisions) USING (decision_id)
+        WHERE status = 'ok' AND schema = ? AND len(features) = ?
         QUALIFY row_number() OVER (PARTITION BY decision_id ORDER BY seq) = 1
     ), execution AS (
         SELECT decision_id, max(completion_tokens) AS tokens FROM executions
@@ -147,7 +149,7 @@ class Leaderboards:
             )
         x, tasks = self.contexts(who)
         names = tuple(name for name, card in self.router.models.items() if card.variant is None)
-        votes = self.votes(who) if who.user else None
+        votes = self.votes(who) if who.user and self.router.features else None  # without a scorer nothing has features
         own, common = self.router.draw_ratings(who, x, names, DRAWS, [0], votes)
         found = ranked(names, own, common)
         first, theirs = found[0].model, min(found, key=lambda each: each.population_rank).model
@@ -190,7 +192,8 @@ class Leaderboards:
 
     def votes(self, who: Identity) -> list[Label]:
         """The latest votes of a person on scored answers, oldest first."""
-        rows = self._rows(_VOTES, (who.tenant, who.user, MOST_VOTES, self.router.schema))
+        d = len(self.router.average_context())
+        rows = self._rows(_VOTES, (who.tenant, who.user, MOST_VOTES, self.router.schema, d))
         return [
             Label(
                 who,
@@ -220,7 +223,7 @@ class Leaderboards:
             return []
         try:
             return warehouse.query(sql, params)
-        except StoreError:  # there is no table yet, or another process has the file
+        except NoWarehouse:
             return []
 
     def _why(self, who: Identity, x: Floats, pair: tuple[str, str], gap: float) -> tuple[Difference, ...]:

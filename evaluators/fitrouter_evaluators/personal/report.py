@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from fitrouter.config import Config
-from fitrouter.errors import ConfigError, StoreError
+from fitrouter.errors import ConfigError, NoWarehouse
 from fitrouter.posterior.likelihoods import SIGNALS
 from fitrouter.router import Router
 from fitrouter.routing.explanation_text import FEATURES
@@ -188,7 +188,7 @@ class Reports:
         if warehouse is not None:
             try:
                 rows = warehouse.query(_USAGE, (tenant,))
-            except StoreError:  # there is no table yet, or another process has the file
+            except NoWarehouse:
                 rows = []
         found = {}
         for arm, n, cost, assumed, ms in rows:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from fitrouter.errors import InvalidRequest, NotAuthorized, StoreError, UnknownDecision
+from fitrouter.errors import InvalidRequest, NotAuthorized, NoWarehouse, UnknownDecision
 from fitrouter.identity import decision_id_of
 from fitrouter.router import Router
 from fitrouter.routing.explanation_text import FEATURES
@@ -153,7 +153,7 @@ class Profiles:
             return {}
         try:
             rows = warehouse.query(_GIVEN, [who.tenant, who.user])
-        except StoreError:  # there is no table yet, or another process has the file
+        except NoWarehouse:
             return {}
         return {str(kind): Given(int(number), None if mean is None else float(mean)) for kind, number, mean in rows}
 

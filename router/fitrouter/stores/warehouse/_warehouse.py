@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from fitrouter.errors import StoreError
+from fitrouter.errors import NoWarehouse, StoreError, WarehouseLocked
 from fitrouter.stores._files import make_folder, quarantine
 from fitrouter.stores.journal import Row
 from fitrouter.stores.warehouse._migrations import migrate
@@ -225,7 +225,9 @@ class Warehouse:
             patience_s: how long to wait for another process to close the file.
 
         Raises:
-            StoreError: there is no file yet, another process has it open, or the query fails.
+            NoWarehouse: there is no file yet.
+            WarehouseLocked: another process still has it open.
+            StoreError: the query fails, or the file is damaged.
         """
         return self.queries([(sql, params)], patience_s=patience_s)[0]
 
@@ -246,6 +248,8 @@ class Warehouse:
 
         def fetch() -> list[list[tuple[Any, ...]]]:
             with self._mutex:
+                if not self.path.exists():
+                    raise NoWarehouse(f"there is no {str(self.path)!r} yet: no event has been copied from the journal")
                 try:
                     with duckdb.connect(self.path, read_only=True, config=self._config()) as connection:
                         guard = threading.Timer(limit_s or 0.0, connection.interrupt)
@@ -256,7 +260,8 @@ class Warehouse:
                         finally:
                             guard.cancel()
                 except duckdb.Error as error:
-                    raise StoreError(f"{str(self.path)!r} could not be queried: {error}") from error
+                    kind = WarehouseLocked if _is_lock_error(error) else StoreError
+                    raise kind(f"{str(self.path)!r} could not be queried: {error}") from error
 
         return _retried(fetch, patience_s)
 
@@ -286,7 +291,8 @@ class Warehouse:
             except (duckdb.Error, OSError) as error:
                 if _damaged(error) and self.path.exists():
                     self._quarantine(f"is damaged ({error})")
-                raise StoreError(f"the warehouse {str(self.path)!r} could not be used: {error}") from error
+                kind = WarehouseLocked if _is_lock_error(error) else StoreError
+                raise kind(f"the warehouse {str(self.path)!r} could not be used: {error}") from error
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
         import duckdb
@@ -383,8 +389,8 @@ def _retried(use: Callable[[], T], patience_s: float) -> T:
     while True:
         try:
             return use()
-        except StoreError as error:
-            if not _is_lock_error(error) or time.monotonic() > deadline:
+        except WarehouseLocked:
+            if time.monotonic() > deadline:
                 raise
         time.sleep(0.02)
 
