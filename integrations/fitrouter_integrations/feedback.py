@@ -4,9 +4,9 @@
     compare(client, better=a, worse=b)       await aedited(model, reply, draft, sent)
 
 The first argument of every helper is the client: a `Client`, a `ChatFitrouter`, a `FitrouterLLM` … (anything with
-`feedback`), or a target of `connect`, such as a gateway's URL. The second is the answer: its decision id, or any object
-that `decision_of` accepts. Helpers prefixed with `a` are for `await`. Feedback may come days later and from another
-process; if it overtakes its decision on the way to the journal, it is retried for a moment.
+`feedback`), a target of `connect`, such as a gateway's URL, or OpenAI's client of a gateway. The second is the answer:
+its decision id, or any object that `decision_of` accepts. Helpers prefixed with `a` are for `await`. Feedback may come
+days later and from another process; if it overtakes its decision on the way to the journal, it is retried for a moment.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ async def asend(
 
 
 def carrier(client: Any, method: str = "feedback") -> Any:
-    """Return the client that sends feedback: the object itself, or the client of a target of `connect`.
+    """Return the client that sends feedback: the object itself, or that of a target of `connect` or OpenAI's client.
 
     Raises:
         InvalidRequest: it is neither.
@@ -105,6 +105,9 @@ def carrier(client: Any, method: str = "feedback") -> Any:
         return client
     if isinstance(client, Router | str | os.PathLike):
         return connect(client)
+    url, key = getattr(client, "base_url", None), getattr(client, "api_key", None)
+    if url is not None and isinstance(key, str):  # OpenAI's client, blocking or not
+        return connect(str(url), key)
     raise InvalidRequest(
         f"feedback: {type(client).__name__} cannot send feedback; first give a client, a model of an adapter, "
         "or a gateway's URL, then the answer"

@@ -106,7 +106,7 @@ class ConfigError(FitrouterError):
 
 
 _EXTRAS = {
-    "gateway": ("fastapi", "httptools", "starlette", "uvicorn"),
+    "gateway": ("fastapi", "httptools", "openai", "starlette", "uvicorn"),
     "warehouse": ("duckdb",),
     "litellm": ("litellm",),
     "langchain": ("langchain", "langchain_core", "langgraph"),

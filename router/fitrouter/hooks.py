@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 from typing import Protocol, TypeAlias
 
 import msgspec
@@ -11,6 +13,8 @@ from fitrouter.errors import in_words
 from fitrouter.types import Event
 
 _log = logging.getLogger("fitrouter")
+_AGAIN_S = 60.0
+"""Between warnings of answers that were not logged in time."""
 
 
 class Happened(msgspec.Struct, frozen=True):
@@ -65,6 +69,7 @@ class Hooks:
 
     def __init__(self, *hooks: Hook) -> None:
         self._hooks = list(hooks)
+        self._unlogged, self._told_s = 0, -math.inf
 
     def add(self, hook: Hook) -> None:
         """Add a hook."""
@@ -75,8 +80,12 @@ class Hooks:
         self._notify(Happened(event, served_by))
 
     def unlogged(self, decision_id: str) -> None:
-        """Log that an answer left before its decision was durable, and notify."""
-        _log.warning("an answer was not logged in time: replay and learning do not count it")
+        """Log, once in a while, that answers left before their decisions were durable, and notify."""
+        self._unlogged += 1
+        if (now := time.monotonic()) - self._told_s >= _AGAIN_S:
+            self._told_s = now
+            many = f" ({self._unlogged} so far)"
+            _log.warning("an answer was not logged in time%s: replay and learning do not count it", many)
         self._notify(Unlogged(decision_id))
 
     def hedged(self, model: str, result: str) -> None:

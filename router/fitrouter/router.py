@@ -922,10 +922,10 @@ class Router:
             UnknownDecision: the tenant has no such logged decision.
             StoreError: the journal or the contents cannot be read now.
         """
-        await self.events(decision_id, tenant)
+        decision = (await self.events(decision_id, tenant))[0]
         if self._contents is None:
             return None
-        kept = await asyncio.to_thread(self._contents.of, [decision_id])
+        kept = await asyncio.to_thread(self._contents.of, [decision.id])
         return kept[0].content if kept else None
 
     async def explain(

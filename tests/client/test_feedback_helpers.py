@@ -74,6 +74,22 @@ def test_each_helper_logs_its_vote(asked: tuple[Client, Router], name: str, pref
     assert (event.kind, event.y, event.dimension) == (kind, pytest.approx(y), dimension)
 
 
+@pytest.mark.parametrize("name", ["OpenAI", "AsyncOpenAI"])
+def test_openais_client_sends_feedback(name: str, tmp_path: Path) -> None:
+    """To the gateway that it speaks to, with its key; a client of anything else is refused with a remedy."""
+    openai = pytest.importorskip("openai")
+    router = make_router(tmp_path)
+    with serving(router) as url, connect(url) as made:
+        reply = ask(made)
+        given = getattr(openai, name)(base_url=f"{url}/v1", api_key="own")
+        told = asyncio.run(say.arate(given, reply, 4)) if "Async" in name else say.rate(given, reply, 4)
+        assert connect(f"{url}/v1", "own").backend._key == "own"  # type: ignore[union-attr]
+        (event,) = heard(router)
+    assert (event.id, event.kind, event.y) == (told, FeedbackKind.RATING, pytest.approx(0.75))
+    with pytest.raises(InvalidRequest, match="first give a client"):
+        say.rate(SimpleNamespace(base_url=None, api_key="x"), "0198", 4)
+
+
 @pytest.mark.parametrize(("tie", "value"), [(False, 1.0), (True, 0.5)])
 def test_a_comparison_names_both(asked: tuple[Client, Router], tie: bool, value: float) -> None:
     """The better answer wins whichever comes first, and a tie is a tie."""

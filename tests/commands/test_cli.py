@@ -362,8 +362,10 @@ def test_serve_answers_and_ends_on_sigterm(folder: Path, workers: int) -> None:
         assert process.stderr is not None
         line = process.stderr.readline()
         assert "3 models on http://127.0.0.1:" in line
-        url = line.split()[-1].removesuffix("/v1")
+        url = line.split()[-1].removesuffix("/console")
         wait_for(lambda: _alive(url), 300.0)
+        assert f"on {url}/v1; its console: {url}/console\n" in line
+        assert "console" in httpx.get(url, headers={"accept": "text/html"}, follow_redirects=True).text
         reply = httpx.post(f"{url}/v1/chat/completions", json=chat("Write a line."), timeout=300.0)
         assert reply.status_code == 200
         assert reply.headers["x-fitrouter-model"] in {"brief", "thorough", "friendly"}

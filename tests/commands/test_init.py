@@ -53,18 +53,17 @@ def server(models: Any = MODELS, key: str = "") -> Iterator[FakeOpenAI]:
         yield started
 
 
-def test_models_at_a_url_become_a_configuration_in_shadow_mode() -> None:
-    """Every listed model, the first as default, share 0, and a line that says how to raise it; the check agrees."""
+def test_models_at_a_url_become_a_configuration_that_routes() -> None:
+    """Every listed model, the first as default, share 1, and a line that says how to lower it; the check agrees."""
     with server() as models:
         result = run("--base-url", models.base_url)
     assert result.exit_code == 0, result.output
     config = written()
     assert [model.name for model in config.models] == list(MODELS)
-    assert (config.share, config.default_model) == (0.0, MODELS[0])
+    assert (config.share, config.default_model) == (1.0, MODELS[0])
     (provider,) = config.providers.values()
     assert (provider.kind, provider.base_url, provider.api_key_env) == ("openai_compatible", models.base_url, None)
-    assert "share is 0" in result.output
-    assert "fitrouter config share 0.05" in result.output
+    assert "share is 1: every model may answer; change it with `fitrouter config share 0.05`" in result.output
     assert CliRunner().invoke(cli.app, ["config", "check"]).exit_code == 0
 
 
@@ -284,10 +283,12 @@ def test_options_that_say_too_little_are_refused(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_share_is_an_option() -> None:
-    """`--share` writes the setting, also for one's own models; simulated ones begin with all traffic."""
+    """`--share` writes the setting, 0 included, and says who answers the rest; simulated models have it, too."""
     with server() as models:
-        run("--base-url", models.base_url, "--share", "0.25")
-    assert written().share == 0.25
+        at = ("--base-url", models.base_url, "-c", "some.yaml")
+        assert f"share is 0.25: {MODELS[0]} answers the rest" in run(*at, "--share", "0.25").output
+        run("--base-url", models.base_url, "--share", "0")
+    assert written().share == 0.0
     assert run("-c", "simulated.yaml").exit_code == 0
     assert load_config("simulated.yaml").share == 1.0
     assert run("--share", "0.5", "--path", "old-name.yaml").exit_code == 0

@@ -6,12 +6,14 @@ import asyncio
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
-from tests.kits.gateway import client, config, make_router, serving, wait_for
+from tests.kits.gateway import PATIENCE_S, client, config, make_router, serving, wait_for
 from typer.testing import CliRunner, Result
 
 from fitrouter.assemble import extender
@@ -19,8 +21,9 @@ from fitrouter.config import load_config
 from fitrouter.errors import ConfigError, InvalidRequest, NotAuthorized, UnknownDecision
 from fitrouter.router import Router
 from fitrouter.stores.audit_log import AuditLog
-from fitrouter.stores.journal import SqliteJournal
-from fitrouter.types import FeedbackKind, Identity, Prices, Request
+from fitrouter.stores.journal import Entry, MemoryJournal, SqliteJournal
+from fitrouter.stores.listing import story
+from fitrouter.types import Decision, FeedbackKind, Identity, Prices, Request
 from fitrouter_integrations import cli
 from fitrouter_integrations._http import KEY_ENV
 
@@ -144,6 +147,56 @@ def test_users_are_listed_and_shown(log: tuple[Path, list[str]]) -> None:
     refused = run("users", "show", "carl", *c)
     assert isinstance(refused.exception, InvalidRequest)
     assert "`fitrouter users` lists them" in str(refused.exception)
+
+
+def test_a_user_is_an_argument_or_an_option(log: tuple[Path, list[str]]) -> None:
+    """`users list` is `users`; USER and --user say the same to every command that is about one user."""
+    c = ("--config", log[0])
+    assert listed("users", "list", *c) == listed("users", *c)
+    assert len(listed("users", "list", "--last", 1, *c)) == 1
+    for command in (("users", "show"), ("leaderboard",), ("report",)):
+        named, given = run(*command, "ann", *c), run(*command, "--user", "ann", *c)
+        assert named.exit_code == given.exit_code == 0, (named.exception, given.exception)
+        assert named.output == given.output
+        refused = run(*command, "ann", "--user", "bob", *c)
+        assert "give one of them" in str(refused.exception)
+    assert "`fitrouter users` lists names" in str(run("users", "show", *c).exception)
+
+
+def test_an_id_may_be_cut_short(log: tuple[Path, list[str]], url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To eight characters or more that no other decision of the tenant begins with; votes name the whole id."""
+    file, ids = log
+    short = ids[1][:-1]
+    for where in (("--config", file), ("--data", file.parent / "d"), ("--url", url)):
+        found = json.loads(run("explain", short, *where, "--json", "-").output)
+        assert found["decision_id"] == ids[1]
+    assert run("rate", f"chatcmpl-{short}", "4", "--scale", "1:5", "--url", url).exit_code == 0
+    (vote,) = listed("feedback", "--last", 1, "--config", file)
+    assert (vote["decision_id"], vote["value"]) == (ids[1], 4)
+    for wrong in (ids[3][:-1], ids[1][:7], short.upper() + "x"):  # of another tenant, too short, no id
+        assert isinstance(run("explain", wrong, "--url", url).exception, UnknownDecision), wrong
+    assert "add --scale 1:5" in str(run("rate", ids[1], "4", "--url", url).exception)
+
+
+def test_an_ambiguous_beginning_is_refused(log: tuple[Path, list[str]]) -> None:
+    """With ids to choose from, those of other tenants left out."""
+    with closing(SqliteJournal(log[0].parent / "d" / "journal.db")) as journal:
+        event = journal.event(log[1][0])
+    assert isinstance(event, Decision)
+    memory = MemoryJournal()
+    for id_, tenant in (("0198aaaa-1", "a"), ("0198aaaa-12", "a"), ("0198aaaa-2", "a"), ("0198aaaa-3", "b")):
+        identity = Identity(tenant=tenant)
+        memory.append(Entry(msgspec.structs.replace(event, id=id_, identity=identity))).result(PATIENCE_S)
+    assert story(memory, "0198aaaa-1", "a")[0].id == "0198aaaa-1", "an id is itself before it begins others"
+    assert story(memory, "0198aaaa", "b")[0].id == "0198aaaa-3"
+    with pytest.raises(InvalidRequest, match="several decisions begin with '0198aaaa': 0198aaaa-1, ") as refused:
+        story(memory, "0198aaaa", "a")
+    assert "0198aaaa-3" not in str(refused.value)
+    for n in range(20):
+        decision = msgspec.structs.replace(event, id=f"0198bbbb-{n}", identity=Identity(tenant=f"t{n}"))
+        memory.append(Entry(decision)).result(PATIENCE_S)
+    with pytest.raises(InvalidRequest, match="several decisions begin"):
+        story(memory, "0198bbbb", "t1")
 
 
 def test_models_are_listed(log: tuple[Path, list[str]]) -> None:

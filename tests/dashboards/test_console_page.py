@@ -239,15 +239,19 @@ def test_all_traffic_goes_to_a_model_and_back(shown: Shown) -> None:
 
 
 def test_a_model_is_paused_and_called_again(shown: Shown) -> None:
-    """Nobody gets its answers meanwhile; the page and the policy say so."""
+    """At the second click: the first one asks. Nobody gets its answers meanwhile; the page and the policy say so."""
     shown.open("models")
+    before = shown.http.get("/v1/policy").json()["settings"]
     shown.page.click("[data-key=pause-alpha]")
+    sync_api.expect(shown.page.locator("[data-panel=pause-alpha]")).to_contain_text("a replay cannot leave out a model")
+    assert shown.http.get("/v1/policy").json()["settings"] == before
+    shown.page.click("[data-key=apply-pause-alpha]")
     sync_api.expect(shown.page.locator("[data-key=pause-alpha]")).to_have_text("Call it again")
     served = [shown.http.post("/v1/chat/completions", json=chat()).json()["model"] for _ in range(12)]
     assert "alpha" not in served
     assert shown.http.get("/v1/policy").json()["settings"]["paused"] == "alpha"
     shown.page.click("[data-key=pause-alpha]")
-    sync_api.expect(shown.page.locator("[data-key=pause-alpha]")).to_have_text("Pause")
+    sync_api.expect(shown.page.locator("[data-key=pause-alpha]")).to_have_text("Pause …")
 
 
 def test_a_model_is_added_and_removed(shown: Shown) -> None:
@@ -289,7 +293,19 @@ def test_a_model_with_a_server_of_its_own_needs_a_public_address(shown: Shown) -
 
 
 def test_a_role_and_a_person_are_shown(shown: Shown) -> None:
-    """The role with most traffic at first; a person by name, whose votes are counted."""
+    """The role with most traffic at first; a person by name, whose votes are counted, or chosen, or by their token."""
+    shown.open("decisions")
+    token = shown.page.inner_text("td.person code >> nth=0")
+    assert len(token) == 12
+    shown.open(f"people?user={token}")  # as the log's list shows it
+    assert token in shown.page.inner_text("section[aria-label='This person']")
+    shown.open("people")
+    (some, *_) = shown.http.get("/console/api/people").json()["persons"]
+    choice = shown.page.locator("[data-key=f-people-person]")
+    label = f"{some['user']}: {some['answers']} answers, {some['ratings']} ratings"
+    sync_api.expect(choice).to_contain_text(label)
+    choice.select_option(label=label)
+    sync_api.expect(shown.page.locator("section[aria-label='This person']")).to_contain_text(some["user"])
     shown.open("people")
     assert "How well each model fits" in shown.page.inner_text("main")
     shown.page.fill("[data-key=person]", "person-1")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 from importlib import resources
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +24,7 @@ from fitrouter.stores.warehouse import Warehouse
 from fitrouter.types import Decision, FeedbackKind, Identity, Mode, PolicyVersion
 from fitrouter_evaluators.scoring import STYLE
 from fitrouter_integrations.cli import app
-from fitrouter_integrations.demo import _visit
+from fitrouter_integrations.demo import _command, _visit
 from fitrouter_integrations.demo._gateway import RoundClock
 from fitrouter_integrations.demo._play import People
 from fitrouter_integrations.demo._reading import HIDDEN, notice
@@ -369,6 +370,22 @@ def test_the_summary_is_printed(demo: tuple[dict[str, Any], Path, str]) -> None:
         "oracle, knows tastes",
     ):
         assert row in printed
+
+
+@pytest.mark.parametrize(("arguments", "seeds"), [([], 0), (["--seeds", "3"], 3), (["--exit"], 10)])
+def test_seeds_are_run_at_the_end_or_on_request(
+    arguments: list[str], seeds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The console's address is the first line; what goes on serving skips the ten seeds of `--exit`."""
+    ran, served = [], []
+    monkeypatch.setattr(_command, "play_seeds", lambda world, stage, gammas, seeds, deadline: ran.extend(seeds) or [])
+    monkeypatch.setattr(_command, "_serve_on", lambda url, console: served.append(url))
+    result = CliRunner().invoke(app, ["demo", "--rounds", "8", *arguments])
+    assert result.exit_code == 0, result.output
+    first = result.output.splitlines()[0]
+    assert re.fullmatch(r"Watch it in a browser: http://127\.0\.0\.1:\d+/console", first), first
+    assert len(ran) == seeds
+    assert served == ([] if "--exit" in arguments else [first.split()[-1].removesuffix("/console")])
 
 
 def test_a_bounded_run_ends_early_with_a_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,6 +130,21 @@ def test_the_page_and_its_files_are_confined(open_url: str) -> None:
         assert "https://" not in text, name
 
 
+def test_the_root_leads_browsers_to_the_console(url: str) -> None:
+    """Without a key, confined like the page, to one fixed relative place whatever the request says; others get JSON."""
+    with httpx.Client(base_url=url, headers={"accept": "text/html,*/*;q=0.8", "host": "evil.example"}) as http:
+        for path in ("/", "/?next=https://evil.example", "/?location=//evil.example"):
+            reply = http.get(path)
+            assert (reply.status_code, reply.headers["location"]) == (307, "console")
+            assert "frame-ancestors 'none'" in reply.headers["content-security-policy"]
+    with httpx.Client(headers={"accept": "text/html"}, follow_redirects=True) as http:
+        assert http.get(url).url == f"{url}/console"
+        assert http.get(f"{url}//evil.example").status_code == 404
+    found = httpx.get(url).json()
+    assert found == {"object": "fitrouter", "base_url": "v1", "console": "console", "schema": "openapi.json"}
+    assert httpx.post(url).status_code == 405
+
+
 def test_without_keys_there_is_no_login(open_url: str, installation: Installation) -> None:
     """On this machine alone, all that the views read is there."""
     first = ask(open_url, metadata={"role": "cook"})

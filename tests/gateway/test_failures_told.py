@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import duckdb
 import pytest
@@ -14,6 +16,7 @@ from benchmarks.gateway.process import Gateway
 from tests.kits.fake_openai import FakeOpenAI, in_a_thread
 from tests.kits.gateway import Echo, cards, chat, client, config, make_router, serving, wait_for
 
+from fitrouter import hooks
 from fitrouter.errors import KeyRefused, ProviderTimeout, QuotaExhausted, in_words
 from fitrouter.providers import Fault, Faulty, from_status
 from fitrouter.routing import breakers
@@ -71,15 +74,20 @@ def test_every_model_is_quoted_and_a_refused_key_is_said(
     assert "provider wrong is not called for 60 s: its key is refused (KeyRefused: no such key)" in caplog.text
 
 
-def test_unlogged_answers_and_refused_votes_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A warning each, without the words or the name of a user."""
+def test_unlogged_answers_and_refused_votes_are_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A warning each, of unlogged answers one a minute with their number, without the words or the name of a user."""
     router = make_router(tmp_path)
     with serving(router) as url, client(url) as http:
         vote = {"decision_id": "00000000", "kind": "thumb", "value": "up", "user": "ann of green gables"}
         assert http.post("/v1/feedback", json=vote).status_code == 404
+        for _ in range(10):
+            router.hooks.unlogged("d1")
+        monkeypatch.setattr(hooks, "time", SimpleNamespace(monotonic=lambda: math.inf))  # a minute later
         router.hooks.unlogged("d1")
     assert re.search(r"feedback was refused: 404 \w+ \(req-\w+\)", caplog.text)
-    assert "an answer was not logged in time" in caplog.text
+    assert re.findall(r"an answer was not logged in time \((\d+) so far\)", caplog.text) == ["1", "11"]
     assert "green gables" not in caplog.text
 
 

@@ -28,7 +28,7 @@ def test_the_base_installation_is_light_and_routes(environment: Create, tmp_path
     assert 50 * MB < size < 200 * MB
     assert {"litellm", "duckdb", "torch", "fastapi"}.isdisjoint(base.distributions)
     with in_a_thread(FakeOpenAI(models=("a", "b", "c"))) as models, Journey(base, tmp_path) as journey:
-        journey.run(f"fitrouter init --base-url {models.base_url} --share 1")
+        journey.run(f"fitrouter init --base-url {models.base_url}")
         assert journey.python(IN_PROCESS).stdout.split()[0] in {"a", "b", "c"}
         for command in ("fitrouter serve", "fitrouter config check", "fitrouter demo"):
             ran = journey.run(command, code=None)

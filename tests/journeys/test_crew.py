@@ -37,7 +37,7 @@ def test_a_crew_of_two_roles_is_routed_by_role(environment: Create, tmp_path: Pa
         ) as models,
         Journey(environment("gateway", "crewai"), tmp_path) as journey,
     ):
-        journey.run(f"fitrouter init --base-url {models.base_url} --share 1")
+        journey.run(f"fitrouter init --base-url {models.base_url}")
         journey.serve()
         first = journey.block("crewai.md", "python")
         assert first.split("writer = ")[0].splitlines()[2] in CREW  # the page's own import and router

@@ -18,7 +18,7 @@ def test_an_answer_is_routed_by_user(environment: Create, tmp_path: Path) -> Non
         in_a_thread(FakeOpenAI(models=MODELS)) as models,
         Journey(environment("gateway", "langchain"), tmp_path) as journey,
     ):
-        journey.run(f"fitrouter init --base-url {models.base_url} --share 1")
+        journey.run(f"fitrouter init --base-url {models.base_url}")
         journey.serve()
         script = journey.block("langchain.md", "py")
         said = [journey.python(script.replace("]:", "] * 4:")).stdout.split() for _ in range(2)][-1]

@@ -32,7 +32,7 @@ def test_the_other_ways_of_the_page(environment: Create, tmp_path: Path) -> None
                 journey.run(journey.block("own-models.md", "sh", number).strip() + more)
                 config = load_config(folder / "fitrouter.yaml")
                 assert {model.name for model in config.models} <= set(MODELS)
-                assert config.share == 0.0
+                assert config.share == 1.0
                 journey.run("fitrouter config check")
     (written,) = blocks(PAGES / "own-models.md", "yaml")
     assert [model.prices.known for model in parse_config(yaml.safe_load(written.text)).models] == [True, False]

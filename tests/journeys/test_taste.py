@@ -46,7 +46,7 @@ def test_a_taste_is_declared_voted_explained_exported_and_erased(environment: Cr
     """Ann dislikes bullet points, rates what she gets, sees why, takes her profile along, and is erased."""
     models = FakeOpenAI(models=list(STYLES), answer=lambda body: STYLES[body["model"]])
     with in_a_thread(models), Journey(environment("gateway"), tmp_path) as journey:
-        journey.run(f"fitrouter init --base-url {models.base_url} --share 1")
+        journey.run(f"fitrouter init --base-url {models.base_url}")
         journey.serve()
         declared = json.loads(journey.run(journey.block("feedback.md", "bash", 2)).stdout)
         assert declared["declared"]["structure"] < 0

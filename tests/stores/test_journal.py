@@ -184,6 +184,14 @@ def test_of(journal: Journal) -> None:
     assert list(journal.of()) == []
 
 
+def test_ids_by_their_beginning(journal: Journal) -> None:
+    """Each decision once, however many events it has; none that begins otherwise, and no more than asked for."""
+    done(journal.append(decision(1), decision(12), execution(12), decision(2), feedback(1)))
+    assert sorted(journal.ids("decision-1", 9)) == ["decision-1", "decision-12"]
+    assert len(journal.ids("decision-1", 1)) == 1
+    assert list(journal.ids("decision-3", 9)) == []
+
+
 def test_latest_and_counts(journal: Journal) -> None:
     """Rows of some kinds from the end, page by page, of all or of one subject; and how many there are of it."""
     for n in range(6):
@@ -395,6 +403,12 @@ def test_look_ups_use_the_indexes(sqlite: SqliteJournal, tmp_path: Path) -> None
     plan = reader.execute(
         "EXPLAIN QUERY PLAN SELECT seq FROM events WHERE decision_id = ? OR subject = ? ORDER BY seq", ("x", "x")
     ).fetchall()
+    short = (
+        "EXPLAIN QUERY PLAN SELECT DISTINCT decision_id FROM events WHERE decision_id >= ? AND decision_id < ? LIMIT ?"
+    )
+    (searched,) = reader.execute(short, ("0198", "0198g", 9)).fetchall()
+    assert "SEARCH" in searched[3]
+    assert "events_decision" in searched[3]
     reader.close()
     told = " ".join(row[3] for row in plan)
     assert "SCAN" not in told

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import httpx
 import pytest
 from tests.kits.agents import agent_router
 from tests.kits.gateway import serving
@@ -90,17 +91,21 @@ def test_documented_code_runs(pages: str, imports: list[str], tmp_path: Path) ->
 
 
 def test_the_readme_client_runs(tmp_path: Path) -> None:
-    """The README's client code runs against a gateway; only its address is replaced."""
+    """The README's client code runs against a gateway; only its address is replaced. Its vote is in the log."""
     pytest.importorskip("openai")
     (block,) = blocks(ROOT / "README.md", "py")
     with serving(agent_router(tmp_path)) as url:
         code = block.text.replace("http://127.0.0.1:8484", url)
-        assert code.count(url) == 2
+        assert code.count(url) == 1
         result = subprocess.run(
             [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
         )
+        votes = httpx.get(f"{url}/v1/feedback").json()["data"]
     assert result.returncode == 0, result.stderr
     assert "How are dividends taxed?" in result.stdout
+    assert [(vote["kind"], vote["value"], vote["scale"], vote["user"]) for vote in votes] == [
+        ("rating", 4, [1, 5], "ann")
+    ]
 
 
 def test_documented_commands_exist() -> None:

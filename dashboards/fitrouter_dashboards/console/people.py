@@ -19,7 +19,10 @@ _ROLES = """
     WHERE ($1::VARCHAR IS NULL OR tenant = $1) AND coalesce(role, '') <> '' AND ts >= $2
     GROUP BY ALL ORDER BY requests DESC, role LIMIT $3
 """
-_KNOWN = 'SELECT 1 FROM decisions WHERE tenant = $1 AND "user" = $2 LIMIT 1'
+_KNOWN = """
+    SELECT DISTINCT "user" FROM decisions
+    WHERE tenant = $1 AND CASE WHEN len($2) < 8 THEN "user" = $2 ELSE starts_with("user", $2) END LIMIT 3
+"""
 _WHO = 'tenant = $1 AND ($2::VARCHAR IS NULL OR "user" = $2) AND ($3::VARCHAR IS NULL OR role = $3)'
 _VOTES = f"""
     WITH latest AS (
@@ -50,9 +53,9 @@ def roles(reads: Reads, tenant: str | None, since: float) -> list[dict[str, Any]
     return [dict(zip(("tenant", "role", "requests", "people"), row, strict=True)) for row in found]
 
 
-def known(reads: Reads, who: Identity) -> bool:
-    """Whether somebody has asked as this user, as events name them. Blocks."""
-    return bool(reads.rows((_KNOWN, [who.tenant, who.user]))[0])
+def known(reads: Reads, who: Identity) -> list[str]:
+    """Tokens of users, as events name them, that are this one or begin with it (eight characters or more). Blocks."""
+    return [token for (token,) in reads.rows((_KNOWN, [who.tenant, who.user]))[0]]
 
 
 def history(reads: Reads, who: Identity, since: float) -> dict[str, Any]:

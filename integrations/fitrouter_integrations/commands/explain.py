@@ -19,9 +19,9 @@ from fitrouter.router import Router
 from fitrouter.routing.explain import explain
 from fitrouter.routing.explanation import TERMS, Account, Explanation
 from fitrouter.routing.explanation_text import FEATURES
-from fitrouter.stores.journal import Journal, SqliteJournal
-from fitrouter.stores.listing import ListedAnswer
-from fitrouter.types import Decision, Event
+from fitrouter.stores.journal import SqliteJournal
+from fitrouter.stores.listing import ListedAnswer, story
+from fitrouter.types import Decision
 from fitrouter_integrations._http import call
 from fitrouter_integrations.commands._files import as_json, write_json
 from fitrouter_integrations.commands._options import DEFAULT
@@ -68,8 +68,11 @@ def command(
             raise ConfigError(f"--data: there is no journal {str(path)!r}; give the folder of a gateway's data")
         with contextlib.closing(SqliteJournal(path)) as journal:
             events = story(journal, decision_id)
-            assert isinstance(events[0], Decision)
-            user = events[0].identity.user
+            decision = events[0]
+            assert isinstance(decision, Decision)
+            if decision.draw_id != decision.id:
+                events += [e for e in (row.event for row in journal.of(decision.draw_id)) if isinstance(e, Decision)]
+            user = decision.identity.user
             found = explain(events, history=journal.of(user) if user else ())
     else:
         with Router.offline(load_config(config)) as router:
@@ -106,24 +109,6 @@ def _fetch_explanation(url: str, decision_id: str) -> Explanation:
         propensity=found["propensity"],
         sentences=(found["why"],),
     )
-
-
-def story(journal: Journal, decision_id: str) -> list[Event]:
-    """Return all events of a decision, the decision itself first, with the decision whose draw it reuses.
-
-    Raises:
-        UnknownDecision: the journal has no such decision.
-    """
-    events = [row.event for row in journal.of(decision_id)]
-    decision = next((e for e in events if isinstance(e, Decision) and e.id == decision_id), None)
-    if decision is None:
-        raise UnknownDecision(
-            f"there is no logged decision {decision_id!r}; the answer's 'x-fitrouter-decision' header has the id"
-        )
-    rest = [event for event in events if event is not decision]
-    if decision.draw_id != decision.id:
-        rest += [row.event for row in journal.of(decision.draw_id) if isinstance(row.event, Decision)]
-    return [decision, *rest]
 
 
 # --- display ---

@@ -11,6 +11,7 @@ import typer
 
 from fitrouter.config import load_config
 from fitrouter_integrations import gateway
+from fitrouter_integrations._http import url_of
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile
 from fitrouter_integrations.commands.setup.check import missing_extras
 
@@ -51,6 +52,7 @@ def command(
     if unpriced := settings.unpriced():
         _log.warning("no price is configured for %s; the highest configured one is assumed", ", ".join(unpriced))
     listener = gateway.bind(settings)
-    address = f"http://{settings.server.host}:{listener.getsockname()[1]}/v1"
-    typer.echo(f"fitrouter serves {len(settings.models)} models on {address}", err=True)
+    changes = {"port": listener.getsockname()[1]}
+    url = url_of(settings.model_copy(update={"server": settings.server.model_copy(update=changes)}))
+    typer.echo(f"fitrouter serves {len(settings.models)} models on {url}/v1; its console: {url}/console", err=True)
     gateway.serve(settings, workers, listener, services_inside=services_inside)

@@ -32,7 +32,7 @@ BLIND_GAMMA = 640.0
 """γ of the user-blind rows, chosen on the same seeds."""
 LIVE_SEED = 0
 ROUNDS, SEEDS = 6000, 10
-"""Of a run without arguments: CI runs it as it is, within three minutes on two cores (docs/results/demo.md)."""
+"""Of a run that ends: CI runs it as it is, within three minutes on two cores (docs/results/demo.md)."""
 _LIVE_PART = 0.6
 """Of a bounded run's time."""
 
@@ -42,7 +42,9 @@ def command(
     seconds: Annotated[float | None, typer.Option(min=1.0, help="Limit of the total duration.")] = None,
     exit_: Annotated[bool, typer.Option("--exit", help="End after the summary instead of going on to serve.")] = False,
     json_: Annotated[Path | None, typer.Option("--json", help="Write everything to this file.")] = None,
-    seeds: Annotated[int, typer.Option(min=0, help="Further seeds of the world, in process.")] = SEEDS,
+    seeds: Annotated[
+        int | None, typer.Option(min=0, help=f"Further seeds of the world, in process; {SEEDS} with --exit, else none.")
+    ] = None,
     world: Annotated[str | None, typer.Option(help="World file, or null for users without tastes.")] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the gateway; 0 picks a free one.")] = 0,
     data: Annotated[Path | None, typer.Option(help="Keep the journal and the warehouse in this folder.")] = None,
@@ -53,6 +55,7 @@ def command(
     console = Console(highlight=False)
     place, sha256 = open_world(world)
     place = msgspec.structs.replace(place, rounds=rounds)
+    seeds = SEEDS * exit_ if seeds is None else seeds
     if json_ is not None and not json_.resolve().parent.is_dir():
         raise ConfigError(f"--json: there is no folder {str(json_.resolve().parent)!r}; make it first")
     with _folder(data) as folder:
@@ -60,6 +63,7 @@ def command(
         gammas = Gammas(ours=config.policy.gamma, blind=BLIND_GAMMA, floor=config.policy.floor)
         stage = set_stage(place, config.encoder)
         with open_gateway(config, place) as gateway:
+            console.print(f"Watch it in a browser: {gateway.url}/console", soft_wrap=True)
             console.print(f"The gateway serves {len(place.models)} simulated models on {gateway.url}/v1")
             console.print(f"{place.users} simulated people in {place.roles} roles begin to ask and to rate …")
             until = None if seconds is None else begun + seconds * (_LIVE_PART if seeds else 1.0)
@@ -131,8 +135,7 @@ def _serve_on(url: str, console: Console) -> None:
     console.print(f"  curl -i {url}/v1/chat/completions -H 'content-type: application/json' \\", soft_wrap=True)
     console.print(f"    -d '{json.dumps(body)}'\n", markup=False, soft_wrap=True)
     console.print(f"Why this model: {url}/v1/decisions/ID with the answer's x-fitrouter-decision", soft_wrap=True)
-    console.print("Ctrl-C ends it. Watch it:", soft_wrap=True)
-    console.print(f"{url}/console", soft_wrap=True)
+    console.print(f"Ctrl-C ends it. The console: {url}/console", soft_wrap=True)
     try:
         threading.Event().wait()
     except KeyboardInterrupt:

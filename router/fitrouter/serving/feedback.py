@@ -164,8 +164,10 @@ class FeedbackIntake:
             )
         speaker = identity or Identity()
         judged = await self._judged(decision_id, speaker, trusted=trusted)
+        decision_id = judged.decision.id  # which may have been cut short
         if other:
             against = await self._judged(other, speaker, trusted=trusted)
+            other = against.decision.id
             same = speaker.user is not None or against.identity.user == judged.identity.user
             if other == decision_id or not same:
                 raise InvalidRequest(
@@ -212,6 +214,7 @@ class FeedbackIntake:
         names = () if self.scorer is None else self.scorer.names
         moved = self._checked("understood", understood or {}, names)
         judged = await self._judged(decision_id, identity or Identity(), trusted=trusted)
+        decision_id = judged.decision.id
         unclear: tuple[str, ...] = ()
         reasons: Mapping[str, str] = {}
         await self.recorder.keep_comment(judged.decision, text, withdrawn=understood == {})
@@ -304,7 +307,7 @@ class FeedbackIntake:
             raise NotAuthorized(f"feedback: decision {decision_id!r} was made for another user")
         served_by = next((row.served_by for row in rows if isinstance(row, Execution)), None)
         # A vote that supersedes another one must update the same person.
-        earlier = (row.identity for row in rows if isinstance(row, Feedback) and row.decision_id == decision_id)
+        earlier = (row.identity for row in rows if isinstance(row, Feedback) and row.decision_id == decision.id)
         identity = next(earlier, None) or await self._canonical(decision.identity)
         return _Judged(decision, identity, served_by)
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from fitrouter.errors import StoreError, UnknownDecision, in_words
+from fitrouter.errors import InvalidRequest, StoreError, UnknownDecision, in_words
 from fitrouter.hooks import Hooks
 from fitrouter.identity import decision_id_of
 from fitrouter.stores.content import pack_content
@@ -16,6 +16,7 @@ from fitrouter.stores.contents import ContentStore
 from fitrouter.stores.futures import result_within
 from fitrouter.stores.identities import Identities
 from fitrouter.stores.journal import Entry, Journal
+from fitrouter.stores.listing import story
 from fitrouter.types import Attempt, Decision, Event, Execution, Message, Request
 
 T = TypeVar("T")
@@ -179,24 +180,11 @@ class Recorder:
             await asyncio.wait(self._storing.values(), timeout=STORE_WAIT_S)
 
     async def events(self, decision_id: str, tenant: str | None) -> list[Event]:
-        """All events of a logged decision, the decision first; `tenant` None allows any tenant.
-
-        Raises:
-            UnknownDecision: the tenant has no such logged decision.
-            StoreError: the journal cannot be read now.
-        """
-        decision_id = decision_id_of(decision_id)
-        storing = self._storing.get(decision_id)
+        """All events of a logged decision, the decision first; see `story`."""
+        storing = self._storing.get(decision_id_of(decision_id))
         if storing is not None:
             await asyncio.wait([storing], timeout=STORE_WAIT_S)
-        events = [row.event for row in await read_in_time(self.journal.of, decision_id)]
-        for event in events:
-            if isinstance(event, Decision) and event.id == decision_id and tenant in {None, event.identity.tenant}:
-                return [event, *(other for other in events if other is not event)]
-        raise UnknownDecision(
-            f"there is no logged decision {decision_id!r}; the answer's 'x-fitrouter-decision' header holds its id, "
-            "and `fitrouter decisions` lists them"
-        )
+        return await read_in_time(story, self.journal, decision_id, tenant)
 
 
 async def read_in_time(function: Callable[..., T], *arguments: Any) -> T:
@@ -208,7 +196,7 @@ async def read_in_time(function: Callable[..., T], *arguments: Any) -> T:
     try:
         async with asyncio.timeout(STORE_WAIT_S):
             return await asyncio.to_thread(function, *arguments)
-    except StoreError:
+    except (InvalidRequest, StoreError, UnknownDecision):
         raise
     except Exception as error:
         raise StoreError(f"the store cannot be read now ({in_words(error)}); try again") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Sequence
 from heapq import merge
 from itertools import islice
@@ -10,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from fitrouter.errors import InvalidRequest, StoreError
-from fitrouter.identity import canonical_role
+from fitrouter.errors import InvalidRequest, StoreError, UnknownDecision
+from fitrouter.identity import canonical_role, decision_id_of
 from fitrouter.stores.identities import Identities
 from fitrouter.stores.journal import Journal, Row
 from fitrouter.types import Decision, Event, Execution, Feedback, FeedbackKind, Identity, ProfileChange, Remark, Score
@@ -19,7 +20,48 @@ from fitrouter.types import Decision, Event, Execution, Feedback, FeedbackKind, 
 MOST = 1000
 """Most entries of a list."""
 _OVERALL = "overall"
+_SHORT = re.compile(r"[0-9a-f-]{8,35}")
+_SEVERAL = 20
+"""Decisions from which the beginning of an id is not looked into."""
 _UP = 0.5
+
+
+def story(journal: Journal, decision_id: str, tenant: str | None = None) -> list[Event]:
+    """All events of a decision, the decision first. Blocks.
+
+    Args:
+        journal: the log.
+        decision_id: id of the decision or of its answer, or the first eight characters of it or more.
+        tenant: owner of the decision; None for any.
+
+    Raises:
+        UnknownDecision: the tenant has no such logged decision.
+        InvalidRequest: several decisions begin with these characters.
+        StoreError: the journal cannot be read now.
+    """
+    decision_id = decision_id_of(decision_id)
+    found = _story(journal, decision_id, tenant)
+    if not found and _SHORT.fullmatch(decision_id):
+        begun = journal.ids(decision_id, _SEVERAL)
+        stories = [each for each in (_story(journal, one, tenant) for one in begun) if each]
+        if len(stories) > 1 or len(begun) == _SEVERAL:
+            some = ", ".join(each[0].id for each in stories[:3])
+            raise InvalidRequest(f"several decisions begin with {decision_id!r}: {some} …; give more of the id")
+        found = stories[0] if stories else []
+    if not found:
+        raise UnknownDecision(
+            f"there is no logged decision {decision_id!r}; the answer's 'x-fitrouter-decision' header holds its id, "
+            "and `fitrouter decisions` lists them"
+        )
+    return found
+
+
+def _story(journal: Journal, decision_id: str, tenant: str | None) -> list[Event]:
+    events = [row.event for row in journal.of(decision_id)]
+    for event in events:
+        if isinstance(event, Decision) and event.id == decision_id and tenant in {None, event.identity.tenant}:
+            return [event, *(other for other in events if other is not event)]
+    return []
 
 
 class _Entry(msgspec.Struct, frozen=True, kw_only=True):

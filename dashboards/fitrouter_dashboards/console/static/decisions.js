@@ -17,7 +17,7 @@ const TERMS = {
 export const decisions = {
   every: 3000,
   read: (params) => api.get("decisions", params),
-  draw(data, { tools, params, set }) {
+  draw(data, { tools, params, set, session }) {
     learnColours(data.models);
     const all = (names) => [["", "all"], ...names.map((n) => [n, n])];
     const roles = data.roles.map((role) => [role, role || "no role"]);
@@ -34,25 +34,28 @@ export const decisions = {
     if (!data.decisions.length) return [filters, card("No decisions", {}, filtered
       ? [empty("No decision has all of these.", "Widen the filters."), h("a", { href: "#/decisions" }, "Remove the filters")]
       : empty("No decisions yet.", "They show up a few seconds after the first request."))];
-    return [filters, h("section", { class: "card", "aria-label": "Decisions" }, table(data.decisions), h("div", { class: "pages" },
+    return [filters, h("section", { class: "card", "aria-label": "Decisions" }, table(data.decisions, session), data.decisions.some((d) => d.cost_assumed) ? note("* at an assumed price: none is configured for that model.") : null, h("div", { class: "pages" },
       params.before ? h("a", { href: href("decisions", { ...params, before: undefined }), "data-key": "first" }, "← Newest") : h("span"),
       data.next ? h("a", { href: href("decisions", { ...params, before: data.next }), "data-key": "next" }, "Earlier →") : h("span", { class: "quiet" }, "the log begins here")))];
   },
 };
 
-function table(rows) {
+function table(rows, session) {
   return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Decisions" }, h("table", { class: "decisions" },
-    h("thead", null, h("tr", null, ["Time", "Role", "Model", "Probability", "Rating", "Predicted", "Cost", "Latency", "Outcome"].map((title, i) =>
-      h("th", { scope: "col", class: [3, 4, 5, 6, 7].includes(i) ? "num" : null }, title)))),
-    h("tbody", null, rows.map(row))));
+    h("thead", null, h("tr", null, ["Time", "Person", "Role", "Model", "Probability", "Rating", "Predicted", "Cost", "Latency", "Outcome"].map((title, i) =>
+      h("th", { scope: "col", class: [4, 5, 6, 7, 8].includes(i) ? "num" : null }, title)))),
+    h("tbody", null, rows.map((d) => row(d, session)))));
 }
 
-function row(d) {
+const person = (d, session) => h("a", { href: href("people", { user: d.user, tenant: session.admin ? d.tenant : undefined }) }, h("code", null, d.user.slice(0, 12)));
+
+function row(d, session) {
   const answered = d.served_by ?? d.chosen;
   const fallback = d.served_by && d.served_by !== d.chosen;
   const explored = d.likeliest && d.likeliest !== d.chosen;
   return h("tr", null,
     h("td", { class: "at" }, h("a", { href: `#/decisions/${encodeURIComponent(d.decision_id)}`, "data-key": d.decision_id }, when(d.ts))),
+    h("td", { class: "person" }, d.user ? person(d, session) : h("span", { class: "quiet" }, "nobody")),
     h("td", { class: "role" }, d.role ? name(d.role, 40) : h("span", { class: "quiet" }, "none")),
     h("td", { class: "model" }, h("span", { class: "swatch " + hue(answered), "aria-hidden": "true" }), name(answered, 40),
       fallback ? h("span", { class: "tag" }, "fallback") : null, explored ? h("span", { class: "tag", title: `likeliest was ${d.likeliest}` }, "explored") : null,
@@ -81,7 +84,7 @@ export function decision(id) {
         h("div", { class: "pair" }, summary(data, who), h("div", { class: "stack" }, thumbs(data, again), votes(data))),
         texts(data.content),
         h("div", { class: "pair even" }, chances(data), parts(data, models)),
-        excluded(data), session(data)].filter(Boolean);
+        excluded(data), session(data, who)].filter(Boolean);
     },
   };
 }
@@ -94,7 +97,7 @@ function summary(data, session) {
     h("dl", { class: "facts" },
       fact("Decision", h("code", null, data.decision_id)), fact("Time", moment(data.ts)),
       fact("Role", data.role ? name(data.role) : "none"), data.task ? fact("Task", name(data.task)) : null,
-      fact("Person", data.user ? h("a", { href: href("people", { user: data.user, tenant: session.admin ? data.tenant : undefined }) }, h("code", null, data.user.slice(0, 12))) : "unknown"), fact("Mode", data.mode),
+      fact("Person", data.user ? person(data, session) : "unknown"), fact("Mode", data.mode),
       execution ? [fact("Answered by", execution.served_by ? name(execution.served_by) : "nobody"), fact("Outcome", execution.status),
         fact("Cost", usd(execution.cost_usd), execution.cost_assumed ? " (assumed price)" : ""), fact("Latency", duration(execution.latency_ms)),
         fact("Tokens", `${count(execution.prompt_tokens)} in, ${count(execution.completion_tokens)} out`), fact("Time in the router", duration(execution.overhead_ms))] : fact("Outcome", "still running"),
@@ -172,7 +175,7 @@ function votes(data) {
       h("td", null, vote.asked === undefined ? "" : vote.asked ? "yes" : "no")))))) : note("Nobody has rated this answer."));
 }
 
-function session(data) {
+function session(data, who) {
   const others = data.session.filter((d) => d.decision_id !== data.decision_id);
-  return others.length ? card("Other turns of this session", {}, table(others)) : null;
+  return others.length ? card("Other turns of this session", {}, table(others, who)) : null;
 }

@@ -22,7 +22,8 @@ export const models = {
       }
     };
     const paused = (m) => data.paused.includes(m.name);
-    const pause = (m) => set({ paused: (paused(m) ? data.paused.filter((n) => n !== m.name) : [...data.paused, m.name]).join(",") }, `${m.name.slice(0, 60)} is ${paused(m) ? "called again" : "not called any more"}.`);
+    const pause = (m) => (paused(m) ? set({ paused: data.paused.filter((n) => n !== m.name).join(",") }, `${m.name.slice(0, 60)} is called again.`)
+      : () => ask(`pause-${m.name}`, { change: { action: "set", settings: { paused: [...data.paused, m.name].join(",") } }, button: `Pause ${m.name.slice(0, 40)}`, done: `${m.name.slice(0, 60)} is not called any more.`, again }));
     const remove = (m) => async () => {
       asked = null;
       try {
@@ -70,9 +71,9 @@ export const models = {
           m.added ? [h("dt", null, "Added"), h("dd", null, when(m.added), ", while running")] : null,
           h("dt", null, "Drift"), h("dd", null, m.drift === null ? "–" : `${percent(m.drift)} of the alarm`)),
         h("p", { class: "acts" }, h("a", { href: href("decisions", { model: m.arm }) }, "Its decisions"),
-          data.admin ? h("button", { type: "button", "data-key": `pause-${m.name}`, onclick: pause(m) }, paused(m) ? "Call it again" : "Pause") : null,
+          data.admin ? h("button", { type: "button", "data-key": `pause-${m.name}`, onclick: pause(m) }, paused(m) ? "Call it again" : "Pause …") : null,
           data.admin && data.force !== m.name ? h("button", { type: "button", "data-key": `force-${m.name}`, onclick: force(`force-${m.name}`, m.name, `Send all to ${m.name.slice(0, 40)}`, `All traffic goes to ${m.name.slice(0, 60)}.`) }, "Send all traffic here …") : null,
-          data.admin && m.added ? removing(m) : null), panel(`force-${m.name}`), m.added ? removal(m) : null);
+          data.admin && m.added ? removing(m) : null), panel(`pause-${m.name}`), panel(`force-${m.name}`), m.added ? removal(m) : null);
     })), data.unused?.length ? card("Added, but not in use", {}, h("ul", { class: "plain-list" }, data.unused.map((m) => h("li", null, h("strong", null, name(m.name, 80)), ": ", h("span", { class: "error" }, name(m.fault, 400)), h("p", { class: "acts" }, removing(m)), removal(m))))) : null,
     data.admin ? addition(data, again) : note("Models are added by an administrator; a new one gets a raised share of exploration at first.")].filter(Boolean);
   },

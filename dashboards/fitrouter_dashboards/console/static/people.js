@@ -12,9 +12,8 @@ export const people = {
   every: 10000,
   async read(params, state) {
     if (params.role === undefined && params.user === undefined) {
-      const first = await api.get("people");
-      if (!first.roles.length) return first;
-      return api.get("people", { tenant: state.session.admin ? first.roles[0].tenant : undefined, role: first.roles[0].role });
+      const first = await api.get("people"), shown = first.roles[0] ?? first.persons[0];
+      return shown ? api.get("people", { tenant: state.session.admin ? shown.tenant : undefined, role: shown.role, user: shown.user }) : first;
     }
     return api.get("people", { tenant: params.tenant, role: params.role, user: params.user });
   },
@@ -24,13 +23,16 @@ export const people = {
     const go = (params) => { location.hash = href("people", params); };
     const options = data.roles.map((r, i) => [String(i), several ? `${r.role} (${r.tenant})` : r.role]);
     const at = data.roles.findIndex((r) => !shown?.user && r.role === shown?.role && r.tenant === shown?.tenant);
+    const whom = data.persons.findIndex((p) => p.user === shown?.user && p.tenant === shown?.tenant);
     const field = h("input", { type: "search", "data-key": "person", value: shown?.user ?? "", maxlength: 512, size: 22, placeholder: "name in your application" });
     const filters = h("form", { class: "filters", role: "search", "aria-label": "Whom to show", onsubmit: (event) => {
       event.preventDefault();
       if (field.value.trim()) go({ user: field.value.trim(), tenant: session.admin ? shown?.tenant : undefined });
     } }, choice("Role", at < 0 ? [["", shown?.role || "choose one"], ...options] : options, at < 0 ? "" : String(at), (i) => { if (i !== "") go({ role: data.roles[i].role, tenant: session.admin ? data.roles[i].tenant : undefined }); }, "f-people-role"),
+    data.persons.length ? choice("Person", [["", "choose one"], ...data.persons.map((p, i) => [String(i), `${p.user.slice(0, 40)}: ${count(p.answers)} answers, ${count(p.ratings)} ratings`])], whom < 0 ? "" : String(whom),
+      (i) => { if (i !== "") go({ user: data.persons[i].user, tenant: session.admin ? data.persons[i].tenant : undefined }); }, "f-people-person") : null,
     data.people ? h("label", { class: "field" }, h("span", null, "or a person"), h("span", { class: "with" }, field, h("button", null, "Show"))) : null);
-    if (!shown) return [filters, card("Nobody yet", {}, empty("No request has named a role.", "Name one in the request’s ", h("code", null, "metadata.role"), data.people ? ", or show a person by name." : "."))];
+    if (!shown) return [filters, card("Nobody yet", {}, empty("No request has named a role or a user.", "Name one in the request’s ", h("code", null, "metadata.role"), data.people ? ", or show a person by name." : "."))];
     if (data.report) learnColours(data.report.board.models.map((m) => m.model));
     return [filters, h("div", { class: "pair" }, fit(data), lived(data)), h("div", { class: "pair" }, again(data), told(data))];
   },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 import typer
@@ -35,7 +36,10 @@ def command(
         "user": user,
     }
     target = url or url_of(load_config(config))
-    call("POST", target, "/v1/feedback", {name: given for name, given in body.items() if given is not None})
+    try:
+        call("POST", target, "/v1/feedback", {name: given for name, given in body.items() if given is not None})
+    except InvalidRequest as error:  # in the words of this command
+        raise InvalidRequest(re.sub(r'add "scale": \[(\S+), (\S+)\]', r"add --scale \1:\2", str(error))) from None
     typer.echo(f"rated {value}")
 
 

@@ -27,7 +27,7 @@ from fitrouter_evaluators.personal import Profile, Profiles, parsed_profile
 from fitrouter_integrations._http import call
 from fitrouter_integrations.commands._files import as_json as text_of
 from fitrouter_integrations.commands._files import write_new
-from fitrouter_integrations.commands._options import DEFAULT, ConfigFile
+from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, Named, whose
 from fitrouter_integrations.commands.lists import _source
 from fitrouter_integrations.commands.lists._source import AsJson, Data, Last, Tenant, Url
 
@@ -39,6 +39,7 @@ app = typer.Typer(
 )
 
 Name = Annotated[str, typer.Argument(help="User, by the user id in requests.")]
+UserOption = Annotated[str | None, typer.Option("--user", help="User, by the user id in requests.")]
 TenantOf = Annotated[str, typer.Option("--tenant", help="Tenant of the user; with --url that of the key.")]
 
 
@@ -60,7 +61,7 @@ def users(
     as_json: AsJson = False,
 ) -> None:
     """List the known users, those first that were met last."""
-    if context.invoked_subcommand is not None:
+    if context.invoked_subcommand is not None:  # `users list` is this function, too
         return
     if url is not None:
         found = _source.fetch(url, "/v1/users", ListedUser, last=last)
@@ -68,6 +69,9 @@ def users(
         with _source.open_lists(config, data) as lists:
             found = lists.users(last, tenant=tenant)
     _source.show(found, lambda: [line for one in found for line in _listed(one)], as_json, "no users yet")
+
+
+app.command("list")(users)
 
 
 def _listed(one: ListedUser) -> list[str]:
@@ -79,7 +83,8 @@ def _listed(one: ListedUser) -> list[str]:
 
 @app.command()
 def show(
-    user: Name,
+    named: Named = None,
+    user: UserOption = None,
     config: ConfigFile = DEFAULT,
     data: Data = None,
     url: Url = None,
@@ -87,6 +92,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show what is known of a user: answers, votes, tastes, and the subject by which the log names them."""
+    user = str(whose(named, user, required=True))
     found = _fetch_user(url, user) if url is not None else _read(config, data, user, tenant)
     typer.echo(text_of(found) if as_json else "\n".join(_lines(found)))
 
@@ -144,7 +150,8 @@ def export(
 
 @app.command()
 def erase(
-    user: Name,
+    named: Named = None,
+    user: UserOption = None,
     config: ConfigFile = DEFAULT,
     data: Data = None,
     url: Url = None,
@@ -152,6 +159,7 @@ def erase(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask first.")] = False,
 ) -> None:
     """Erase a user from every file; what was learnt is rebuilt without them. A gateway may be running."""
+    user = str(whose(named, user, required=True))
     if not yes:
         typer.confirm(f"Erase all that is stored of {user!r} for good?", abort=True)
     if url is not None:

@@ -18,13 +18,14 @@ from fitrouter_evaluators.personal import Leaderboards
 from fitrouter_evaluators.personal.suite import results
 from fitrouter_integrations._http import call
 from fitrouter_integrations.commands._files import as_json, read_file
-from fitrouter_integrations.commands._options import DEFAULT, ConfigFile
+from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, Named, whose
 
 WIDTH = 80
 """Columns of the table."""
 
 
 def command(
+    named: Named = None,
     user: Annotated[str | None, typer.Option(help="User, by the user id in requests.")] = None,
     role: Annotated[str | None, typer.Option(help="Role of the user; alone, the ranking of the role.")] = None,
     config: ConfigFile = DEFAULT,
@@ -38,6 +39,7 @@ def command(
         ran = results.decoded(read_file(suite, "--suite"))
         typer.echo(as_json(ran) if out else "\n".join(suite_table(ran)))
         return
+    user = whose(named, user)
     if url is not None:
         found = call("GET", url, "/v1/leaderboard", identity={"user": user, "role": role}, timeout_s=60.0)
     else:

@@ -17,11 +17,12 @@ from fitrouter_evaluators.personal import FitReport, Reports, page, seconds, wor
 from fitrouter_evaluators.personal.base import describe_base
 from fitrouter_integrations._http import call
 from fitrouter_integrations.commands._files import write_json
-from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, JsonFile
+from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, JsonFile, Named, whose
 from fitrouter_integrations.commands.personal.leaderboard import table, wrapped
 
 
 def command(
+    named: Named = None,
     user: Annotated[str | None, typer.Option(help="User, by the user id in requests.")] = None,
     role: Annotated[str | None, typer.Option(help="Role of the user; alone, the report of the role.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write the report as one HTML page to this file.")] = None,
@@ -31,6 +32,7 @@ def command(
     tenant: Annotated[str, typer.Option(help="Tenant of the user; with --url that of the key.")] = "default",
 ) -> None:
     """Report which model fits a person or role, on what, how sure that is, why, and what it is worth."""
+    user = whose(named, user)
     if url is not None:
         found = call("GET", url, "/v1/report", identity={"user": user, "role": role}, timeout_s=60.0)
         report = msgspec.convert(found, FitReport)

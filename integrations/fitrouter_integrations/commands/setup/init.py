@@ -260,13 +260,13 @@ def _shown(names: Sequence[str]) -> str:
 # --- the file ---
 
 
-def render(given: Sequence[KeySource], path: Path = DEFAULT, share: float | None = None) -> str:
+def render(given: Sequence[KeySource], path: Path = DEFAULT, share: float = 1.0) -> str:
     """The configuration as text; with simulated models if there is no provider."""
     head = _TEXTS.head
     if path != DEFAULT:
         head = head.replace("config check  ", f"config check -c {path}  ").replace("serve  ", f"serve -c {path}  ")
     if not given:
-        return head + _TEXTS.simulated + _tail("thorough", 1.0 if share is None else share, priced=True)
+        return head + _TEXTS.simulated + _tail("thorough", share, priced=True)
     models = list(_models(given))
     lines = ["", "# Keys stay in the environment; these are the names of their variables.", "providers:"]
     for source in given:
@@ -284,7 +284,7 @@ def render(given: Sequence[KeySource], path: Path = DEFAULT, share: float | None
     lines += [f"# - {source}" for source in _origins(given)]
     lines += ["models:", *(f"  - {_entry(model)}" for model in models)]
     priced = all("prices" in model for model in models) and any(any(model["prices"].values()) for model in models)
-    return head + "\n".join(lines) + "\n" + _tail(models[0]["name"], share or 0.0, priced=priced)
+    return head + "\n".join(lines) + "\n" + _tail(models[0]["name"], share, priced=priced)
 
 
 def _models(given: Sequence[KeySource]) -> Iterator[dict[str, Any]]:
@@ -334,11 +334,11 @@ def command(
         list[str] | None, typer.Option(help="Model to route between, as the provider names it; repeat it for others.")
     ] = None,
     share: Annotated[
-        float | None,
+        float,
         typer.Option(
-            min=0.0, max=1.0, help="Share of the traffic to route: 0, shadow mode, unless models are simulated."
+            min=0.0, max=1.0, help="Share of the traffic to route; 0: shadow mode, decisions are only logged."
         ),
-    ] = None,
+    ] = 1.0,
     config: NewConfigFile = DEFAULT,
     path: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
@@ -362,8 +362,8 @@ def command(
     typer.echo(f"wrote {config} with {len(names)} models of {of}: {_shown(names)}")
     for note in [*(note for source in given for note in source.notes), *notes, *_lacking(given)]:
         typer.echo(note)
-    if not share:
-        typer.echo(f"share is 0: {names[0]} answers everything; raise it with `fitrouter config share 0.05{option}`")
+    rest = "every model may answer" if share == 1.0 else f"{names[0]} answers the rest"
+    typer.echo(f"share is {share:g}: {rest}; change it with `fitrouter config share 0.05{option}` (0: shadow mode)")
     typer.echo(f"next: fitrouter serve{option}")
 
 

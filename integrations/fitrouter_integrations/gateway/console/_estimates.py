@@ -45,6 +45,10 @@ class Estimates:
         """Estimate a change in the form of `POST /v1/policy`; returns an `error` in words where that is impossible."""
         if change.get("action") == "budget":
             return {"budget": await self._budget(change)}
+        if "paused" in (change.get("settings") or {}):
+            return {
+                "error": "a replay cannot leave out a model; its requests go to the others, as the policy draws them"
+            }
         warehouse = self._router.warehouse
         if warehouse is None or not warehouse.path.exists():
             return {"error": "there is no warehouse to replay"}

@@ -20,6 +20,8 @@ from fitrouter_integrations.gateway._call import AuthenticatedCall
 from fitrouter_integrations.gateway.asgi._wire import Problem
 from fitrouter_integrations.gateway.console._calls import json_response, tenant_of
 
+_PERSONS = 20
+"""Persons to choose from, those first that were met last."""
 _LONGEST = 512
 """Characters of a name."""
 
@@ -44,7 +46,13 @@ class People:
         found: dict[str, Any] = {
             "roles": await self._reads.get(("choice", scope), partial(roles, self._reads, scope, week)),
             "people": _may_see(call),
+            "persons": [],
         }
+        if found["people"]:
+            listed = await self._reads.get(
+                ("persons", scope), partial(self._router.lists.users, _PERSONS, tenant=scope)
+            )
+            found["persons"] = msgspec.to_builtins(listed)
         user, role = query.get("user") or None, query.get("role") or None
         tenant = query.get("tenant", call.tenant) if scope is None else scope
         if any(len(name) > _LONGEST for name in (user or "", role or "", tenant)):
@@ -65,9 +73,11 @@ class People:
             )
         who = await self._router.recall(identity)
         if who.user == STRANGER:
-            if not await self._reads.get(("known", identity), partial(known, self._reads, identity)):
-                raise Problem(404, "unknown_user", "nobody of that name has asked here")
-            who = identity
+            begun = await self._reads.get(("known", identity), partial(known, self._reads, identity))
+            if len(begun) != 1:
+                text = f"several begin with it: {', '.join(begun)} …" if begun else "nobody of that name has asked here"
+                raise Problem(404, "unknown_user", text)
+            who = msgspec.structs.replace(identity, user=begun[0])
         return who
 
     async def _of(self, who: Identity, since: float) -> dict[str, Any]:

@@ -102,6 +102,7 @@ class Console:
     def routes(self, guarded: Guard) -> list[Route]:
         """Return all routes of the console."""
         routes: tuple[tuple[str, str, Handler, str | None], ...] = (
+            ("GET", "/", self._root, None),
             ("GET", "/console", self._page, None),
             ("GET", "/console/", self._page, None),
             ("GET", "/console/static/{name}", self._asset, None),
@@ -138,6 +139,12 @@ class Console:
         return headers
 
     # --- the page ---
+
+    async def _root(self, call: AuthenticatedCall) -> Response:
+        """Lead browsers to the console, and tell other clients where things are; relative, for prefixes of proxies."""
+        if b"text/html" in headers_of(call.http.scope).get("accept", b""):
+            return Response(status_code=307, headers={"location": "console"})
+        return json_response({"object": "fitrouter", "base_url": "v1", "console": "console", "schema": "openapi.json"})
 
     async def _page(self, _call: AuthenticatedCall) -> Response:
         """Serve the console's page."""

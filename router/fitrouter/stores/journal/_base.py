@@ -88,6 +88,10 @@ class Journal(Protocol):
         """Return all rows with any of these decision ids and subjects, each once, in order."""
         ...
 
+    def ids(self, prefix: str, limit: int) -> Sequence[str]:
+        """Decision ids that begin with a prefix of lower-case hexadecimal digits and dashes, at most `limit`."""
+        ...
+
     def latest(
         self, kinds: Sequence[str], limit: int = 256, *, before: int | None = None, subject: str | None = None
     ) -> Sequence[Row]:

@@ -104,6 +104,11 @@ class MemoryJournal:
         found = [(seq, item) for seq, item in self._kept() if item.decision_id in wanted or item.subject in wanted]
         return [Row(seq, decode_event(item.payload)) for seq, item in found]
 
+    def ids(self, prefix: str, limit: int) -> Sequence[str]:
+        """Decision ids that begin with a prefix; see `Journal.ids`."""
+        about = (item.decision_id for _, item in self._kept() if (item.decision_id or "").startswith(prefix))
+        return list(dict.fromkeys(each for each in about if each))[:limit]
+
     def _kept(self) -> list[tuple[int, Record]]:
         """The records that were not deleted, with their sequence numbers."""
         with self._mutex:

@@ -155,6 +155,11 @@ class SqliteJournal:
         sql = f"SELECT seq, CAST(payload AS BLOB), CAST(crc AS INTEGER) FROM events WHERE {where} ORDER BY seq"  # noqa: S608
         return self._decode(self._read(sql, (*keys, *keys)))
 
+    def ids(self, prefix: str, limit: int) -> Sequence[str]:
+        """Decision ids that begin with a prefix; see `Journal.ids`."""
+        sql = "SELECT DISTINCT decision_id FROM events WHERE decision_id >= ? AND decision_id < ? LIMIT ?"
+        return [found for (found,) in self._read(sql, (prefix, f"{prefix}g", limit))]
+
     def latest(
         self, kinds: Sequence[str], limit: int = 256, *, before: int | None = None, subject: str | None = None
     ) -> Sequence[Row]:

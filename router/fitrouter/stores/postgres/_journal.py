@@ -128,6 +128,12 @@ class PostgresJournal:
         there = {row.event.id for row in found}
         return [*found, *(row for rows in waiting.values() for row in rows if row.event.id not in there)]
 
+    def ids(self, prefix: str, limit: int) -> Sequence[str]:
+        """Decision ids that begin with a prefix; see `Journal.ids`."""
+        where: LiteralString = "decision_id >= %b AND decision_id < %b AND starts_with(decision_id, %b) LIMIT %b"
+        sql = f"SELECT DISTINCT decision_id FROM fitrouter.events WHERE {where}"  # noqa: S608 - a constant
+        return [found for (found,) in self._read(sql, (prefix, f"{prefix}g", prefix, limit))]
+
     def latest(
         self, kinds: Sequence[str], limit: int = 256, *, before: int | None = None, subject: str | None = None
     ) -> Sequence[Row]:
