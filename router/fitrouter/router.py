@@ -724,7 +724,7 @@ class Router:
         lost, lost_usd = self._spending.abandoned(turn.decision, abandoned, turn.asked)
         prices = self._cards[answering.arm].prices
         cost_usd = spent(prices, usage) + lost_usd
-        cost_assumed = not prices.known or (lost_usd > 0.0 and self._unpriced(abandoned))
+        cost_assumed = not prices.known or self._unpriced(abandoned)
         turn.cost_usd = None if cost_assumed else cost_usd
         total = time.monotonic() - turn.started
         own_s = (total if ttft_ms is None else ttft_ms / 1000.0) - answering.provider_s - answering.waited_s
@@ -757,7 +757,7 @@ class Router:
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
             cost_usd=usd,
-            cost_assumed=usd > 0.0 and self._unpriced(calls),
+            cost_assumed=self._unpriced(calls),
             estimated=usage.estimated,
         )
 
@@ -783,7 +783,7 @@ class Router:
             gen_ai__usage__input_tokens=execution.prompt_tokens,
             gen_ai__usage__output_tokens=execution.completion_tokens,
             fitrouter__attempts=len(attempts),
-            fitrouter__cost_usd=execution.cost_usd,
+            fitrouter__cost_usd=execution.known_usd,
         )
         errors = [attempt.error for attempt in attempts if attempt.error]
         turn.span.end("" if status == "ok" else errors[-1] if errors and not served_by else status)

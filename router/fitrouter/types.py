@@ -85,6 +85,13 @@ class Request(_Value, frozen=True, kw_only=True):
     """Key whose limit the calls count towards, besides the tenant's budget."""
 
 
+UNPRICED = (
+    "A model without a price is weighed at the highest input and output prices that are configured, in decisions and "
+    "budgets; where none is configured, its cost is not weighed. Sums of money leave it out and say so."
+)
+"""How models without a price are weighed (`Config.cards`)."""
+
+
 class Prices(_Logged, frozen=True, kw_only=True):
     """USD per million tokens."""
 
@@ -388,6 +395,11 @@ class Execution(_Event, frozen=True, kw_only=True, tag="execution"):
     """Whether tokens or cost are estimated: of answers left early, of abandoned calls, or where none were reported."""
     payer: str = ""
     """The decision's."""
+
+    @property
+    def known_usd(self) -> float | None:
+        """`cost_usd`; None if the price is not known."""
+        return None if self.cost_assumed else self.cost_usd
 
 
 class Score(_Event, frozen=True, kw_only=True, tag="score"):

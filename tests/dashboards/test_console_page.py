@@ -129,7 +129,7 @@ def test_the_figures_of_the_first_view_are_the_apis(shown: Shown) -> None:
     }
     assert figure["requests"] == str(api["totals"]["requests"])
     assert float(figure["reward"]) == pytest.approx(api["totals"]["reward"]["mean"], abs=5e-4)
-    assert float(figure["cost"].lstrip("$")) == pytest.approx(api["totals"]["cost_usd"], rel=0.01)
+    assert float(figure["cost"].lstrip("$")) == pytest.approx(api["totals"]["cost"]["usd"], rel=0.01)
     number, unit = figure["latency"].split()
     assert float(number) * {"ms": 1, "s": 1000}[unit] == pytest.approx(api["totals"]["p50_ms"], rel=0.06, abs=0.06)
     reward = api["totals"]["reward"]

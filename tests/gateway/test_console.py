@@ -153,7 +153,7 @@ def test_without_keys_there_is_no_login(open_url: str, installation: Installatio
         assert http.get("/console/api/session").json()["login"] is False
         shown = http.get("/console/api/now", params={"window": "all"}).json()
         assert (shown["ever"], shown["totals"]["requests"], shown["totals"]["answered"]) == (1, 1, 1)
-        assert shown["totals"]["cost_usd"] == pytest.approx((7 * 1.0 + 11 * 2.0) / 1e6)
+        assert shown["totals"]["cost"]["usd"] == pytest.approx((7 * 1.0 + 11 * 2.0) / 1e6)
         assert [(flow["role"], flow["requests"]) for flow in shown["flows"]] == [("cook", 1)]
         (row,) = http.get("/console/api/decisions").json()["decisions"]
         assert (row["decision_id"], row["role"], row["status"]) == (first, "cook", "ok")

@@ -78,7 +78,7 @@ def test_a_plan_and_its_outcome(shared: Shared) -> None:
         "status": "ok",
         "served_by": second["model"],
         "cost_usd": pytest.approx(29e-6),
-        "cost_assumed": False,
+        "unpriced": False,
     }
     execution = shared.logged(Execution)[-1]
     assert [(a.model, a.error, a.probability, a.ms) for a in execution.attempts] == [

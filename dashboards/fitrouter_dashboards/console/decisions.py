@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fitrouter.stores.figures import RATED
 from fitrouter_dashboards.console.reads import Reads
 
 PAGE = 50
@@ -12,7 +13,7 @@ PAGE = 50
 FILTERS = ("role", "model", "mode", "status", "rated", "id", "session")
 """Names that `filters` may hold; `rated` is `any`, `low` (below 0.5) or `high`; `id` is a prefix."""
 
-_PAGE = """
+_PAGE = f"""
     WITH page AS (
         SELECT seq, decision_id, ts, left(role, 200) AS role, left(task, 200) AS task, "user", tenant, mode, chosen,
             propensity, asked, eligible[list_position(probs, list_max(probs))] AS likeliest, len(eligible) AS models
@@ -23,16 +24,16 @@ _PAGE = """
             AND ($5::VARCHAR IS NULL OR mode = $5)
             AND ($6::VARCHAR IS NULL OR decision_id IN (SELECT decision_id FROM executions WHERE status = $6))
             AND ($7::VARCHAR IS NULL OR decision_id IN (
-                SELECT decision_id FROM feedback
-                WHERE dimension = 'overall' AND CASE $7 WHEN 'low' THEN y < 0.5 WHEN 'high' THEN y >= 0.5 ELSE true END
+                SELECT decision_id FROM feedback WHERE {RATED} GROUP BY decision_id
+                HAVING $7 NOT IN ('low', 'high') OR (arg_max(y, seq) < 0.5) = ($7 = 'low')
             ))
             AND ($8::VARCHAR IS NULL OR starts_with(decision_id, $8))
             AND ($9::VARCHAR IS NULL OR session = $9)
         ORDER BY seq DESC LIMIT $10)
     ), ended AS (
         SELECT decision_id, arg_max(served_by, seq) AS served_by, arg_max(status, seq) AS status,
-            arg_max(cost_usd, seq) AS cost_usd, arg_max(coalesce(cost_assumed, false), seq) AS cost_assumed,
-            arg_max(latency_ms, seq) AS latency_ms
+            arg_max(coalesce(cost_assumed, false), seq) AS unpriced,
+            CASE WHEN NOT unpriced THEN arg_max(cost_usd, seq) END AS cost_usd, arg_max(latency_ms, seq) AS latency_ms
         FROM executions
         WHERE seq > (SELECT min(seq) FROM page) AND decision_id IN (SELECT decision_id FROM page) GROUP BY decision_id
     ), scored AS (
@@ -42,18 +43,18 @@ _PAGE = """
     ), rated AS (
         SELECT decision_id, arg_max(y, seq) AS y, count(*) AS votes FROM feedback
         WHERE seq > (SELECT min(seq) FROM page) AND decision_id IN (SELECT decision_id FROM page)
-            AND dimension = 'overall'
+            AND {RATED}
         GROUP BY decision_id
     )
     SELECT page.seq, decision_id, page.ts, role, task, "user", tenant, mode, chosen, propensity, asked, likeliest,
-        models, served_by, status, cost_usd, cost_assumed, latency_ms, mean, sd, y, votes
+        models, served_by, status, cost_usd, unpriced, latency_ms, mean, sd, y, votes
     FROM page LEFT JOIN ended USING (decision_id) LEFT JOIN scored USING (decision_id)
         LEFT JOIN rated USING (decision_id)
     ORDER BY page.seq DESC
-"""
+"""  # noqa: S608 - constants
 _FIELDS = (
     *("seq", "decision_id", "ts", "role", "task", "user", "tenant", "mode", "chosen", "propensity", "asked"),
-    *("likeliest", "models", "served_by", "status", "cost_usd", "cost_assumed", "latency_ms", "score", "score_sd"),
+    *("likeliest", "models", "served_by", "status", "cost_usd", "unpriced", "latency_ms", "score", "score_sd"),
     *("rating", "votes"),
 )
 _NAMES = """

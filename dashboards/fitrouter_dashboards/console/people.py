@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
+from fitrouter.stores.figures import MODEL, Figure, traffic, votes
 from fitrouter.types import FeedbackKind, Identity
 from fitrouter_dashboards.console.reads import Reads
 
@@ -11,6 +14,8 @@ PROMPTS = 40
 """Latest decisions that are decided again."""
 ROLES = 50
 """Roles that can be chosen."""
+MODELS = 20
+"""Models with the most requests."""
 SAID = frozenset({FeedbackKind.THUMB, FeedbackKind.RATING, FeedbackKind.PAIR})
 """Kinds of feedback in which people say what they think; the others are what they did."""
 
@@ -24,21 +29,10 @@ _KNOWN = """
     WHERE tenant = $1 AND CASE WHEN len($2) < 8 THEN "user" = $2 ELSE starts_with("user", $2) END LIMIT 3
 """
 _WHO = 'tenant = $1 AND ($2::VARCHAR IS NULL OR "user" = $2) AND ($3::VARCHAR IS NULL OR role = $3)'
-_VOTES = f"""
-    WITH latest AS (
-        SELECT any_value(kind) AS kind, any_value(dimension) AS dimension, arg_max(y, seq) AS y FROM feedback
-        WHERE {_WHO} GROUP BY hash(decision_id, kind, dimension, "user")
-    )
-    SELECT kind, left(dimension, 80), count(*), avg(y) FROM latest GROUP BY 1, 2 ORDER BY 3 DESC LIMIT 30
-"""  # noqa: S608 - a constant
 _REMARKS = f"""
     SELECT entry.key, count(*), avg(entry.value) FROM (
         SELECT unnest(map_entries(moved)) AS entry FROM remarks WHERE {_WHO}
     ) GROUP BY 1 ORDER BY 2 DESC LIMIT 20
-"""  # noqa: S608 - a constant
-_TRAFFIC = f"""
-    SELECT coalesce(served_by, chosen), count(*) FROM executions WHERE {_WHO} AND ts >= $4
-    GROUP BY 1 ORDER BY 2 DESC LIMIT 20
 """  # noqa: S608 - a constant
 _LATEST = f"""
     SELECT decision_id, chosen FROM decisions
@@ -61,15 +55,21 @@ def known(reads: Reads, who: Identity) -> list[str]:
 def history(reads: Reads, who: Identity, since: float) -> dict[str, Any]:
     """Read all feedback of a person or role, and their requests and decisions since a time. Blocks."""
     whose = [who.tenant, who.user, who.role]
-    votes, moved, traffic, latest = reads.rows(
-        (_VOTES, whose), (_REMARKS, whose), (_TRAFFIC, [*whose, since]), (_LATEST, [*whose, since, PROMPTS])
+    given, moved, moving, latest = reads.figures(
+        votes(who),
+        Figure((_REMARKS, whose), list),
+        traffic(who, since=since, by=MODEL),
+        Figure((_LATEST, [*whose, since, PROMPTS]), list),
     )
-    fields = ("kind", "dimension", "votes", "mean")
-    given = [dict(zip(fields, row, strict=True)) for row in votes]
+    shown = [msgspec.to_builtins(vote) for vote in given]
     return {
-        "said": [vote for vote in given if vote["kind"] in SAID],
-        "done": [vote for vote in given if vote["kind"] not in SAID],
+        "said": [vote for vote in shown if vote["kind"] in SAID],
+        "done": [vote for vote in shown if vote["kind"] not in SAID],
         "comments": [{"dimension": name, "comments": n, "moved": mean} for name, n, mean in moved],
-        "traffic": [{"model": model, "requests": n} for model, n in traffic],
+        "traffic": sorted(
+            ({"model": model, "requests": each.requests} for model, each in moving.by.items()),
+            key=lambda each: -each["requests"],
+        )[:MODELS],
+        "requests": moving.all.requests,
         "decisions": dict(latest),
     }

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from fitrouter.errors import StoreError
+from fitrouter.stores.figures import Figure, Query, figures
 from fitrouter.stores.warehouse import Warehouse
 
 LIMIT_S = 8.0
@@ -20,8 +21,6 @@ REST = 4.0
 KEPT = 256
 """Answers that are kept."""
 
-Query = tuple[str, Sequence[Any]]
-"""A statement and its parameters."""
 Rows = list[tuple[Any, ...]]
 
 
@@ -48,6 +47,10 @@ class Reads:
         if not self._warehouse.path.exists():
             raise StoreError("the warehouse is not there yet; it begins some seconds after the first request")
         return self._warehouse.queries(queries, patience_s=2.0, limit_s=LIMIT_S)
+
+    def figures(self, *wanted: Figure[Any]) -> list[Any]:
+        """Read figures, all of one snapshot; errors as of `rows`. Blocks."""
+        return figures(lambda queries: self.rows(*queries), *wanted)
 
     async def get(self, key: Hashable, read: Callable[[], Any]) -> Any:
         """Run `read` in the console's thread and return its answer; a fresh answer with the same key is reused.

@@ -85,7 +85,7 @@ class LocalBackend:
 
     async def report(self, decision_id: str, request: Request, ended: Outcome) -> float | None:
         execution = await self.router.report(decision_id, request, ended)
-        return None if execution.cost_assumed else execution.cost_usd
+        return execution.known_usd
 
     async def feedback(self, vote: Vote, *, trusted: bool = True) -> str:
         return await self.router.feedback(

@@ -143,8 +143,8 @@ class RemoteBackend:
         how = {"tried": msgspec.to_builtins(ended.tried), "status": ended.status, "ttft_ms": ended.ttft_ms}
         body = {**asked, **how, **_answer(ended.completion, ended.cost_usd)}
         found = await self._quickly("POST", f"/v1/decisions/{quote(decision_id, safe='')}/outcome", _given(body))
-        cost_usd: float = found["cost_usd"]
-        return None if found.get("cost_assumed") else cost_usd
+        cost_usd: float | None = found["cost_usd"]
+        return cost_usd
 
     async def observe(self, seen: ObservedCall) -> About:
         asked = _body(msgspec.structs.replace(seen.request, model=seen.model), stream=False)

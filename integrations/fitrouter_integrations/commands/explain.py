@@ -152,7 +152,7 @@ def _terms(found: Explanation) -> Table | None:
         ("expected utility", [_cell(a.utility) for a in models]),
         ("± (rating)", [_cell(a.sd) for a in models]),
         ("probability without user and role", [_cell(a.blind_probability) for a in models]),
-        ("expected USD", [_cell(a.cost_usd, 6) + " assumed" * a.cost_assumed for a in models]),
+        ("expected USD", [_usd(a) for a in models]),
         ("expected seconds", [_cell(a.latency_s, 2) for a in models]),
         ("probability of an answer", [_cell(a.availability) for a in models]),
         ("calls", [_cell(a.calls, 0) for a in models]),
@@ -197,6 +197,13 @@ def _changes(found: Explanation) -> Table | None:
         votes = [f"{a.votes_up} of {a.votes}" for a in (account, today[account.arm])]
         table.add_row(account.arm, _cell(account.rating), _cell(today[account.arm].rating), *votes)
     return table
+
+
+def _usd(a: Account) -> str:
+    """Expected cost; of a model without a price what it is weighed as."""
+    if not a.unpriced:
+        return _cell(a.cost_usd, 6)
+    return "not known" if a.cost_usd is None else f"{a.cost_usd:.6f} assumed"
 
 
 def _cell(value: float | None, digits: int = 3) -> str:

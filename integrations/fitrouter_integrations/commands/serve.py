@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from fitrouter.config import load_config
+from fitrouter.types import UNPRICED
 from fitrouter_integrations import gateway
 from fitrouter_integrations._http import url_of
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile
@@ -50,7 +51,7 @@ def command(
         raise lacking[0]
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     if unpriced := settings.unpriced():
-        _log.warning("no price is configured for %s; the highest configured one is assumed", ", ".join(unpriced))
+        _log.warning("no price is configured for %s. %s", ", ".join(unpriced), UNPRICED)
     listener = gateway.bind(settings)
     changes = {"port": listener.getsockname()[1]}
     url = url_of(settings.model_copy(update={"server": settings.server.model_copy(update=changes)}))

@@ -363,8 +363,9 @@ class Gateway:
         request, ended = outcome(await self._body(call), call.tenant)
         decision_id = decision_id_of(call.http.path_params["decision_id"])
         execution = await self.router.report(decision_id, request, ended, trusted=call.trusted)
-        fields = ("decision_id", "status", "served_by", "cost_usd", "cost_assumed")
-        return _json({"object": "fitrouter.outcome", **{name: getattr(execution, name) for name in fields}})
+        found = {name: getattr(execution, name) for name in ("decision_id", "status", "served_by")}
+        money = {"cost_usd": execution.known_usd, "unpriced": execution.cost_assumed}
+        return _json({"object": "fitrouter.outcome", **found, **money})
 
     async def observe(self, call: AuthenticatedCall) -> Response:
         """Record a completion or failure of a model that the client called by its own choice."""

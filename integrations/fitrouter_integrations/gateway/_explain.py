@@ -26,7 +26,7 @@ _COLUMNS = {
 }
 """Field of a model's row → field of the decision."""
 _EXECUTION = (
-    *("status", "served_by", "attempts", "prompt_tokens", "completion_tokens", "cost_usd", "cost_assumed"),
+    *("status", "served_by", "attempts", "prompt_tokens", "completion_tokens"),
     *("ttft_ms", "latency_ms", "overhead_ms", "finish_reason"),
 )
 _ATTEMPT = ("model", "probability", "error", "ms")
@@ -85,13 +85,14 @@ def _eligible(decision: Decision) -> list[dict[str, Any]]:
     columns = {name: getattr(decision, field) for name, field in _COLUMNS.items()}
     return [
         {"model": model, **{name: values[i] if values else None for name, values in columns.items()}}
-        | ({"cost_assumed": True} if model in decision.unpriced else {})
+        | ({"unpriced": True, "cost_usd": decision.cost[i] or None} if model in decision.unpriced else {})
         for i, model in enumerate(decision.eligible)
     ]
 
 
 def _execution(event: Execution) -> dict[str, Any]:
-    return _fields(event, _EXECUTION) | {"attempts": [_fields(attempt, _ATTEMPT) for attempt in event.attempts]}
+    money = {"cost_usd": event.known_usd, "unpriced": event.cost_assumed}
+    return _fields(event, _EXECUTION) | money | {"attempts": [_fields(attempt, _ATTEMPT) for attempt in event.attempts]}
 
 
 def _vote(event: Feedback) -> dict[str, Any]:

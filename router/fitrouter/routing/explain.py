@@ -204,6 +204,7 @@ class _Table:
         """Describe the k-th eligible model."""
         decision = self.decision
         up, down, n = self.votes.get(decision.eligible[k], (0, 0, 0))
+        cost, unpriced = _at(decision.cost, k), decision.eligible[k] in decision.unpriced
         return Account(
             arm=decision.eligible[k],
             probability=_at(decision.probs, k),
@@ -214,8 +215,8 @@ class _Table:
             blind_fit=None if self.grounds is None else float(self.grounds.rows[[0, 3], k].sum()),
             utility=None if self.utility is None else float(self.utility[k]),
             terms=() if self.utility is None else self._row(k),
-            cost_usd=_at(decision.cost, k),
-            cost_assumed=decision.eligible[k] in decision.unpriced,
+            cost_usd=cost if cost or not unpriced else None,
+            unpriced=unpriced,
             latency_s=_at(decision.latency, k),
             availability=_at(decision.availability, k),
             candidates={name: pmf[k] for name, pmf in decision.candidates.items()},

@@ -54,8 +54,8 @@ class Account(_Value, frozen=True, kw_only=True):
     terms: tuple[Term, ...] = ()
     """Sum to `utility`."""
     cost_usd: float | None = None
-    cost_assumed: bool = False
-    """The model has no configured price."""
+    """Expected; of an unpriced model what it is weighed as, None for nothing."""
+    unpriced: bool = False
     latency_s: float | None = None
     availability: float | None = None
     candidates: dict[str, float] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fitrouter.posterior.arms import ArmParams
 from fitrouter.routing.explanation import Account, Contrast, Explanation, Feature
-from fitrouter.types import FULL_SHARE
+from fitrouter.types import FULL_SHARE, UNPRICED
 
 FEATURES: dict[str, tuple[str, str]] = {
     "g": ("has higher general quality", "has lower general quality"),
@@ -107,8 +107,8 @@ def sentences_of(found: Explanation) -> tuple[str, ...]:
         )
     said += _exploration(found)
     said += _objective(found)
-    if assumed := [account.arm for account in found.models if account.cost_assumed]:
-        said.append(f"No price is configured for {_listed(assumed)}: the highest configured one was assumed.")
+    if unpriced := [account.arm for account in found.models if account.unpriced]:
+        said.append(f"No price is configured for {_listed(unpriced)}. {UNPRICED}")
     said += [f"{arm} was excluded: {reason}." for arm, reason in found.excluded]
     said += _candidates(found, accounts.get(found.chosen))
     if found.served_by not in {None, found.chosen}:

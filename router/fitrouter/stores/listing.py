@@ -88,7 +88,8 @@ class ListedAnswer(_Entry, frozen=True, kw_only=True):
     status: str | None = None
     """ok, partial, cancelled, failed, lost or recorded; None while the answer is not complete."""
     cost_usd: float | None = None
-    cost_assumed: bool = False
+    """None while the answer is not complete, and if the price is not known: then it is `unpriced`."""
+    unpriced: bool = False
     latency_ms: float | None = None
     score: float | None = None
     """Rating that the reward model expects, from 0 to 1."""
@@ -276,8 +277,8 @@ class Lists:
             mode=decision.mode.value,
             probability=decision.propensity,
             status=execution.status if execution else None,
-            cost_usd=execution.cost_usd if execution else None,
-            cost_assumed=execution is not None and execution.cost_assumed,
+            cost_usd=execution.known_usd if execution else None,
+            unpriced=execution is not None and execution.cost_assumed,
             latency_ms=execution.latency_ms if execution else None,
             score=score.mean if score else None,
             votes={

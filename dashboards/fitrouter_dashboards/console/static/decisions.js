@@ -1,6 +1,6 @@
 // The log, newest first, by filters; and one decision: why this model.
 
-import { h, card, note, empty, name, count, ratio, signed, usd, duration, percent, when, moment, choice } from "./dom.js";
+import { h, card, note, empty, name, count, ratio, signed, usd, cost, duration, percent, when, moment, choice } from "./dom.js";
 import { bar, hue, learnColours } from "./charts.js";
 import { api, href, say } from "./main.js";
 
@@ -63,7 +63,7 @@ function row(d, session) {
     h("td", { class: "num", "data-label": "probability" }, percent(d.propensity)),
     h("td", { class: "num rated", "data-label": "rated" }, d.votes ? mark(d.rating) : h("span", { class: "quiet" }, d.asked ? "asked" : "–")),
     h("td", { class: "num", "data-label": "predicted" }, d.score === null ? h("span", { class: "quiet" }, "–") : [ratio(d.score), h("span", { class: "quiet" }, ` ± ${ratio(d.score_sd)}`)]),
-    h("td", { class: "num cost", title: d.cost_assumed ? "at an assumed price" : null }, usd(d.cost_usd), d.cost_assumed ? "*" : ""),
+    h("td", { class: "num cost" }, cost(d)),
     h("td", { class: "num took" }, duration(d.latency_ms)),
     h("td", { class: "status" }, d.status === "ok" ? "ok" : h("span", { class: d.status ? "tag bad" : "tag" }, d.status ?? "running")));
 }
@@ -99,7 +99,7 @@ function summary(data, session) {
       fact("Role", data.role ? name(data.role) : "none"), data.task ? fact("Task", name(data.task)) : null,
       fact("Person", data.user ? person(data, session) : "unknown"), fact("Mode", data.mode),
       execution ? [fact("Answered by", execution.served_by ? name(execution.served_by) : "nobody"), fact("Outcome", execution.status),
-        fact("Cost", usd(execution.cost_usd), execution.cost_assumed ? " (assumed price)" : ""), fact("Latency", duration(execution.latency_ms)),
+        fact("Cost", cost(execution)), fact("Latency", duration(execution.latency_ms)),
         fact("Tokens", `${count(execution.prompt_tokens)} in, ${count(execution.completion_tokens)} out`), fact("Time in the router", duration(execution.overhead_ms))] : fact("Outcome", "still running"),
       data.score?.status === "ok" ? fact("Predicted rating", `${ratio(data.score.mean)} ± ${ratio(data.score.sd)}`) : null),
     execution && execution.attempts.length > 1 ? h("ol", { class: "attempts" }, execution.attempts.map((a) =>
@@ -139,7 +139,7 @@ function chances(data) {
   return card("Probability of every model", {}, h("ul", { class: "chances" }, rows.map((row) =>
     h("li", { class: row.model === data.chosen ? "chosen" : null }, h("div", { class: "row-head" }, name(row.model, 50), row.model === data.chosen ? h("span", { class: "tag" }, "drawn") : null),
       bar(row.probability, percent(row.probability), hue(row.model)),
-      h("p", { class: "about" }, [`predicted rating ${ratio(row.fit_mean)} ± ${ratio(row.fit_sd)}`, `${usd(row.cost_usd)}${row.cost_assumed ? " (assumed)" : ""}`, duration(1000 * row.latency_s),
+      h("p", { class: "about" }, [`predicted rating ${ratio(row.fit_mean)} ± ${ratio(row.fit_sd)}`, row.unpriced ? `price not known${row.cost_usd ? `, weighed as ${usd(row.cost_usd)}` : ""}` : usd(row.cost_usd), duration(1000 * row.latency_s),
         `answers ${percent(row.availability)}`].filter((part) => !part.includes("–")).join(" · "),
         row.twin_probability !== null && row.twin_probability !== undefined ? ` · ${percent(row.twin_probability)} if it did not know the person` : "")))));
 }

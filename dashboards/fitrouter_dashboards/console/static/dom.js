@@ -56,6 +56,13 @@ export const usd = (value) => {
   const size = Math.abs(value);
   return "$" + number(value, size === 0 || size >= 100 ? 0 : size >= 0.1 ? 2 : size >= 0.001 ? 4 : 6).replace(/(\.\d\d\d*?)0+$/, "$1");
 };
+/** A sum of money with its unknown part, in words: {usd, unpriced} of `fitrouter.stores.figures.Money`. */
+export const money = (cost) => {
+  if (!cost?.unpriced) return usd(cost?.usd);
+  return `${known(cost.usd) ? `at least ${usd(cost.usd)}` : "not known"}, ${count(cost.unpriced)} answer${cost.unpriced === 1 ? "" : "s"} without a price`;
+};
+/** The cost of one answer: {cost_usd, unpriced}. */
+export const cost = (one) => (one?.unpriced ? "price not known" : usd(one?.cost_usd));
 export const duration = (ms) => {
   if (!known(ms)) return none;
   if (ms < 1000) return number(ms, ms > 0 && ms < 10 ? 1 : 0) + " ms";

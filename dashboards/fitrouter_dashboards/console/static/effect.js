@@ -1,6 +1,6 @@
 // What the log says that a change would do, shown before the change can be applied.
 
-import { h, name, count, ratio, signed, usd, duration, interval, stamp } from "./dom.js";
+import { h, name, count, ratio, signed, usd, money, duration, interval, stamp } from "./dom.js";
 import { api, say } from "./main.js";
 
 const METRICS = [
@@ -60,14 +60,13 @@ function draw(place, key) {
 /** A change of a budget: what the last periods have cost, and what a request may cost then. */
 function budget({ before, after, periods, error }) {
   const limit = after.usd_per_period, over = limit === null ? [] : periods.filter((p) => p.usd > limit);
-  const usual = periods.reduce((sum, p) => sum + p.usd, 0) / periods.reduce((sum, p) => sum + p.requests, 0);
   const price = (b) => (b.request_usd === null ? "none" : `${signed((0.01 * b.price) / b.request_usd, 3)} of rating`);
   const row = (title, now, then) => h("tr", null, h("th", { scope: "row" }, title), h("td", { class: "num quiet" }, now), h("td", { class: "num" }, h("strong", null, then)));
   return h("div", { class: "estimate" }, h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Estimate of the change" }, h("table", null,
     h("thead", null, h("tr", null, h("th", { scope: "col" }, "Budget"), h("th", { scope: "col", class: "num" }, "Now"), h("th", { scope: "col", class: "num" }, "Then"))),
     h("tbody", null, row(`Limit of ${span(after.period_s)}`, usd(before.usd_per_period), usd(limit)), row("A request may cost, on average", usd(before.request_usd), usd(after.request_usd)),
       row("Price of a cent, besides the cost weight", price(before), price(after))))),
-    h("p", { class: "about" }, error ? ["The log cannot say: ", name(error, 200)] : periods.length ? [`Spent so far and before: `, periods.map((p, i) => [i ? ", " : "", h("span", { class: limit !== null && p.usd > limit ? "bad" : null }, usd(p.usd)), ` on ${stamp(p.ts, after.period_s)}`]), `. A request cost ${usd(usual)}. `,
+    h("p", { class: "about" }, error ? ["The log cannot say: ", name(error, 200)] : periods.length ? [`Spent so far and before: `, periods.map((p, i) => [i ? ", " : "", h("span", { class: limit !== null && p.usd > limit ? "bad" : null }, money(p)), ` on ${stamp(p.ts, after.period_s)}`]), `. `,
       limit === null ? "" : over.length ? `${over.length} of these ${periods.length} cost more than the limit.` : "None of these cost more than the limit."] : "This tenant has spent nothing lately."),
     h("p", { class: "about" }, "The price of a cent starts there and follows the spending. ", after.hard ? "A request that the rest of the period does not cover is refused." : "Nothing is refused: the budget only steers.",
       before.usd_per_period === null && limit !== null ? " Counting begins with the change." : ""));

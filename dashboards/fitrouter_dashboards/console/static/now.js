@@ -1,6 +1,6 @@
 // What happens now: four figures over time, traffic from roles to models, what personalisation buys, and alarms.
 
-import { h, card, note, empty, name, count, ratio, signed, usd, duration, percent, interval, switcher, moment } from "./dom.js";
+import { h, card, note, empty, name, count, ratio, signed, usd, money, duration, percent, interval, switcher, moment } from "./dom.js";
 import { overTime, sankey, whisker, learnColours, hue } from "./charts.js";
 import { api, href } from "./main.js";
 
@@ -27,7 +27,7 @@ function alarmList(alarms) {
 function figures(data) {
   const { totals, series } = data, axis = { from: data.from, step: data.step_s, points: data.points };
   const of = (key) => new Map(series.filter((s) => s[key] !== null).map((s) => [s.point, s[key]]));
-  const filled = (key) => new Map(Array.from({ length: data.points }, (_, i) => [i, series.find((s) => s.point === i)?.[key] ?? 0]));
+  const filled = (key) => new Map(Array.from({ length: data.points }, (_, i) => [i, series.find((s) => s.point === i)?.[key] ?? (series.some((s) => s.point === i) ? null : 0)]).filter(([, value]) => value !== null));
   const reward = totals.reward, failed = totals.requests - totals.answered;
   const figure = (id, title, value, about, chart) => card(title, { class: "figure" },
     h("p", { class: "value", "data-figure": id }, value), h("p", { class: "about" }, about), chart);
@@ -36,12 +36,12 @@ function figures(data) {
       failed || totals.fallbacks ? `${count(failed)} without an answer, ${count(totals.fallbacks)} by fallback` : "all answered by the chosen model",
       overTime({ label: "Requests", ...axis, show: count, lines: [{ name: "requests", values: filled("requests"), class: "k0", area: true }] })),
     figure("reward", "Mean rating, 0 to 1", reward ? ratio(reward.mean, 3) : "–",
-      reward ? [interval(reward.low, reward.high, (v) => ratio(v, 3)) ? `95 % interval ${interval(reward.low, reward.high, (v) => ratio(v, 3))}; ` : reward.people > 1 ? "too few people for an interval; " : "one person; ", `${count(reward.ratings)} ratings by ${count(reward.people)} people`]
+      reward ? [interval(reward.low, reward.high, (v) => ratio(v, 3)) ? `95 % interval ${interval(reward.low, reward.high, (v) => ratio(v, 3))}; ` : reward.people > 1 ? "too few people for an interval; " : "one person; ", `mean of ${count(reward.ratings)} rated answers, each by its latest thumb or rating, of ${count(reward.people)} people`]
         : "nobody has rated an answer in this time",
       overTime({ label: "Mean rating", from: data.from, step: data.rating_step_s, points: Math.ceil((data.points * data.step_s) / data.rating_step_s), show: (v) => ratio(v), top: 1, band: new Map(data.ratings.map((r) => [r.point, [r.low, r.high]])),
         lines: [{ name: "mean", values: new Map(data.ratings.map((r) => [r.point, r.mean])), class: "k2" }] })),
-    figure("cost", "Cost", usd(totals.cost_usd),
-      [totals.requests ? `${usd(totals.cost_usd / totals.requests)} per request` : "", totals.cost_assumed_usd ? `; ${usd(totals.cost_assumed_usd)} of it at assumed prices` : ""],
+    figure("cost", "Cost", money(totals.cost),
+      totals.cost.each === null ? "" : `${usd(totals.cost.each)} per request${totals.cost.unpriced ? " with a known price" : ""}`,
       overTime({ label: "Cost", ...axis, show: usd, lines: [{ name: "cost", values: filled("cost_usd"), class: "k1", area: true }] })),
     figure("latency", "Latency, median", duration(totals.p50_ms), `95 % of answers within ${duration(totals.p95_ms)}`,
       overTime({ label: "Latency", ...axis, show: duration, lines: [{ name: "median", values: of("p50_ms"), class: "k4" }, { name: "95 %", values: of("p95_ms"), class: "k4 thin" }] })));

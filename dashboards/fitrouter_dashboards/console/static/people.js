@@ -44,7 +44,7 @@ function fit(data) {
   const { board, models } = data.report, whom = board.user ? "this person" : "this role";
   const dims = [...new Set(models.flatMap((m) => Object.keys(m.dimensions)))].filter((d) => d !== "overall");
   const of = new Map(models.map((m) => [m.model, m]));
-  const usage = (m) => (m?.usage ? `${usd(m.usage.cost_usd)} · ${duration(1000 * m.usage.latency_s)}` : "");
+  const usage = (m) => (m?.usage ? `${m.usage.cost_usd === null ? "price not known" : usd(m.usage.cost_usd)} · ${duration(1000 * m.usage.latency_s)}` : "");
   return card(title, { class: "wide" },
     note(`Expected rating by ${whom}, 0 to 1, with its 80 % interval; the tick is everybody’s.`),
     h("ul", { class: "chances fits" }, board.models.map((m) => h("li", null, h("div", { class: "row-head split" }, h("span", null, h("span", { class: "swatch " + hue(m.model), "aria-hidden": "true" }), name(m.model, 40), " ", h("strong", null, ratio(m.rating))),
@@ -81,11 +81,10 @@ const sum = (flows, key, value) => flows.filter((f) => f[key] === value).reduce(
 
 function lived(data) {
   const { board, likes, worth, change } = data.report ?? {};
-  const requests = data.traffic.reduce((n, t) => n + t.requests, 0);
   return card(data.shown.user ? "This person" : "This role", {},
     h("dl", { class: "facts one first" }, h("dt", null, data.shown.user ? "Person" : "Role"), h("dd", null, name(data.shown.user ?? data.shown.role, 60)),
       data.shown.subject ? [h("dt", null, "In the log"), h("dd", null, h("code", null, data.shown.subject.slice(0, 12)))] : null,
-      h("dt", null, "Requests of the last 7 days"), h("dd", null, count(requests)),
+      h("dt", null, "Requests of the last 7 days"), h("dd", null, count(data.requests)),
       board ? [h("dt", null, "Ratings that count"), h("dd", null, count(board.labels), board.people === null ? "" : ` by ${count(board.people)} people`)] : null,
       worth && board.first !== board.population_first ? [h("dt", null, "Own first model over everybody’s"), h("dd", null, `${signed(worth.satisfaction)} rating (${signed(worth.low)} to ${signed(worth.high)})`)] : null),
     likes?.length ? [h("h3", null, "Likes a model that"), h("ul", { class: "plain-list" }, likes.map((l) => h("li", null, name(l.words, 120), h("span", { class: "about" }, ` ${percent(l.sure)} sure`))))] : null,

@@ -12,6 +12,7 @@ from fitrouter.errors import ConfigError
 from fitrouter.stores.audit_log import AuditLog, command_act
 from fitrouter.stores.content import Content
 from fitrouter.stores.contents import ContentStore
+from fitrouter.stores.figures import usd
 from fitrouter.stores.listing import ListedAnswer, Lists
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile
 from fitrouter_integrations.commands.lists import _source
@@ -79,8 +80,8 @@ def _texts(one: ListedAnswer) -> list[str]:
 
 def _facts(one: ListedAnswer) -> list[str]:
     found = [f"{one.mode} with probability {one.probability:.3g}", one.status or "not complete"]
-    if one.cost_usd is not None:
-        found.append(f"{one.cost_usd:.6f} USD" + " at an assumed price" * one.cost_assumed)
+    if one.cost_usd is not None or one.unpriced:
+        found.append("price not known" if one.cost_usd is None else usd(one.cost_usd))
     if one.latency_ms is not None:
         found.append(f"{one.latency_ms / 1000.0:.2f} s")
     if one.score is not None:

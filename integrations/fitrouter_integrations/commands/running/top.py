@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -15,6 +16,7 @@ from rich.text import Text
 
 from fitrouter.config import load_config
 from fitrouter.errors import FitrouterError
+from fitrouter.stores.figures import Money, usd
 from fitrouter_integrations._http import call, url_of
 from fitrouter_integrations.commands._options import DEFAULT
 
@@ -107,9 +109,12 @@ def _figures(now: dict[str, Any]) -> Table:
     else:
         bounds = "" if reward["low"] is None else f"{reward['low']:.3f} to {reward['high']:.3f} (95 %), "
         points = {each["point"]: each["mean"] for each in now["ratings"]}
-        table.add_row("mean rating", f"{reward['mean']:.3f}", _bars(points), f"{bounds}n {reward['ratings']:,}")
-    each_usd = _usd(totals["cost_usd"] / totals["requests"] if totals["requests"] else None)
-    table.add_row("cost", _usd(totals["cost_usd"]), course["cost_usd"], f"{each_usd} per request")
+        table.add_row(
+            "mean rating", f"{reward['mean']:.3f}", _bars(points), f"{bounds}{reward['ratings']:,} rated answers"
+        )
+    cost = msgspec.convert(totals["cost"], Money)
+    each = "" if cost.each is None else f"{usd(cost.each)} per request" + " with a known price" * bool(cost.unpriced)
+    table.add_row("cost", str(cost), course["cost_usd"], each)
     table.add_row("latency", _ms(totals["p50_ms"]), course["p50_ms"], f"95 % within {_ms(totals['p95_ms'])}")
     gain = now["personalisation"].get("")
     if gain is not None:
@@ -135,7 +140,7 @@ def _models(shown: dict[str, Any]) -> Table:
             f"{n / total:.1%}" if total else "–",
             "–" if reward is None else f"{reward['mean']:.3f}",
             "" if reward is None or reward["low"] is None else f"{reward['low']:.2f}–{reward['high']:.2f}",
-            _usd(figures["cost_usd"] / n if n else None),
+            usd(figures["cost"]["each"]) if n else "–",
             _ms(figures.get("p50_ms")),
             "–" if model["availability"] is None else f"{model['availability']:.0%}",
             Text("takes all traffic" if shown["force"] == model["name"] else state, style="yellow"),
@@ -182,13 +187,6 @@ def _bars(points: dict[int, float]) -> str:
 def _plain(name: str) -> Text:
     """Return a name from outside without characters that steer a terminal or reverse its line."""
     return Text("".join(character if character.isprintable() else "·" for character in name))
-
-
-def _usd(value: float | None) -> str:
-    if value is None:
-        return "–"
-    digits = 2 if value == 0 or value >= 0.1 else 4 if value >= 0.001 else 6
-    return f"${value:,.{digits}f}"
 
 
 def _ms(value: float | None) -> str:

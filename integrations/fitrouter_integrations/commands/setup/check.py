@@ -20,6 +20,7 @@ from fitrouter.providers import build_provider
 from fitrouter.router import Router
 from fitrouter.stores.journal import in_use
 from fitrouter.stores.keys import FILE, read_keys
+from fitrouter.types import UNPRICED
 from fitrouter_integrations._http import call, url_of
 from fitrouter_integrations.commands._files import flow
 from fitrouter_integrations.commands.setup import _prices
@@ -141,8 +142,7 @@ def _missing_prices(config: Config) -> list[Finding]:
     """List models and judges without a price: a mistake where a budget or a cost weight uses prices."""
     found = []
     if unpriced := config.unpriced():
-        counted = "their costs are counted at the highest configured price, and labelled"
-        text = f"unknown for {', '.join(unpriced)}: {counted}"
+        text = f"unknown for {', '.join(unpriced)}. {UNPRICED.rstrip('.')}"
         targets = {model.name: model.target or model.name for model in config.models}
         tabled = {name: _prices.usd_per_million(_prices.facts_of(targets[name], name)) for name in unpriced}
         if listed := [f"{name} {flow(prices)}" for name, prices in tabled.items() if prices]:

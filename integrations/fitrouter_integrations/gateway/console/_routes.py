@@ -21,7 +21,7 @@ from fitrouter.errors import InvalidRequest, StoreError
 from fitrouter.identity import decision_id_of
 from fitrouter.posterior.arms import base_arm
 from fitrouter.router import Router
-from fitrouter.types import Decision, FeedbackKind, Identity
+from fitrouter.types import UNPRICED, Decision, FeedbackKind, Identity
 from fitrouter_dashboards.console import Reads, alarms, assets, decisions, overview
 from fitrouter_dashboards.console.alarms import EVIDENCE
 from fitrouter_dashboards.console.decisions import FILTERS, role_names
@@ -331,7 +331,7 @@ class Console:
         force = settings.get("force", "")
         providers = list(self._config.providers) if call.admin else []
         unused = [msgspec.to_builtins(each) for each in added.values() if each.fault] if call.admin else []
-        shown = {"models": models, "unused": unused, "force": force, "paused": paused}
+        shown = {"models": models, "unused": unused, "force": force, "paused": paused, "unpriced_rule": UNPRICED}
         limits = self._config.server.additions
         able = {"private_addresses": limits.private_addresses, "key_envs": list(limits.key_envs)} if call.admin else {}
         return json_response({**shown, "providers": providers, "additions": able, "admin": call.admin})

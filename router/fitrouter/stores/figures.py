@@ -1,0 +1,223 @@
+"""Figures of the log, each defined here only: requests, answers, tokens, money, latency, ratings and votes.
+
+A request counts once its end is logged; it is answered if a model answered it, in whole or in part. A rating is the
+latest thumb or rating of an answer as a whole, from 0 to 1. A mean rating is that of the rated answers; its 95 %
+interval takes people as independent, and the ratings of one person as dependent: mean ± 1.96 · √(Σᵤ (Sᵤ − nᵤ · mean)² ·
+m / (m − 1)) / n, of m people with nᵤ ratings of sum Sᵤ. Money of unknown amount is no money: it is counted apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from fitrouter.types import Identity
+
+T = TypeVar("T")
+Query = tuple[str, Sequence[Any]]
+"""A statement and its parameters."""
+FEWEST = 5
+"""People with fewer of whom an interval says little."""
+Z = 1.959964
+RATED = "dimension = 'overall' AND kind IN ('thumb', 'rating')"
+"""Condition for feedback that is a rating."""
+MODEL = "coalesce(served_by, chosen)"
+"""The model that answered; if none did, the one that was chosen."""
+_PRICED = "NOT coalesce(cost_assumed, false)"
+_WHERE = """($1::VARCHAR IS NULL OR tenant = $1) AND ($2::VARCHAR IS NULL OR "user" = $2)
+    AND ($3::VARCHAR IS NULL OR role = $3) AND ts >= $4"""
+_TRAFFIC = f"""
+    SELECT grouping(key), key, count(*), count(*) FILTER (served_by IS NOT NULL), count(*) FILTER (served_by <> chosen),
+        coalesce(sum(prompt_tokens), 0), coalesce(sum(completion_tokens), 0),
+        coalesce(sum(cost_usd) FILTER ({_PRICED}), 0), count(*) FILTER ({_PRICED}), count(*) FILTER (NOT {_PRICED}),
+        quantile_cont(latency_ms, [0.5, 0.95]) FILTER (served_by IS NOT NULL)
+    FROM (SELECT {{by}} AS key, * FROM executions WHERE {_WHERE}{{part}}) GROUP BY GROUPING SETS ((), (key))
+    ORDER BY key
+"""  # noqa: S608 - constants
+# Groups of hashes, 64 bits, take half the time of groups of texts; two of a million are equal once in 10⁷ logs.
+_RATINGS = f"""
+    WITH latest AS MATERIALIZED (
+        SELECT arg_max(ts, seq) AS ts, arg_max(y, seq) AS y, any_value(hash(coalesce("user", decision_id))) AS person,
+            hash(decision_id) AS decision
+        FROM feedback WHERE {_WHERE} AND {RATED} GROUP BY decision
+    ), own AS (
+        SELECT grouping(key) AS whole, key, person, sum(y) AS total, count(*) AS n
+        FROM (SELECT {{by}} AS key, y, person FROM latest {{served}}) GROUP BY GROUPING SETS ((person), (key, person))
+    ), together AS (SELECT whole, key, sum(total) / sum(n) AS mean FROM own GROUP BY whole, key)
+    SELECT own.whole, own.key, any_value(mean), sum(n), count(*), sqrt(sum((total - n * mean) ** 2)) / sum(n)
+    FROM own JOIN together ON own.whole = together.whole AND own.key IS NOT DISTINCT FROM together.key
+    GROUP BY own.whole, own.key ORDER BY own.key
+"""  # noqa: S608 - constants
+_SERVED = """JOIN (
+    SELECT hash(decision_id) AS decision, arg_max(served_by, seq) AS served_by FROM executions
+    WHERE served_by IS NOT NULL GROUP BY decision
+) USING (decision)"""
+_VOTES = f"""
+    WITH latest AS (
+        SELECT any_value(kind) AS kind, any_value(dimension) AS dimension, arg_max(y, seq) AS y FROM feedback
+        WHERE {_WHERE} GROUP BY hash(decision_id, kind, dimension, "user")
+    )
+    SELECT kind, left(dimension, 80), count(*), avg(y) FROM latest GROUP BY 1, 2 ORDER BY 3 DESC LIMIT 30
+"""  # noqa: S608 - constants
+
+
+def usd(value: float | None) -> str:
+    """Format an amount of USD, at most six digits after the point.
+
+    >>> usd(12.0), usd(0.0021), usd(0.00000004), usd(None)
+    ('$12.00', '$0.0021', 'under $0.000001', 'not known')
+    """
+    if value is None:
+        return "not known"
+    if 0.0 < abs(value) < 1e-6:
+        return "under $0.000001"
+    size = abs(value)
+    return f"{'-' * (value < 0)}${size:,.{2 if size == 0 or size >= 0.1 else 4 if size >= 0.001 else 6}f}"
+
+
+class Money(msgspec.Struct, frozen=True):
+    """A sum of money, of which a part may be unknown."""
+
+    usd: float | None
+    """Of the requests whose price is known; None if that of none is."""
+    unpriced: int = 0
+    """Answers without a price, which `usd` lacks."""
+    each: float | None = None
+    """Mean of the requests whose price is known."""
+
+    @classmethod
+    def of(cls, known: float, priced: int, unpriced: int) -> Money:
+        """Money of `priced` requests that cost `known` USD together, and of `unpriced` answers."""
+        if unpriced and not known:  # what else there is was free, or not answered
+            return cls(None, unpriced)
+        return cls(known, unpriced, known / priced if priced else None)
+
+    def __str__(self) -> str:
+        """The sum in words.
+
+        >>> str(Money(1.5)), str(Money(1.5, 1)), str(Money(None, 1200))
+        ('$1.50', 'at least $1.50, 1 answer without a price', 'not known, 1,200 answers without a price')
+        """
+        if not self.unpriced:
+            return usd(self.usd)
+        least = usd(self.usd) if self.usd is None else f"at least {usd(self.usd)}"
+        return f"{least}, {self.unpriced:,} answer{'s' * (self.unpriced != 1)} without a price"
+
+
+class Traffic(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests, and what they took."""
+
+    requests: int
+    answered: int
+    fallbacks: int
+    """Answers by another model than the chosen one."""
+    prompt_tokens: int
+    completion_tokens: int
+    cost: Money
+    p50_ms: float | None
+    """Of the answers; None without any."""
+    p95_ms: float | None
+
+
+class Rating(msgspec.Struct, frozen=True, kw_only=True):
+    """Mean rating of the rated answers, from 0 to 1, with its 95 % interval; see the module."""
+
+    mean: float
+    low: float | None
+    """None, like `high`, for fewer than `FEWEST` people."""
+    high: float | None
+    ratings: int
+    people: int
+
+
+class Votes(msgspec.Struct, frozen=True, kw_only=True):
+    """Feedback of a kind on a dimension, each as it stands now."""
+
+    kind: str
+    dimension: str
+    votes: int
+    mean: float | None
+
+
+class Groups(NamedTuple, Generic[T]):
+    """A figure of everything, and of each group."""
+
+    all: T | None
+    """None if there is nothing."""
+    by: dict[Any, T]
+
+
+class Figure(NamedTuple, Generic[T]):
+    """A query, and how its rows become a figure."""
+
+    query: Query
+    read: Callable[[list[tuple[Any, ...]]], T]
+
+
+def figures(run: Callable[[Sequence[Query]], Sequence[list[tuple[Any, ...]]]], *wanted: Figure[Any]) -> list[Any]:
+    """Read figures with `Warehouse.queries` or the like, all of one snapshot."""
+    return [each.read(rows) for each, rows in zip(wanted, run([each.query for each in wanted]), strict=True)]
+
+
+def traffic(
+    who: Identity | None = None, *, since: float = 0.0, by: str = "''", last: int | None = None
+) -> Figure[Groups[Traffic]]:
+    """Traffic of a tenant, person or role, or of all for None.
+
+    Args:
+        who: tenant, and the user (as events name them) and role where given.
+        since: time of the first.
+        by: SQL of the group over `executions`, such as `MODEL`.
+        last: number of the latest answers that count alone; None for all requests.
+    """
+    part = "" if last is None else f" AND status = 'ok' AND served_by IS NOT NULL ORDER BY seq DESC LIMIT {last:d}"
+
+    def read(row: tuple[Any, ...]) -> Traffic:
+        requests, answered, fallbacks, prompt, completion, known, priced, unpriced, latency = row
+        p50, p95 = latency or (None, None)
+        return Traffic(
+            requests=requests,
+            answered=answered,
+            fallbacks=fallbacks,
+            prompt_tokens=int(prompt),
+            completion_tokens=int(completion),
+            cost=Money.of(known, priced, unpriced),
+            p50_ms=p50,
+            p95_ms=p95,
+        )
+
+    return Figure((_TRAFFIC.format(by=by, part=part), _whose(who, since)), lambda rows: _grouped(rows, read))
+
+
+def ratings(who: Identity | None = None, *, since: float = 0.0, by: str = "''") -> Figure[Groups[Rating]]:
+    """Mean ratings; arguments as of `traffic`, `by` is SQL over the columns `ts` and, for answers, `served_by`."""
+
+    def read(row: tuple[Any, ...]) -> Rating:
+        mean, n, people, error = row
+        half = Z * error * math.sqrt(people / (people - 1)) if people >= FEWEST else None
+        low, high = (None, None) if half is None else (max(0.0, mean - half), min(1.0, mean + half))
+        return Rating(mean=mean, low=low, high=high, ratings=int(n), people=people)
+
+    sql = _RATINGS.format(by=by, served=_SERVED if "served_by" in by else "")
+    return Figure((sql, _whose(who, since)), lambda rows: _grouped(rows, read))
+
+
+def votes(who: Identity) -> Figure[list[Votes]]:
+    """Feedback of a person or role, of each kind and dimension, the most frequent first."""
+    names = ("kind", "dimension", "votes", "mean")
+    return Figure(
+        (_VOTES, _whose(who, 0.0)), lambda rows: [Votes(**dict(zip(names, row, strict=True))) for row in rows]
+    )
+
+
+def _whose(who: Identity | None, since: float) -> list[Any]:
+    return [*((None, None, None) if who is None else (who.tenant, who.user, who.role)), since]
+
+
+def _grouped(rows: list[tuple[Any, ...]], read: Callable[[tuple[Any, ...]], T]) -> Groups[T]:
+    found = [(bool(whole), key, read(tuple(rest))) for whole, key, *rest in rows]
+    total = next((value for whole, _, value in found if whole), None)
+    return Groups(total, {key: value for whole, key, value in found if not whole})

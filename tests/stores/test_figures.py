@@ -1,0 +1,166 @@
+"""Figures of the log equal a ledger kept in plain Python; unknown money is counted apart."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import defaultdict
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import pytest
+
+from fitrouter.stores.figures import MODEL, Money, Votes, figures, ratings, traffic, usd, votes
+from fitrouter.stores.journal import Row
+from fitrouter.stores.warehouse import Warehouse
+from fitrouter.types import Execution, Feedback, FeedbackKind, Identity
+
+PRICED, FREE, UNPRICED = "priced@1", "free@1", "unpriced@1"
+
+
+def written(folder: Path, seed: int = 0) -> tuple[Warehouse, list[Execution], list[Feedback]]:
+    """A log of two tenants, seven people, three models and a failure now and then; votes are changed and repeated."""
+    rng, ends, given = random.Random(seed), list[Execution](), list[Feedback]()
+    for i in range(400):
+        chosen = rng.choice((PRICED, FREE, UNPRICED))
+        served = None if rng.random() < 0.1 else PRICED if rng.random() < 0.1 else chosen
+        who = Identity(tenant=rng.choice("ab"), user=f"u{rng.randrange(7)}", role=rng.choice(("cook", None)))
+        ends.append(
+            Execution(
+                id=f"e{i}",
+                decision_id=f"d{i}",
+                ts=float(i),
+                identity=who,
+                chosen=chosen,
+                served_by=served,
+                status="failed" if served is None else "ok",
+                prompt_tokens=rng.randrange(90),
+                completion_tokens=rng.randrange(90),
+                cost_usd={PRICED: 0.25, UNPRICED: 7.0}.get(served or "", 0.0),
+                cost_assumed=served == UNPRICED,
+                latency_ms=float(rng.randrange(1, 900)),
+            )
+        )
+        for k in range(rng.choice((0, 0, 1, 2, 3))):
+            kind = rng.choice((FeedbackKind.THUMB, FeedbackKind.RATING, FeedbackKind.EDIT))
+            value = float(rng.random() < 0.6) if kind is FeedbackKind.THUMB else rng.random()
+            given.append(
+                Feedback(
+                    id=f"f{i}.{k}",
+                    decision_id=f"d{i}",
+                    ts=float(i),
+                    identity=who,
+                    kind=kind,
+                    value=value,
+                    dimension="overall" if rng.random() < 0.9 else "warmth",
+                )
+            )
+    warehouse = Warehouse(folder / "warehouse.duckdb")
+    events: list[Execution | Feedback] = [*ends, *given]
+    warehouse.ingest([Row(i + 1, event) for i, event in enumerate(events)])
+    return warehouse, ends, given
+
+
+@pytest.mark.parametrize("who", [None, Identity(tenant="a"), Identity(tenant="b", user="u3"), Identity(role="cook")])
+def test_traffic_is_the_ledgers(tmp_path: Path, who: Identity | None) -> None:
+    """Requests, answers, fallbacks, tokens and money, in all and by model, since a time; assumed costs are no money."""
+    warehouse, ends, _ = written(tmp_path)
+    if who is not None and who.tenant == "default":
+        who = Identity(tenant="a", role=who.role)
+    (found,) = figures(warehouse.queries, traffic(who, since=100.0, by=MODEL))
+    mine = [each for each in ends if each.ts >= 100.0 and _of(each.identity, who)]
+    groups = defaultdict(list)
+    for each in mine:
+        groups[each.served_by or each.chosen].append(each)
+    assert set(found.by) == set(groups)
+    for figure, ledger in [(found.all, mine), *((found.by[name], group) for name, group in groups.items())]:
+        answered = [each for each in ledger if each.served_by is not None]
+        assert (figure.requests, figure.answered) == (len(ledger), len(answered))
+        assert figure.fallbacks == sum(each.served_by != each.chosen for each in answered)
+        assert figure.prompt_tokens == sum(each.prompt_tokens for each in ledger)
+        assert figure.completion_tokens == sum(each.completion_tokens for each in ledger)
+        known = [each.cost_usd for each in ledger if each.served_by != UNPRICED]
+        assert figure.cost.unpriced == len(ledger) - len(known)
+        if figure.cost.unpriced and not sum(known):
+            assert (figure.cost.usd, figure.cost.each) == (None, None)
+        else:
+            assert figure.cost.usd == pytest.approx(sum(known))
+            assert figure.cost.each == pytest.approx(mean(known))
+        times = sorted(each.latency_ms for each in answered)
+        assert times[0] <= figure.p50_ms <= figure.p95_ms <= times[-1]
+
+
+def test_ratings_are_the_ledgers(tmp_path: Path) -> None:
+    """The latest thumb or rating of an answer counts, once; the interval is the stated formula over people."""
+    warehouse, ends, given = written(tmp_path)
+    (found,) = figures(warehouse.queries, ratings(Identity(tenant="a"), by="served_by"))
+    (everything,) = figures(warehouse.queries, ratings(Identity(tenant="a")))
+    served = {each.decision_id: each.served_by for each in ends}
+    latest = {
+        vote.decision_id: vote
+        for vote in given
+        if vote.identity.tenant == "a" and vote.dimension == "overall" and vote.kind is not FeedbackKind.EDIT
+    }
+    groups: dict[str, list[Feedback]] = defaultdict(list)
+    for vote in latest.values():
+        if (model := served[vote.decision_id]) is not None:
+            groups[model].append(vote)
+    assert set(found.by) == set(groups)
+    for figure, ledger in [
+        (everything.all, list(latest.values())),
+        *((found.by[name], group) for name, group in groups.items()),
+    ]:
+        average, people = mean(vote.y for vote in ledger), {vote.identity.user for vote in ledger}
+        apart = [sum(vote.y - average for vote in ledger if vote.identity.user == user) for user in people]
+        m, n = len(people), len(ledger)
+        half = 1.959964 * math.sqrt(sum(each**2 for each in apart) * m / (m - 1)) / n
+        assert (figure.ratings, figure.people) == (n, m)
+        assert figure.mean == pytest.approx(average)
+        assert (figure.low, figure.high) == pytest.approx((max(0.0, average - half), min(1.0, average + half)))
+
+
+def test_votes_are_the_ledgers(tmp_path: Path) -> None:
+    """Of every kind and dimension, each as it stands now."""
+    warehouse, _, given = written(tmp_path)
+    who = Identity(tenant="a", user="u1")
+    (found,) = figures(warehouse.queries, votes(who))
+    latest = {(vote.decision_id, vote.kind, vote.dimension): vote.y for vote in given if _of(vote.identity, who)}
+    groups: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for (_, kind, dimension), y in latest.items():
+        groups[kind.value, dimension].append(y)
+    assert {(each.kind, each.dimension): each.votes for each in found} == {key: len(ys) for key, ys in groups.items()}
+    assert all(
+        isinstance(each, Votes) and each.mean == pytest.approx(mean(groups[each.kind, each.dimension]))
+        for each in found
+    )
+
+
+def test_few_people_and_nothing() -> None:
+    """Without rows there is no rating, and no request costs nothing known or unknown."""
+    assert ratings().read([]).all is None
+    assert Money.of(0.0, 0, 0) == Money(0.0)
+    assert Money.of(0.0, 3, 2) == Money(None, 2)
+
+
+@pytest.mark.parametrize(
+    ("money", "words"),
+    [
+        (Money(0.0), "$0.00"),
+        (Money(0.0000000001), "under $0.000001"),
+        (Money(1234.5), "$1,234.50"),
+        (Money(None, 1), "not known, 1 answer without a price"),
+        (Money(0.5, 1500), "at least $0.50, 1,500 answers without a price"),
+    ],
+)
+def test_sums_in_words(money: Money, words: str) -> None:
+    """A sum with an unknown part says so; nothing unknown reads as zero."""
+    assert str(money) == words
+    assert money.usd is not None or usd(money.usd) == "not known"
+
+
+def _of(identity: Identity, who: Identity | None) -> bool:
+    fields: tuple[Any, ...] = ("user", "role")
+    return who is None or (
+        identity.tenant == who.tenant and all(getattr(who, f) in (None, getattr(identity, f)) for f in fields)
+    )
