@@ -296,13 +296,13 @@ COST = [
         6,
     ),
     Panel(
-        "At assumed prices",
+        "Without a price",
         "percentunit",
-        "Share of the cost that is computed with an assumed price.",
+        "Share of the requests whose price is not known; the sums leave them out.",
         [
             (
-                f"({_or_zero(_rate('fitrouter_cost_assumed_usd_total'))}) / ({_rate('fitrouter_cost_usd_total')} > 0)",
-                "assumed",
+                f"({_or_zero(_rate('fitrouter_unpriced_total'))}) / ({_rate('fitrouter_requests_total')} > 0)",
+                "without a price",
             )
         ],
         "number",

@@ -191,10 +191,8 @@ class Metrics:
             return
         exemplar = _exemplar(event.decision_id)
         self._overhead.metric.observe(max(event.overhead_ms, 0.0) / 1000.0, exemplar)
-        if event.cost_usd:
-            self._cost.labels(model).inc(event.cost_usd)
-            if event.cost_assumed:
-                self._cost_assumed.labels(model).inc(event.cost_usd)
+        self._cost.labels(model).inc(event.known_usd or 0.0)
+        self._unpriced.labels(model).inc(event.cost_assumed)
         if event.served_by is None:
             return
         if event.served_by != event.chosen:
@@ -240,8 +238,8 @@ class Metrics:
         self._failures = counter("attempts_failed_total", "Failed attempts to call a model.", "model", "error")
         self._decisions = counter("decisions_total", "Decisions, by the chosen model.", "model", "role", "mode")
         self._tokens = counter("tokens_total", "Tokens, as reported by providers or estimated.", "model", "direction")
-        self._cost = counter("cost_usd_total", "Cost in USD, at the configured prices.", "model")
-        self._cost_assumed = counter("cost_assumed_usd_total", "Part of it at an assumed price.", "model")
+        self._cost = counter("cost_usd_total", "Cost in USD of the answers whose price is known.", "model")
+        self._unpriced = counter("unpriced_total", "Answers without a price, whose cost is not known.", "model")
         self._feedback = counter("feedback_total", "Feedback events.", "kind", "asked")
         self._remarks = counter("remarks_total", "Understood remarks on answers: comment, implicit.", "kind")
         self._scores = counter("scores_total", "Scored answers, by status.", "status")

@@ -12,40 +12,30 @@ Li 2011, "Doubly robust policy evaluation and learning").
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
+from fitrouter.stores.figures import Z
 from fitrouter.stores.warehouse import Warehouse
-from fitrouter.types import Floats
 
-RATINGS = 100_000
-"""Latest ratings that are read."""
+MEASURES = ("mean", "variance", "cvar10", "worst_role")
 DECISIONS = 20_000
-"""Latest drawn decisions that are read."""
+"""Latest drawn decisions that are read for savings."""
 LEAST = 30
-"""Ratings of a model before it can be the best single one, and decisions before savings are shown."""
-_Z = 1.959964
+"""Decisions before savings are shown."""
 
-_RATED = """
-    SELECT "user", role, y FROM latest_feedback
-    WHERE dimension = 'overall' AND kind IN ('thumb', 'rating') AND "user" IS NOT NULL AND y BETWEEN 0 AND 1
-    ORDER BY seq DESC LIMIT ?
-"""
 _DRAWN = """
-    SELECT chosen, propensity, eligible, cost, cost_usd, y FROM (
-        SELECT decision_id, seq, chosen, propensity, eligible, cost FROM decisions
+    SELECT chosen, propensity, eligible, cost, coalesce(unpriced, []), cost_usd FROM (
+        SELECT decision_id, seq, chosen, propensity, eligible, cost, unpriced FROM decisions
         WHERE mode IN ('online', 'uniform', 'shadow') AND propensity > 0 AND len(cost) = len(eligible)
         ORDER BY seq DESC LIMIT ?
     )
     JOIN (SELECT decision_id, cost_usd, coalesce(cost_assumed, false) AS assumed, served_by, status FROM executions)
         USING (decision_id)
-    LEFT JOIN (
-        SELECT decision_id, any_value(y) AS y FROM latest_feedback
-        WHERE dimension = 'overall' AND kind IN ('thumb', 'rating') GROUP BY decision_id
-    ) USING (decision_id)
     WHERE status = 'ok' AND served_by = chosen AND NOT assumed
 """
 
@@ -75,74 +65,31 @@ def measure(warehouse: Warehouse) -> Quality:
     Raises:
         StoreError: the warehouse cannot be read.
     """
-    found = satisfaction_estimates(warehouse.query(_RATED, [RATINGS]))
-    best, saved = savings(warehouse.query(_DRAWN, [DECISIONS]))
-    return Quality(satisfaction=found, best_single=best, saved_usd=saved)
-
-
-def satisfaction_estimates(rated: Sequence[tuple[Any, ...]]) -> dict[str, Estimate]:
-    """Estimate satisfaction from (user, role, y); empty with fewer than ten people, or without `replay`'s packages."""
     try:
-        from fitrouter_evaluators.replay.study.satisfaction import satisfaction
-    except ModuleNotFoundError:
-        return {}
-    if not rated:
-        return {}
-    users, people = np.unique([row[0] for row in rated], return_inverse=True)
-    roles, codes = np.unique([row[1] or "" for row in rated], return_inverse=True)
-    y = np.array([row[2] for row in rated], dtype=np.float64)
-    names = [str(role) for role in roles]
-    codes = np.where(roles[codes] == "", -1, codes)
-    scopes = satisfaction(y, y, people, codes, names, replicates=100)
-    if not scopes or scopes[0].role or len(users) < 10:
-        return {}
-    everybody = scopes[0]
-    means = {scope.role: _mean(y, people, codes == names.index(scope.role)) for scope in scopes[1:]}
-    overall = _mean(y, people, np.ones(len(y), dtype=bool))
-    worst = min(means.values(), key=lambda found: found.estimate, default=overall)
-    tail = Estimate(everybody.worst_decile_low, everybody.worst_decile, everybody.worst_decile_high)
-    return {
-        "mean": overall,
-        "variance": Estimate(math.nan, everybody.sd**2, math.nan),
-        "cvar10": tail,
-        "worst_role": worst,
-    }
+        from fitrouter_evaluators.personal.satisfaction import RATINGS, satisfaction_of
+    except ModuleNotFoundError:  # without the packages of `replay`
+        return Quality()
+    found = satisfaction_of(warehouse.query(RATINGS.format(log=""), [None]), {}, now=time.time())
+    shown = {name: getattr(found, name) for name in MEASURES}
+    saved = savings(warehouse.query(_DRAWN, [DECISIONS]), found.best_single)
+    known = {name: Estimate(each.low, each.estimate, each.high) for name, each in shown.items() if each is not None}
+    return Quality(satisfaction=known, best_single=found.best_single, saved_usd=saved)
 
 
-def _mean(y: Floats, people: Any, here: Any) -> Estimate:
-    """Estimate the mean over people of their mean ratings, with an interval that takes people as independent."""
-    _, codes, counts = np.unique(people[here], return_inverse=True, return_counts=True)
-    own = np.bincount(codes, weights=y[here]) / counts
-    half = _Z * float(own.std(ddof=1)) / math.sqrt(len(own)) if len(own) > 1 else math.nan
-    mean = float(own.mean())
-    return Estimate(max(mean - half, 0.0), mean, min(mean + half, 1.0))
-
-
-def savings(drawn: Sequence[tuple[Any, ...]]) -> tuple[str, Estimate | None]:
-    """Return the best single model, and an estimate of the cost saved per request against it.
+def savings(drawn: Sequence[tuple[Any, ...]], best: str) -> Estimate | None:
+    """Estimate the cost saved per request against a single model; None where its price is not known.
 
     Args:
-        drawn: (chosen, propensity, eligible models, their expected costs, USD paid, rating or None) of each decision.
+        drawn: (chosen, propensity, eligible models, their expected costs, those without a price, USD paid) each.
+        best: the single model.
     """
-    weights: dict[str, float] = {}
-    sums: dict[str, float] = {}
-    counts: dict[str, int] = {}
-    for chosen, p, _, _, _, y in drawn:
-        if y is not None:
-            weights[chosen] = weights.get(chosen, 0.0) + 1.0 / p
-            sums[chosen] = sums.get(chosen, 0.0) + y / p
-            counts[chosen] = counts.get(chosen, 0) + 1
-    means = {model: sums[model] / weights[model] for model, n in counts.items() if n >= LEAST}
-    if not means:
-        return "", None
-    best = max(sorted(means), key=means.__getitem__)
     saved = []
-    for chosen, p, eligible, expected, paid, _ in drawn:
-        if best in eligible:
+    for chosen, p, eligible, expected, unpriced, paid in drawn:
+        if best in eligible and best not in unpriced:
             cost = expected[eligible.index(best)]
             saved.append(cost + (paid - cost) / p * (chosen == best) - paid)
     if len(saved) < LEAST:
-        return best, None
+        return None
     found = np.array(saved)
-    mean, half = float(found.mean()), _Z * float(found.std(ddof=1)) / math.sqrt(len(found))
-    return best, Estimate(mean - half, mean, mean + half) if math.isfinite(half) else None
+    mean, half = float(found.mean()), Z * float(found.std(ddof=1)) / math.sqrt(len(found))
+    return Estimate(mean - half, mean, mean + half) if math.isfinite(half) else None

@@ -134,7 +134,7 @@ def test_the_figures_of_the_first_view_are_the_apis(shown: Shown) -> None:
     assert float(number) * {"ms": 1, "s": 1000}[unit] == pytest.approx(api["totals"]["p50_ms"], rel=0.06, abs=0.06)
     reward = api["totals"]["reward"]
     about = shown.page.inner_text("section[aria-label='Mean rating, 0 to 1'] .about")
-    assert f"{reward['ratings']} ratings by {reward['people']} people" in about
+    assert f"{reward['ratings']} rated answers by {reward['people']} people" in about
     assert f"{reward['low']:.3f} to {reward['high']:.3f}" in about
     shown.page.click("text=The same as a table")
     cells = [

@@ -1,4 +1,4 @@
-"""Satisfaction and savings from the warehouse: right in known worlds, and nothing where nothing is known."""
+"""Savings from the warehouse in known worlds; satisfaction as the command tells it."""
 
 from __future__ import annotations
 
@@ -12,31 +12,17 @@ from hypothesis import strategies as st
 from fitrouter.stores.journal import Row
 from fitrouter.stores.warehouse import Warehouse
 from fitrouter.types import Decision, Execution, Feedback, FeedbackKind, Identity, Mode, PolicyVersion
-from fitrouter_dashboards.quality import LEAST, Estimate, Quality, measure, satisfaction_estimates, savings
-
-
-def test_satisfaction_is_of_people_not_of_ratings() -> None:
-    """Happy people who rate five times as often count once each: in the mean, the worst tenth and the worst role."""
-    rng, rated = np.random.default_rng(0), []
-    for person in range(60):
-        happy = person % 2 == 0
-        for _ in range(60 if happy else 12):
-            role = "cook" if happy else "clerk"
-            rated.append((f"u{person}", role, float(rng.random() < (0.9 if happy else 0.3))))
-    found = satisfaction_estimates(rated)
-    assert sorted(found) == ["cvar10", "mean", "variance", "worst_role"]
-    assert found["mean"].low < 0.6 < found["mean"].high
-    assert abs(found["variance"].estimate - 0.09) < 0.03
-    assert found["worst_role"].low < 0.3 < found["worst_role"].high
-    assert found["cvar10"].low <= found["cvar10"].estimate < 0.4
+from fitrouter_dashboards.quality import LEAST, Estimate, Quality, measure, savings
+from fitrouter_evaluators.personal.satisfaction import measure_satisfaction
 
 
 def test_little_says_nothing() -> None:
-    """Fewer than ten people, or no ratings, make no figures."""
-    assert satisfaction_estimates([]) == {}
-    assert satisfaction_estimates([(f"u{i % 9}", None, 1.0) for i in range(500)]) == {}
-    assert savings([]) == ("", None)
-    assert savings([("a", 0.5, ["a", "b"], [1.0, 2.0], 1.0, 1.0)] * (LEAST - 1)) == ("", None)
+    """Few decisions, or a best model without a price, make no savings."""
+    assert savings([], "a") is None
+    one = ("a", 0.5, ["a", "b"], [1.0, 2.0], list[str](), 1.0)
+    assert savings([one] * (LEAST - 1), "b") is None
+    assert savings([one] * LEAST, "b") is not None
+    assert savings([(*one[:4], ["b"], 1.0)] * LEAST, "b") is None
 
 
 def test_savings_are_against_the_best_single_model() -> None:
@@ -44,11 +30,11 @@ def test_savings_are_against_the_best_single_model() -> None:
     rng, drawn = np.random.default_rng(1), []
     for _ in range(4000):
         chosen = "dear" if rng.random() < 0.5 else "cheap"
-        y = float(rng.random() < (0.8 if chosen == "dear" else 0.6)) if rng.random() < 0.3 else None
         paid = (0.03 if chosen == "dear" else 0.01) * rng.uniform(0.5, 1.5)
-        drawn.append((chosen, 0.5, ["cheap", "dear"], [0.02, 0.02], paid, y))  # expectations that know nothing
-    best, saved = savings(drawn)
-    assert best == "dear"
+        drawn.append(
+            (chosen, 0.5, ["cheap", "dear"], [0.02, 0.02], list[str](), paid)
+        )  # expectations that know nothing
+    saved = savings(drawn, "dear")
     assert saved is not None
     assert saved.low < 0.01 < saved.high
     assert saved.high - saved.low < 0.002
@@ -61,15 +47,15 @@ def test_savings_are_against_the_best_single_model() -> None:
             st.floats(1e-3, 1.0),
             st.just(["a", "b"]),
             st.lists(st.floats(0, 1), min_size=2, max_size=2),
+            st.just([]),
             st.floats(0, 1),
-            st.none() | st.floats(0, 1),
         ),
         max_size=80,
     )
 )
 def test_the_estimate_lies_in_its_interval(drawn: list[tuple[object, ...]]) -> None:
     """Whatever was drawn and paid."""
-    _, saved = savings(drawn)
+    saved = savings(drawn, "a")
     assert saved is None or saved.low <= saved.estimate <= saved.high
 
 
@@ -119,5 +105,10 @@ def test_the_warehouse_is_read(tmp_path: Path) -> None:
     assert found.best_single == "a"
     assert found.saved_usd is not None
     assert math.isclose(found.saved_usd.estimate, 0.004, rel_tol=1e-9)  # 40 of 100 draws went to the cheap one
+    told = measure_satisfaction(warehouse.path, None, tenant="default", now=200.0)
     assert isinstance(found.satisfaction["mean"], Estimate)
+    for name, each in found.satisfaction.items():
+        other = getattr(told, name)
+        assert (each.estimate, each.low, each.high) == (other.estimate, other.low, other.high)
+    assert sorted(found.satisfaction) == ["cvar10", "mean", "variance", "worst_role"]
     assert math.isclose(found.satisfaction["mean"].estimate, 0.5)

@@ -661,6 +661,7 @@ PUBLISHED = {
     "m009_unpriced": "e71b1fbd53daea1e",
     "m010_answers": "a315856b0b3562ee",
     "m011_contexts": "15e3b7fffdbbcf89",
+    "m012_known_costs": "c5cea6eb74d4be91",
 }
 
 

@@ -9,7 +9,7 @@ from fitrouter_evaluators.personal.profile import parsed as parsed_profile
 from fitrouter_evaluators.personal.quiz import CHOICES, Quiz, QuizReply, QuizResult, advance, beliefs_of, result
 from fitrouter_evaluators.personal.quizzes import ACTIONS, Progress, Quizzes
 from fitrouter_evaluators.personal.report import FitReport, Reports
-from fitrouter_evaluators.personal.report_html import page, seconds, worth_words
+from fitrouter_evaluators.personal.report_html import cost_words, page, seconds, worth_words
 from fitrouter_evaluators.personal.scores import LONGEST_TEXT, MOST_TEXTS, PromptAnswers, Scored, Scores
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "advance",
     "approve_profile",
     "beliefs_of",
+    "cost_words",
     "merged_profiles",
     "page",
     "parsed_profile",

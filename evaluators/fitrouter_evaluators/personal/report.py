@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import Any
+from contextlib import suppress
 
 import msgspec
 import numpy as np
@@ -14,6 +14,7 @@ from fitrouter.errors import ConfigError, NoWarehouse
 from fitrouter.posterior.likelihoods import SIGNALS
 from fitrouter.router import Router
 from fitrouter.routing.explanation_text import FEATURES
+from fitrouter.stores.figures import MODEL, Traffic, figures, traffic
 from fitrouter.types import FeedbackKind, Floats, Identity
 from fitrouter_evaluators.personal.answers import AnswerPool
 from fitrouter_evaluators.personal.base import Base, base_of, faults
@@ -23,6 +24,8 @@ from fitrouter_evaluators.personal.scores import CLAIM, Dimension, Reason, perce
 
 QUOTE = 280
 """Most characters of a quote."""
+LAST = 5000
+"""Answers of a tenant of which cost and latency are told."""
 _LIKES, _MOST_RATINGS = 5, 200
 
 
@@ -39,10 +42,8 @@ class ModelUsage(msgspec.Struct, frozen=True, kw_only=True):
     """Cost and latency of a model's answers in this tenant."""
 
     answers: int
-    cost_usd: float
-    """Mean of an answer."""
-    cost_assumed: bool
-    """Whether the price of some is assumed."""
+    cost_usd: float | None
+    """Mean of the answers whose price is known; None if that of none is."""
     latency_s: float
     """Median."""
 
@@ -182,23 +183,20 @@ class Reports:
         return tuple(said[:2])
 
     def _usage(self, tenant: str) -> dict[str, ModelUsage]:
-        """Usage of each model in the latest 5,000 answers of the tenant."""
-        warehouse = self.router.warehouse
-        rows: list[tuple[Any, ...]] = []
+        """Usage of each model in the latest answers of the tenant."""
+        warehouse, moving = self.router.warehouse, dict[str, Traffic]()
         if warehouse is not None:
-            try:
-                rows = warehouse.query(_USAGE, (tenant,))
-            except NoWarehouse:
-                rows = []
+            with suppress(NoWarehouse):  # nothing has been asked yet
+                (groups,) = figures(warehouse.queries, traffic(Identity(tenant=tenant), by=MODEL, last=LAST))
+                moving = groups.by
         found = {}
-        for arm, n, cost, assumed, ms in rows:
+        for arm, each in moving.items():
             try:
                 name = self.router.name_of(arm)
             except KeyError:  # a model, or a revision, that is configured no more
                 continue
-            found[name] = ModelUsage(
-                answers=int(n), cost_usd=float(cost or 0.0), cost_assumed=bool(assumed), latency_s=float(ms or 0) / 1000
-            )
+            latency_s = (each.p50_ms or 0.0) / 1000.0
+            found[name] = ModelUsage(answers=each.requests, cost_usd=each.cost.each, latency_s=latency_s)
         return found
 
     def _recorded(self, taste: Floats) -> tuple[dict[str, tuple[Quote, ...]], dict[str, Base]]:
@@ -227,21 +225,13 @@ class Reports:
         return found, bases
 
 
-_USAGE = """
-    SELECT served_by, count(*), avg(cost_usd), bool_or(coalesce(cost_assumed, false)), median(latency_ms)
-    FROM (
-        SELECT * FROM executions WHERE tenant = ? AND status = 'ok' AND served_by IS NOT NULL
-        ORDER BY seq DESC LIMIT 5000
-    ) GROUP BY served_by
-"""
-
-
 def _personal_gain(drawn: Drawn, usage: dict[str, ModelUsage]) -> PersonalGain:
     a, b = drawn.names.index(drawn.board.first), drawn.names.index(drawn.board.population_first)
     gap = drawn.own[:, a] - drawn.own[:, b]
     low, high = np.quantile(gap, (0.1, 0.9)).tolist()
     mine, theirs = usage.get(drawn.board.first), usage.get(drawn.board.population_first)
-    usd = None if mine is None or theirs is None else 1000.0 * (mine.cost_usd - theirs.cost_usd)
+    costs = [None if each is None else each.cost_usd for each in (mine, theirs)]
+    usd = None if costs[0] is None or costs[1] is None else 1000.0 * (costs[0] - costs[1])
     return PersonalGain(satisfaction=float(gap.mean()), low=low, high=high, usd_per_1000=0.0 if a == b else usd)
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
+from fitrouter.stores.figures import usd
 from fitrouter_evaluators.personal.base import describe_base
 from fitrouter_evaluators.personal.leaderboard import LeaderboardRow
-from fitrouter_evaluators.personal.report import FitReport, ModelFit, Quote
+from fitrouter_evaluators.personal.report import FitReport, ModelFit, ModelUsage, Quote
 from fitrouter_evaluators.personal.scores import percent
 
 _STYLE = """
@@ -92,8 +93,15 @@ def worth_words(report: FitReport) -> str:
         f"satisfaction out of 100 (80 % interval {100 * worth.low:+.0f} to {100 * worth.high:+.0f})"
     )
     if worth.usd_per_1000 is None:
-        return f"{said}; what it costs is not known before both have answered."
-    return f"{said} and changes the cost of 1,000 answers by USD {worth.usd_per_1000:+.2f}."
+        return f"{said}; what it costs is not known: the price or the answers of one of them are missing."
+    return (
+        f"{said} and changes the cost of 1,000 answers by {'+' * (worth.usd_per_1000 >= 0)}{usd(worth.usd_per_1000)}."
+    )
+
+
+def cost_words(usage: ModelUsage) -> str:
+    """Cost of a thousand answers in words."""
+    return "price not known" if usage.cost_usd is None else usd(1000.0 * usage.cost_usd)
 
 
 def seconds(latency_s: float) -> str:
@@ -145,8 +153,7 @@ def _card(model: ModelFit, standing: LeaderboardRow) -> str:
         if name != "overall"
     ]
     if model.usage is not None:
-        assumed = " (price assumed)" if model.usage.cost_assumed else ""
-        rows.append(("cost", f"USD {1000 * model.usage.cost_usd:.3g} for 1,000 answers{assumed}"))
+        rows.append(("cost of 1,000 answers", cost_words(model.usage)))
         rows.append(("latency", f"{seconds(model.usage.latency_s)}, median of {model.usage.answers} answers"))
     if model.base is not None:
         rows.append(("base", describe_base(model.base)))

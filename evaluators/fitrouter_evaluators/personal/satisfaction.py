@@ -15,7 +15,7 @@ expect: |Δ|² / tr(Σ₀ − Σ), which is about 1 for typical people whatever 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 
 from fitrouter.router import Router
+from fitrouter.stores.figures import RATED, Z
 from fitrouter.types import Floats, Identity
 from fitrouter_evaluators.replay.log.sources import open_log
 from fitrouter_evaluators.replay.study.satisfaction import satisfaction
@@ -34,21 +35,21 @@ GROUP_PEOPLE = 5
 """Fewest people of a group, so that its figure tells nothing of one person."""
 DEPARTED_S = 30 * 86400.0
 """Time without a rating after which a person counts as departed."""
-_Z, _REPLICATES = 1.959964, 400
+_REPLICATES = 400
 
-_RATED = """
+RATINGS = f"""
     WITH rated AS (
-        SELECT * FROM log_feedback
-        WHERE dimension = 'overall' AND kind IN ('thumb', 'rating') AND "user" IS NOT NULL AND y BETWEEN 0 AND 1
+        SELECT * FROM {{log}}feedback WHERE {RATED} AND "user" IS NOT NULL AND y BETWEEN 0 AND 1
         QUALIFY row_number() OVER (PARTITION BY decision_id ORDER BY seq DESC) = 1
     ), served AS (
-        SELECT decision_id, bool_and(served_by = chosen) AS plain FROM log_executions GROUP BY decision_id
+        SELECT decision_id, bool_and(served_by = chosen) AS plain FROM {{log}}executions GROUP BY decision_id
     )
-    SELECT rated."user", role, y, ts, d.chosen, d.eligible, d.probs,
+    SELECT rated."user", d.role, y, d.ts, d.chosen, d.eligible, d.probs,
         coalesce(mode IN ('online', 'uniform') AND plain, false)
-    FROM rated JOIN log_decisions AS d USING (decision_id) LEFT JOIN served USING (decision_id)
-    WHERE tenant = ? ORDER BY rated.seq
-"""
+    FROM rated JOIN {{log}}decisions AS d USING (decision_id) LEFT JOIN served USING (decision_id)
+    WHERE $1::VARCHAR IS NULL OR d.tenant = $1 ORDER BY rated.seq
+"""  # noqa: S608 - constants
+"""Rows of `satisfaction_of`, of a tenant; `log` is the prefix of the tables."""
 
 
 class Interval(msgspec.Struct, frozen=True):
@@ -110,7 +111,7 @@ def measure_satisfaction(log: Path, router: Router | None, *, tenant: str, now: 
         ConfigError, InvalidLog, StoreError: as `open_log`.
     """
     with open_log(log, features=False) as opened:
-        rows = opened.connection.execute(_RATED, [tenant]).fetchall()
+        rows = opened.connection.execute(RATINGS.format(log="log_"), [tenant]).fetchall()
     users = sorted({row[0] for row in rows})
     rare = {} if router is None else rarities(router, tenant, users)
     return satisfaction_of(rows, rare, now=now)
@@ -197,14 +198,14 @@ def _simultaneous(intervals: int) -> float:
     return NormalDist().inv_cdf(0.5 + 0.5 * 0.95 ** (1.0 / max(intervals, 1)))
 
 
-def _interval(own: Floats, z: float = _Z, low: float = 0.0, high: float = 1.0) -> Interval:
+def _interval(own: Floats, z: float = Z, low: float = 0.0, high: float = 1.0) -> Interval:
     """Mean of independent people's values, with its interval."""
     half = z * float(own.std(ddof=1)) / math.sqrt(len(own)) if len(own) > 1 else high - low
     mean = float(own.mean())
     return Interval(mean, max(mean - half, low), min(mean + half, high))
 
 
-def _group(name: str, own: Floats, z: float = _Z) -> Group | None:
+def _group(name: str, own: Floats, z: float = Z) -> Group | None:
     """Build a group of people; None if it has too few."""
     return Group(name=name, people=len(own), mean=_interval(own, z)) if len(own) >= GROUP_PEOPLE else None
 
@@ -232,29 +233,41 @@ def _by_rarity(users: Any, own: Floats, rare: Mapping[str, float]) -> tuple[tupl
     parts = [own[part] for part in np.array_split(order, 3)]
     groups = [_group(name, part) for name, part in zip(("common", "between", "rare"), parts, strict=True)]
     gap = float(parts[2].mean() - parts[0].mean())
-    half = _Z * math.sqrt(sum(float(part.var(ddof=1)) / len(part) for part in (parts[0], parts[2])))
+    half = Z * math.sqrt(sum(float(part.var(ddof=1)) / len(part) for part in (parts[0], parts[2])))
     return tuple(group for group in groups if group), Interval(gap, max(gap - half, -1.0), min(gap + half, 1.0))
 
 
+def best_single(drawn: Iterable[tuple[str, float, float]]) -> tuple[str, float]:
+    """Find the model with the best mean rating had it answered everything (self-normalised inverse propensities).
+
+    Args:
+        drawn: (model, its probability, rating) of each rated draw.
+
+    Returns:
+        Its name, and that mean; an empty name if no model has `LEAST_RATINGS`.
+    """
+    sums: dict[str, list[float]] = {}
+    for model, p, rating in drawn:
+        if p > 0.0:
+            each = sums.setdefault(model, [0.0, 0.0, 0.0])
+            each[0], each[1], each[2] = each[0] + 1.0 / p, each[1] + rating / p, each[2] + 1.0
+    means = {model: total / weight for model, (weight, total, n) in sums.items() if n >= LEAST_RATINGS}
+    best = max(sorted(means), key=means.__getitem__, default="")
+    return best, means.get(best, math.nan)
+
+
 def _worse_off(rows: Sequence[tuple[Any, ...]], people: Any, y: Floats) -> tuple[str, Interval | None, int]:
-    """Find the best single model; return it, the share of people worse off than under it, and the number compared."""
-    weights: dict[str, float] = {}
-    sums: dict[str, float] = {}
-    counts: dict[str, int] = {}
-    for _, _, rating, _, chosen, eligible, probs, plain in rows:
-        if plain and chosen in eligible and (p := probs[eligible.index(chosen)]) > 0.0:
-            weights[chosen] = weights.get(chosen, 0.0) + 1.0 / p
-            sums[chosen] = sums.get(chosen, 0.0) + rating / p
-            counts[chosen] = counts.get(chosen, 0) + 1
-    means = {model: sums[model] / weights[model] for model, n in counts.items() if n >= LEAST_RATINGS}
-    if not means:
+    """Share of people who are worse off than under the best single model: its name, the share, and of how many."""
+    best, mean = best_single(
+        (row[4], row[6][row[5].index(row[4])], row[2]) for row in rows if row[7] and row[4] in row[5]
+    )
+    if not best:
         return "", None, 0
-    best = max(sorted(means), key=means.__getitem__)
     units, other = [], []
     for i, (_, _, rating, _, chosen, eligible, probs, plain) in enumerate(rows):
         if plain and best in eligible and (p := probs[eligible.index(best)]) > 0.0:
             units.append(i)
-            other.append(means[best] + (rating - means[best]) / p * (chosen == best))
+            other.append(mean + (rating - mean) / p * (chosen == best))
     at = np.array(units)
     found = satisfaction(y[at], np.array(other), people[at], np.full(len(at), -1), [])
     if not found:

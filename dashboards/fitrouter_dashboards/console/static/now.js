@@ -36,7 +36,7 @@ function figures(data) {
       failed || totals.fallbacks ? `${count(failed)} without an answer, ${count(totals.fallbacks)} by fallback` : "all answered by the chosen model",
       overTime({ label: "Requests", ...axis, show: count, lines: [{ name: "requests", values: filled("requests"), class: "k0", area: true }] })),
     figure("reward", "Mean rating, 0 to 1", reward ? ratio(reward.mean, 3) : "–",
-      reward ? [interval(reward.low, reward.high, (v) => ratio(v, 3)) ? `95 % interval ${interval(reward.low, reward.high, (v) => ratio(v, 3))}; ` : reward.people > 1 ? "too few people for an interval; " : "one person; ", `mean of ${count(reward.ratings)} rated answers, each by its latest thumb or rating, of ${count(reward.people)} people`]
+      reward ? [interval(reward.low, reward.high, (v) => ratio(v, 3)) ? `95 % interval ${interval(reward.low, reward.high, (v) => ratio(v, 3))}; ` : reward.people > 1 ? "too few people for an interval; " : "one person; ", `${count(reward.ratings)} rated answers by ${count(reward.people)} people, the latest thumb or rating of each`]
         : "nobody has rated an answer in this time",
       overTime({ label: "Mean rating", from: data.from, step: data.rating_step_s, points: Math.ceil((data.points * data.step_s) / data.rating_step_s), show: (v) => ratio(v), top: 1, band: new Map(data.ratings.map((r) => [r.point, [r.low, r.high]])),
         lines: [{ name: "mean", values: new Map(data.ratings.map((r) => [r.point, r.mean])), class: "k2" }] })),

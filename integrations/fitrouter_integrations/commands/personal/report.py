@@ -13,7 +13,7 @@ from fitrouter.config import load_config
 from fitrouter.errors import ConfigError
 from fitrouter.router import Router
 from fitrouter.types import Identity
-from fitrouter_evaluators.personal import FitReport, Reports, page, seconds, worth_words
+from fitrouter_evaluators.personal import FitReport, Reports, cost_words, page, seconds, worth_words
 from fitrouter_evaluators.personal.base import describe_base
 from fitrouter_integrations._http import call
 from fitrouter_integrations.commands._files import write_json
@@ -60,8 +60,7 @@ def text(report: FitReport) -> list[str]:
     for model in report.models:
         said = [f"it {each.words}".replace(" which you", " which they") for each in model.style]
         if model.usage is not None:
-            assumed = ", price assumed" if model.usage.cost_assumed else ""
-            said.append(f"USD {1000 * model.usage.cost_usd:.3g} for 1,000 answers{assumed}")
+            said.append(f"{cost_words(model.usage)} for 1,000 answers")
             said.append(seconds(model.usage.latency_s))
         if model.base is not None:
             said.append(describe_base(model.base))

@@ -114,9 +114,9 @@ def m001_tables(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 @_migration
-def m002_views(connection: duckdb.DuckDBPyConnection) -> None:
+def m002_views(connection: duckdb.DuckDBPyConnection, cost: str = "execution.cost_usd") -> None:
     """Create views of the latest feedback, and of decisions joined with their execution, score and votes."""
-    connection.execute("""
+    connection.execute(f"""
         CREATE VIEW latest_feedback AS
             SELECT * FROM feedback
             QUALIFY row_number() OVER (PARTITION BY decision_id, kind, dimension ORDER BY seq DESC) = 1;
@@ -141,7 +141,7 @@ def m002_views(connection: duckdb.DuckDBPyConnection) -> None:
                 decision.chosen, decision.propensity, decision.eligible, decision.probs, decision.twin,
                 decision.asked, decision.asked_probability, decision.policy_algorithm, decision.registry,
                 execution.served_by, execution.status, execution.prompt_tokens, execution.completion_tokens,
-                execution.cost_usd, execution.ttft_ms, execution.latency_ms, execution.overhead_ms,
+                {cost}, execution.ttft_ms, execution.latency_ms, execution.overhead_ms,
                 execution.finish_reason, len(execution.attempts) AS attempts,
                 score.mean AS score_mean, score.sd AS score_sd, score.status AS score_status,
                 vote.thumb, vote.rating, vote.vote_asked, vote.vote_source
@@ -149,7 +149,7 @@ def m002_views(connection: duckdb.DuckDBPyConnection) -> None:
             LEFT JOIN execution USING (decision_id)
             LEFT JOIN score USING (decision_id)
             LEFT JOIN vote USING (decision_id);
-    """)
+    """)  # noqa: S608 - constants
 
 
 @_migration
@@ -294,4 +294,13 @@ def m011_contexts(connection: duckdb.DuckDBPyConnection) -> None:
         ALTER TABLE scores DROP COLUMN features;
     """)
     m002_views(connection)
+    m010_answers(connection)
+
+
+@_migration
+def m012_known_costs(connection: duckdb.DuckDBPyConnection) -> None:
+    """Show no cost in the views where the price is not known."""
+    connection.execute("DROP VIEW answers; DROP VIEW outcomes; DROP VIEW latest_feedback;")
+    known = "CASE WHEN execution.cost_assumed IS NOT TRUE THEN execution.cost_usd END AS cost_usd"
+    m002_views(connection, f"{known}, NOT execution.cost_assumed AS price_known")
     m010_answers(connection)
