@@ -96,8 +96,8 @@ def live(home: Home, answers: Answers, world: str, taste: Taste, seed: int, *, s
         seen.stars.append((p, k, stars))
         votes.append(Label(WHO, Answered(names[k], pool.x[p], pool.h[p, m]), (stars - 1) / 4, FeedbackKind.RATING))
     fit = home.router.learner.fit
-    own = draw_person_ratings(fit, WHO, votes, pool.x[asked], names, DRAWS, [0])
-    common = draw_ratings(fit, Identity(), pool.x[asked], names, DRAWS, [0])
+    own = draw_person_ratings(fit, WHO, votes, pool.x[asked], names, DRAWS, [0]).ratings
+    common = draw_ratings(fit, Identity(), pool.x[asked], names, DRAWS, [0]).ratings
     found = ranked(names, own, common)
     worth = taste.ratings.mean(axis=0)
     true = dict(zip(names, worth.tolist(), strict=True))

@@ -17,7 +17,7 @@ import numpy as np
 from fitrouter.context.encoders import Encoder
 from fitrouter.errors import ConfigError, InvalidRequest, ProviderError, StoreError, UnknownDecision
 from fitrouter.hooks import Hooks
-from fitrouter.posterior.draws import Draws, draw_ratings
+from fitrouter.posterior.draws import Draws, RatingDraws, draw_ratings
 from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.posterior.labels import Label
 from fitrouter.posterior.person_draws import draw_person, draw_person_ratings
@@ -1158,8 +1158,8 @@ class Router:
         n: int,
         seed: Sequence[int],
         votes: Sequence[Label] | None = None,
-    ) -> tuple[Floats, Floats]:
-        """Draw models' mean ratings jointly, by a person or role and by the population, float64[n, K] each.
+    ) -> tuple[RatingDraws, RatingDraws]:
+        """Draw models' mean ratings jointly, by a person or role and by the population.
 
         Args:
             identity: as events hold it, see `recall`.

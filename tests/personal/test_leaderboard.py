@@ -11,20 +11,23 @@ from typing import Any
 import duckdb
 import numpy as np
 import pytest
-from tests.kits.gateway import make_router, wait_for
+from tests.kits.gateway import wait_for
 from tests.kits.quiz import install
 from tests.personal.test_quizzes import ANN, finish, played
-from tests.posterior.test_person_draws import ARMS, D, X, fitted
+from tests.posterior.test_person_draws import ARMS, D, X, fitted, votes
 
 from fitrouter.config import Config, load_config
 from fitrouter.errors import InvalidRequest, StoreError
+from fitrouter.posterior.draws import Draws, draw_posterior, draw_ratings, ratings_of
+from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.posterior.labels import Answered, Label
 from fitrouter.posterior.likelihoods import SIGNALS
-from fitrouter.posterior.person_draws import PersonPosterior, draw_person_ratings
+from fitrouter.posterior.person_draws import PersonPosterior, draw_person, draw_person_ratings
 from fitrouter.router import Router
 from fitrouter.types import FeedbackKind, Identity
 from fitrouter_evaluators.personal import Leaderboards, Profiles, Quizzes, Reports
 from fitrouter_evaluators.personal.leaderboard import ranked
+from fitrouter_evaluators.personal.reasons import SHARED, split
 
 
 async def copied(router: Router) -> None:
@@ -36,13 +39,13 @@ async def copied(router: Router) -> None:
 def test_standings_read_the_joint_draws() -> None:
     """Ranks, intervals and probabilities of draws whose truth is known; what all models share cancels in the lead."""
     rng = np.random.default_rng(1)
-    shared = rng.normal(0.0, 0.3, (4000, 1))
+    shared = rng.normal(0.0, 0.05, (4000, 1))
     own = shared + np.array([0.5, 0.7, 0.4]) + rng.normal(0.0, 0.01, (4000, 3))
     common = shared + np.array([0.6, 0.5, 0.4])
     found = ranked(("a", "b", "c"), own, common)
     assert [(each.model, each.rank, each.population_rank) for each in found] == [("b", 1, 2), ("a", 2, 1), ("c", 3, 3)]
     assert found[0].best == 1.0
-    assert found[0].high - found[0].low == pytest.approx(2 * 1.2816 * 0.3, rel=0.05)
+    assert found[0].high - found[0].low == pytest.approx(2 * 1.2816 * 0.05, rel=0.07)
     assert found[0].lead_high - found[0].lead_low == pytest.approx(2 * 1.2816 * 0.01 * np.sqrt(2 / 3), rel=0.1)
 
 
@@ -67,8 +70,11 @@ def test_intervals_cover_in_a_simulated_world() -> None:
         truth = dict(zip(ARMS, (profile @ taste + known).tolist(), strict=True))
         mean = sum(truth.values()) / len(truth)
         hits += [
-            (each.low <= truth[each.model] <= each.high, each.lead_low <= truth[each.model] - mean <= each.lead_high)
-            for each in ranked(ARMS, own, own)
+            (
+                each.low <= min(max(truth[each.model], 0.0), 1.0) <= each.high,
+                each.lead_low <= truth[each.model] - mean <= each.lead_high,
+            )
+            for each in ranked(ARMS, own.ratings, own.ratings)
         ]
     assert np.abs(np.mean(hits, axis=0) - 0.8).max() <= 0.05
 
@@ -178,8 +184,63 @@ def test_who_may_have_one(tmp_path: Path) -> None:
     played(install(tmp_path), test)
 
 
-async def test_without_a_scorer_the_model_itself_is_the_reason(tmp_path: Path) -> None:
-    """Nothing of a text has a name then; the whole lead is the model's."""
-    async with make_router(tmp_path) as router:
-        (why,) = Leaderboards(router)._why(ANN, router.average_context()[None], ("alpha", "beta"), 0.3)
-    assert (why.feature, why.effect) == ("model", 0.3)
+def test_differences_add_up() -> None:
+    """At most eight parts sum to the difference of two shown ratings to 1e-9, for people, strangers and roles."""
+    rng = np.random.default_rng(4)
+    for labels, number in ((0, 0), (0, 25), (400, 0), (400, 3), (400, 60)):
+        fit = fitted(labels)
+        for nurse in range(40 * (labels > 0)):
+            h = np.array([1.0, *rng.normal(size=D - 1)])
+            who = Identity(user=f"n{nurse}", role="nurse")
+            fit.learn(Label(who, Answered(ARMS[nurse % 2], X, h), float(h[2] > 0), FeedbackKind.THUMB, ts=2e9 + nurse))
+        for who in (ANN, Identity(user="ann", role="nurse"), Identity(role="nurse"), Identity()):
+            said = votes(number, FeedbackKind.PAIR, seed=number, size=3.0) if who.user else []
+            common = draw_ratings(fit, Identity(), X[None], ARMS, 200, [1])
+            drawn = [draw_ratings(fit, who, X[None], ARMS, 200, [1])]
+            drawn += [draw_person_ratings(fit, who, said, X[None], ARMS, 200, [1])] if who.user else []
+            for own in drawn:
+                shown = {each.model: each.rating for each in ranked(ARMS, own.ratings, common.ratings)}
+                assert all(-1e-9 <= each <= 1.0 + 1e-9 for each in shown.values())
+                for a, b in ((0, 1), (1, 0)):
+                    parts = split(own, common, tuple(fit.tastes.names), a, b)
+                    assert len(parts) <= 8
+                    gap = shown[ARMS[a]] - shown[ARMS[b]]
+                    assert sum(each.effect for each in parts) == pytest.approx(gap, abs=1e-9)
+                    personal = [each.effect for each in parts if each.group not in SHARED]
+                    assert personal == sorted(personal, reverse=True)
+                    if who == Identity():
+                        assert max(map(abs, personal)) < 1e-12
+
+
+def test_means_are_those_of_the_draws() -> None:
+    """What is split is what is drawn: means of many draws of both posteriors come near the stated means."""
+    fit, who = fitted(400), Identity(user="ann", role="nurse")
+    said = votes(12, FeedbackKind.PAIR)
+    for own, drawn in (
+        (draw_ratings(fit, who, X[None], ARMS, 2, [1]), draw_posterior(fit, who, X[None], ARMS, 40_000, [3])),
+        (
+            draw_person_ratings(fit, who, said, X[None], ARMS, 2, [1]),
+            draw_person(fit, who, said, X[None], ARMS, 40_000, [3]),
+        ),
+    ):
+        assert np.allclose(own.means.taste.mean, drawn.taste.mean(axis=0), atol=0.01)
+        assert np.allclose(own.means.level, drawn.level.mean(axis=0) + drawn.fixed.mean(axis=0), atol=0.01)
+        assert np.allclose(own.means.taste.cov, np.cov(drawn.taste.T), atol=0.01)
+
+
+def test_ratings_stay_on_the_scale() -> None:
+    """Predictions beyond an end move together: ratings are in [0, 1], differences stay, no interval has width zero."""
+    fit, x = fitted(400), X[None]
+    means = draw_ratings(fit, ANN, x, ARMS, 2, [1]).means
+    for levels, factor in (([1.4, 1.1], 1.0), ([-0.5, -0.2], 1.0), ([0.2, 0.9], 1.0), ([-0.6, 1.9], 0.4)):
+        fixed = means._replace(level=np.array(levels), taste=Gaussian(np.zeros(D), 0.01 * np.eye(D)))
+        rng = np.random.default_rng(1)
+        drawn = Draws(0.1 * rng.standard_normal((4000, D)), rng.normal(0, 0.05, (4000, 2)), np.zeros((1, 2)))
+        own = ratings_of(fit, drawn, fixed, x, ARMS, [1])
+        found = {each.model: each for each in ranked(ARMS, own.ratings, own.ratings)}
+        assert own.factor == pytest.approx(factor)
+        a, b = (found[arm].rating for arm in ARMS)
+        assert a - b == pytest.approx(factor * (levels[0] - levels[1]), abs=1e-9)
+        for each in found.values():
+            assert 0.0 <= each.low < each.high <= 1.0
+            assert -1e-9 <= each.low - 1e-9 <= each.rating <= each.high + 1e-9 <= 1.0 + 1e-8

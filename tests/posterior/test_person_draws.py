@@ -97,10 +97,10 @@ def test_a_person_who_gave_all_votes_is_counted_once() -> None:
 def test_ratings_follow_the_votes() -> None:
     """Somebody who prefers model a in every comparison gets it first, and draws are finite and reproducible."""
     fit = fitted(400)
-    own = draw_person_ratings(fit, ANN, votes(40, FeedbackKind.PAIR), X[None], ARMS, 2000, [5])
+    own = draw_person_ratings(fit, ANN, votes(40, FeedbackKind.PAIR), X[None], ARMS, 2000, [5]).ratings
     assert np.isfinite(own).all()
     assert (own[:, 0] > own[:, 1]).mean() > 0.9
-    again = draw_person_ratings(fit, ANN, votes(40, FeedbackKind.PAIR), X[None], ARMS, 2000, [5])
+    again = draw_person_ratings(fit, ANN, votes(40, FeedbackKind.PAIR), X[None], ARMS, 2000, [5]).ratings
     assert (own == again).all()
 
 

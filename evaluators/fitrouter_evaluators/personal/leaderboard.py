@@ -2,8 +2,8 @@
 
 Ratings are joint draws of a person's exact posterior given their own votes (`posterior.person_draws`), or, for a role,
 of the posterior that decisions read; they are averaged over the person's own tasks: the contexts of their latest
-requests, else of the tenant's. A personal ranking is claimed only where the first
-model beats the population's first with a probability of .8 or more.
+requests, else of the tenant's. Their differences are split by the same posterior (`reasons`). A personal ranking is
+claimed only where the first model beats the population's first with a probability of .8 or more.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ import msgspec
 import numpy as np
 
 from fitrouter.errors import InvalidRequest, NoWarehouse
+from fitrouter.posterior.draws import RatingDraws
 from fitrouter.posterior.labels import Answered, Label
 from fitrouter.posterior.person_draws import MOST_VOTES
 from fitrouter.router import Router
-from fitrouter.routing.explanation_text import FEATURES
 from fitrouter.types import FeedbackKind, Floats, Identity
+from fitrouter_evaluators.personal import reasons
+from fitrouter_evaluators.personal.reasons import Difference, split
 from fitrouter_evaluators.personal.scores import CLAIM
 
 DRAWS, CONTEXTS, ROLE_PEOPLE = 4000, 64, 5
 """Posterior draws; requests whose contexts are read; fewest people of a role's ranking."""
 NEAR = 0.02
 """Difference of ratings that nobody notices."""
-_REASONS, _LEAST = 3, 0.005
 
 _VOTES = """
     WITH vote AS (
@@ -70,15 +71,6 @@ class LeaderboardRow(msgspec.Struct, frozen=True, kw_only=True):
     population_rank: int
 
 
-class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """A reason why the person's first model is ahead of the population's, beyond what all people think."""
-
-    feature: str
-    """A response feature, or `model` for what no feature explains."""
-    effect: float
-    words: str
-
-
 class Leaderboard(msgspec.Struct, frozen=True, kw_only=True):
     """Models ranked for a person or role."""
 
@@ -94,6 +86,7 @@ class Leaderboard(msgspec.Struct, frozen=True, kw_only=True):
     claimed: bool
     """Whether the ranking is claimed to differ from the population's."""
     why: tuple[Difference, ...]
+    """Parts of the rating of the person's first minus that of everybody's first, to which they add up."""
     labels: int
     """Votes that the person or the role's people have given."""
     people: int | None
@@ -104,14 +97,12 @@ class Leaderboard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Drawn(NamedTuple):
-    """A leaderboard with the contexts and draws that it was computed from."""
+    """A leaderboard with the draws that it was computed from."""
 
     board: Leaderboard
     names: tuple[str, ...]
-    x: Floats
-    """Contexts, float64[P, d]."""
-    own: Floats
-    """Draws of the models' ratings, float64[S, K]."""
+    own: RatingDraws
+    common: RatingDraws
 
 
 class Leaderboards:
@@ -140,7 +131,7 @@ class Leaderboards:
         return self.drawn(who, identity).board
 
     def drawn(self, who: Identity, identity: Identity) -> Drawn:
-        """Compute the leaderboard together with the contexts and draws behind it."""
+        """Compute the leaderboard together with the draws behind it."""
         labels, people = self._votes(who)
         if not who.user and people < ROLE_PEOPLE:
             raise InvalidRequest(
@@ -150,8 +141,9 @@ class Leaderboards:
         x, tasks = self.contexts(who)
         names = tuple(name for name, card in self.router.models.items() if card.variant is None)
         votes = self.votes(who) if who.user and self.router.features else None  # without a scorer nothing has features
-        own, common = self.router.draw_ratings(who, x, names, DRAWS, [0], votes)
-        found = ranked(names, own, common)
+        of_them, common = self.router.draw_ratings(who, x, names, DRAWS, [0], votes)
+        own = of_them.ratings
+        found = ranked(names, own, common.ratings)
         first, theirs = found[0].model, min(found, key=lambda each: each.population_rank).model
         a, b = names.index(first), names.index(theirs)
         beats = 0.0 if a == b else float((own[:, a] > own[:, b]).mean())
@@ -164,15 +156,13 @@ class Leaderboards:
             beats=beats,
             near=float((own[:, a] >= own.max(axis=1) - NEAR).mean()),
             claimed=beats >= CLAIM,
-            why=()
-            if a == b
-            else self._why(who, x, (first, theirs), float((own - common).mean(axis=0) @ _gap(a, b, own))),
+            why=() if a == b else split(of_them, common, self.router.features, a, b),
             labels=labels,
             people=None if who.user else people,
             tasks=tasks,
             sentences=(),
         )
-        return Drawn(msgspec.structs.replace(board, sentences=sentences(board)), names, x, own)
+        return Drawn(msgspec.structs.replace(board, sentences=sentences(board)), names, of_them, common)
 
     def contexts(self, who: Identity) -> tuple[Floats, int]:
         """Contexts of the latest requests of the person, else of the role or tenant, and their number."""
@@ -226,25 +216,6 @@ class Leaderboards:
         except NoWarehouse:
             return []
 
-    def _why(self, who: Identity, x: Floats, pair: tuple[str, str], gap: float) -> tuple[Difference, ...]:
-        """Largest differences between the person's and the population's tastes, by their effect on the two models."""
-        own, common = self.router.taste(who)
-        profiles = self.router.profiles(x, pair, who.tenant)
-        apart = profiles[0] - profiles[1]
-        effects, sd = (own.mean - common.mean) * apart, np.sqrt(np.maximum(np.diag(own.cov), 0.0))
-        found = []
-        names = self.router.features or ("",) * len(effects)  # without a scorer nothing has a name
-        for name, effect, h, w, s in zip(
-            names, effects.tolist(), apart.tolist(), own.mean.tolist(), sd.tolist(), strict=True
-        ):
-            if name in FEATURES and effect >= _LEAST and abs(w) >= 0.84 * s and w * h > 0:
-                words = FEATURES[name][0 if h > 0 else 1]
-                found.append(Difference(feature=name, effect=effect, words=words))
-        rest = gap - float(effects.sum())
-        if rest >= _LEAST:
-            found.append(Difference(feature="model", effect=rest, words="was rated higher by them, whatever it writes"))
-        return tuple(sorted(found, key=lambda each: -each.effect)[:_REASONS])
-
 
 def require_somebody(identity: Identity, what: str) -> None:
     """Raise InvalidRequest if an identity has neither user nor role."""
@@ -252,17 +223,13 @@ def require_somebody(identity: Identity, what: str) -> None:
         raise InvalidRequest(f"{what}: no user and no role; give one of them")
 
 
-def _gap(a: int, b: int, own: Floats) -> Floats:
-    """Vector whose dot product with ratings is the lead of model a over model b."""
-    out = np.zeros(own.shape[1])
-    out[a], out[b] = 1.0, -1.0
-    return out
-
-
 def ranked(names: Sequence[str], own: Floats, common: Floats) -> tuple[LeaderboardRow, ...]:
-    """Standings of models, best first, from joint draws of ratings by a person and the population, float64[S, K]."""
-    mean, theirs = own.mean(axis=0), common.mean(axis=0)
-    low, high = np.quantile(own, (0.1, 0.9), axis=0)
+    """Standings of models, best first, from joint draws of ratings by a person and the population, float64[S, K].
+
+    Intervals of ratings end where the scale does.
+    """
+    mean, theirs = (np.clip(each.mean(axis=0), 0.0, 1.0) for each in (own, common))  # rounding
+    low, high = np.clip(np.quantile(own, (0.1, 0.9), axis=0), 0.0, 1.0)
     apart = own - own.mean(axis=1, keepdims=True)
     lead_low, lead_high = np.quantile(apart, (0.1, 0.9), axis=0)
     best = np.bincount(own.argmax(axis=1), minlength=len(names)) / len(own)
@@ -302,11 +269,8 @@ def sentences(board: Leaderboard) -> tuple[str, ...]:
         ]
     if board.near > top.best + 0.05:
         said.append(f"Nothing fits noticeably better than {top.model}: {board.near:.0%} sure")
-    if board.why:
-        said.append(
-            f"What separates the two: {top.model} "
-            + "; ".join(f"{each.words} (+{each.effect:.2f})" for each in board.why)
-        )
+    if words := reasons.said(top.model, board.why):
+        said.append(words)
     if not board.labels:
         said.append("No feedback is known: this is a stranger's ranking")
     return tuple(f"{each}." for each in said)

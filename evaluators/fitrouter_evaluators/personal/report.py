@@ -12,6 +12,7 @@ import numpy as np
 from fitrouter.config import Config
 from fitrouter.errors import ConfigError, NoWarehouse
 from fitrouter.posterior.likelihoods import SIGNALS
+from fitrouter.posterior.tastes import OVERALL
 from fitrouter.router import Router
 from fitrouter.routing.explanation_text import FEATURES
 from fitrouter.stores.figures import MODEL, Traffic, figures, traffic
@@ -120,18 +121,17 @@ class Reports:
         """Compute the fit report of `who`, the identity as recorded in events; blocks."""
         drawn = self.boards.drawn(who, identity)
         board, names = drawn.board, drawn.names
-        profiles = self.router.profiles(drawn.x, names, who.tenant)
-        tastes = {name: self.router.taste(who, name) for name in self.router.dimensions(who.tenant)}
-        own, common = tastes["overall"]
+        profiles, own, common = drawn.own.profile, drawn.own.means.taste, drawn.common.means.taste
+        tastes = {name: self.router.taste(who, name) for name in self.router.dimensions(who.tenant) if name != OVERALL}
         usage, (quotes, bases) = self._usage(who.tenant), self._recorded(own.mean)
         apart = profiles - profiles.mean(axis=0)
         models = []
         for standing in board.models:
             k = names.index(standing.model)
             dimensions = {name: predicted(mine, theirs, profiles[k]) for name, (mine, theirs) in tastes.items()}
-            dimensions["overall"] = Dimension(
+            overall = Dimension(
                 mean=standing.rating,
-                sd=float(drawn.own[:, k].std()),
+                sd=float(drawn.own.ratings[:, k].std()),
                 low=standing.low,
                 high=standing.high,
                 population=standing.population,
@@ -139,7 +139,7 @@ class Reports:
             models.append(
                 ModelFit(
                     model=standing.model,
-                    dimensions=dimensions,
+                    dimensions={OVERALL: overall, **dimensions},
                     style=reasons_of(self.router.features, apart[k], own, common),
                     usage=usage.get(standing.model),
                     quotes=quotes.get(standing.model, ()),
@@ -167,7 +167,7 @@ class Reports:
 
     def _counterfactuals(self, drawn: Drawn, apart: Floats, mean: Floats, common: Floats) -> tuple[str, ...]:
         """Sentences on which other model would be first if the person's taste in a feature were everybody's."""
-        ratings, first = drawn.own.mean(axis=0), drawn.names.index(drawn.board.first)
+        ratings, first = drawn.own.ratings.mean(axis=0), drawn.names.index(drawn.board.first)
         said: list[str] = []
         if not self.router.features:  # without a scorer
             return ()
@@ -227,7 +227,7 @@ class Reports:
 
 def _personal_gain(drawn: Drawn, usage: dict[str, ModelUsage]) -> PersonalGain:
     a, b = drawn.names.index(drawn.board.first), drawn.names.index(drawn.board.population_first)
-    gap = drawn.own[:, a] - drawn.own[:, b]
+    gap = drawn.own.ratings[:, a] - drawn.own.ratings[:, b]
     low, high = np.quantile(gap, (0.1, 0.9)).tolist()
     mine, theirs = usage.get(drawn.board.first), usage.get(drawn.board.population_first)
     costs = [None if each is None else each.cost_usd for each in (mine, theirs)]
@@ -240,7 +240,7 @@ def _settled(drawn: Drawn) -> tuple[str, ...]:
     if len(drawn.names) < 2:
         return ("There is one model; configure another one to compare it with.",)
     first, rival = (drawn.names.index(each.model) for each in drawn.board.models[:2])
-    gap = drawn.own[:, first] - drawn.own[:, rival]
+    gap = drawn.own.ratings[:, first] - drawn.own.ratings[:, rival]
     mean, sd, sure = float(gap.mean()), float(gap.std()), float((gap > 0).mean())
     a, b = drawn.names[first], drawn.names[rival]
     if sure >= CLAIM:

@@ -31,6 +31,36 @@ class Draws(NamedTuple):
     """Mean correction c_k(x), float64[P, K]."""
 
 
+class Means(NamedTuple):
+    """Posterior means behind a person's ratings: that of arm k's text h is h·taste + level[k]."""
+
+    taste: Gaussian
+    """Posterior of w."""
+    level: Floats
+    """What is thought of each arm beyond its text, over the contexts, float64[K]."""
+    role_taste: Floats
+    role_level: Floats
+    """What the role adds to everybody's, float64[D] and float64[K], and a user to that; 0 where the role is rated."""
+
+
+class RatingDraws(NamedTuple):
+    """S joint draws of the mean ratings of K arms over contexts, on a scale from 0 to 1.
+
+    The draws of an arm have exactly the posterior mean. Predictions are linear and know no ends of the scale: where an
+    arm's mean is beyond an end, the ratings of all arms move together until it is there, so that every difference of
+    two arms stays; only means that lie apart by more than the scale are shrunk to its width. Single draws can lie
+    beyond the ends; their quantiles are cut there.
+    """
+
+    ratings: Floats
+    """float64[S, K]."""
+    means: Means
+    profile: Floats
+    """Expected features of the arms' answers, float64[K, D]."""
+    factor: float
+    """By which ratings were shrunk to the width of the scale; 1 unless predictions lie apart by more than that."""
+
+
 def draw_posterior(fit: Fit, identity: Identity, x: Floats, arms: Sequence[str], n: int, seed: Sequence[int]) -> Draws:
     """Draw n joint samples of the parameters for a user in a role.
 
@@ -70,18 +100,54 @@ def draw_posterior(fit: Fit, identity: Identity, x: Floats, arms: Sequence[str],
     return Draws(taste, level, fixed)
 
 
-def draw_ratings(fit: Fit, identity: Identity, x: Floats, arms: Sequence[str], n: int, seed: Sequence[int]) -> Floats:
-    """Draw n joint samples of the mean ratings of arms over contexts, float64[S, K]; arguments as `draw_posterior`.
+def draw_ratings(
+    fit: Fit, identity: Identity, x: Floats, arms: Sequence[str], n: int, seed: Sequence[int]
+) -> RatingDraws:
+    """Draw n joint samples of the mean ratings of arms over contexts; arguments as `draw_posterior`.
 
     The same seed gives two identities the same draws of what all people share.
     """
-    draws, names, common = draw_posterior(fit, identity, x, arms, n, seed), tuple(arms), x.mean(axis=0)
-    found = fit.arms.find(names)
-    profile = np.mean([fit.arms.read(found, row, fit.widths.weights).profile for row in x], axis=0)
-    unknown = fit.arms.read(found, common, fit.widths.weights).spread * (draws.taste**2 @ fit.arms.spread[found.rows].T)
-    noise = np.random.default_rng([*seed, 1]).standard_normal(unknown.shape)
-    ratings: Floats = draws.taste @ profile.T + draws.fixed.mean(axis=0) + draws.level
-    return ratings + noise * np.sqrt(np.maximum(unknown, 0.0))
+    draws = draw_posterior(fit, identity, x, arms, n, seed)
+    return ratings_of(fit, draws, _means(fit, identity, x, arms), x, arms, seed)
+
+
+def ratings_of(
+    fit: Fit, draws: Draws, means: Means, x: Floats, arms: Sequence[str], seed: Sequence[int]
+) -> RatingDraws:
+    """Rate the expected answers of arms with drawn parameters whose posterior means are known."""
+    found, common, widths = fit.arms.find(tuple(arms)), x.mean(axis=0), fit.widths.weights
+    profile: Floats = np.mean([fit.arms.read(found, row, widths).profile for row in x], axis=0)
+    unknown = fit.arms.read(found, common, widths).spread * (draws.taste**2 @ fit.arms.spread[found.rows].T)
+    noise = np.random.default_rng([*seed, 1]).standard_normal(unknown.shape) * np.sqrt(np.maximum(unknown, 0.0))
+    drawn = draws.taste @ profile.T + draws.level + noise
+    mean = profile @ means.taste.mean + means.level
+    factor = 1.0 / max(float(np.ptp(mean)), 1.0)
+    beyond = max(float(factor * mean.max()) - 1.0, 0.0) + min(float(factor * mean.min()), 0.0)
+    ratings: Floats = factor * (drawn - drawn.mean(axis=0) + mean) - beyond
+    return RatingDraws(ratings, means, profile, factor)
+
+
+def _means(fit: Fit, identity: Identity, x: Floats, arms: Sequence[str]) -> Means:
+    """Means of what `draw_posterior` draws."""
+    models, (role, user) = [base_arm(arm) for arm in arms], fit.people(identity)
+    rows = [fit.arms.shared.get(model, 0) for model in models]
+    level = np.array([x.mean(axis=0) @ (fit.widths.weights @ fit.arms.correction[row]) for row in rows])
+    blocks = fit.heads(identity)
+    taste = Gaussian(np.sum([b.mean for b in blocks], axis=0), np.sum([b.cov for b in blocks], axis=0))
+    of_role = role_means(fit, role if role_key(identity) else None, models)
+    if user is None:
+        return Means(taste, level + of_role[1], *role_means(fit, None, models))
+    weights = user.weights_in(fit.context(identity), fit.mixture)
+    level = level + [user.offset(model, weights) for model in models] + (1.0 - float(weights[0])) * of_role[1]
+    return Means(taste, level, *of_role)
+
+
+def role_means(fit: Fit, role: Person | None, models: Sequence[str]) -> tuple[Floats, Floats]:
+    """A role's deviations of taste, float64[D], and of the levels of base arms, float64[K]; 0 without a role."""
+    if role is None:
+        return np.zeros(fit.D), np.zeros(len(models))
+    weights = role.weights_in("role", fit.mixture)
+    return role.mean_taste(weights), np.array([role.offset(model, weights) for model in models])
 
 
 def _person(

@@ -22,7 +22,7 @@ import numpy as np
 
 from fitrouter.identity import role_key
 from fitrouter.posterior.arms import base_arm
-from fitrouter.posterior.draws import Draws, normal
+from fitrouter.posterior.draws import Draws, Means, RatingDraws, normal, ratings_of, role_means
 from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.posterior.labels import Label
 from fitrouter.posterior.likelihoods import Observation, observation_of
@@ -95,6 +95,20 @@ class PersonPosterior:
             if len(rows):
                 out[rows] = normal(posterior, len(rows), rng)
         return out[:, :D], out[:, [D + column for column in self._columns]]
+
+    def means(self, identity: Identity, arms: Sequence[str], x: Floats) -> Means:
+        """Means of what is drawn, of the arms over contexts, float64[P, d]."""
+        D = self._fit.D
+        apart = np.array([posterior.mean for posterior in self._posteriors])
+        mean = self.weights @ apart
+        apart = apart[:, :D] - mean[:D]
+        cov = np.sum([w * each.cov[:D, :D] for w, each in zip(self.weights, self._posteriors, strict=True)], axis=0)
+        taste = Gaussian(mean[:D], cov + (apart.T * self.weights) @ apart)
+        fixed = np.array([np.mean([self.correction(arm, row) for row in x]) for arm in arms])
+        role, user = self._fit.people(identity)
+        known = role if user is not None and role_key(identity) else None
+        of_role = role_means(self._fit, known, [base_arm(arm) for arm in arms])
+        return Means(taste, mean[[D + column for column in self._columns]] + fixed, *of_role)
 
     def correction(self, arm: str, x: Floats) -> float:
         """Mean of the correction c of an arm at a context, as the prior has it."""
@@ -249,8 +263,8 @@ def draw_person(
 
 def draw_person_ratings(
     fit: Fit, identity: Identity, votes: Sequence[Label], x: Floats, arms: Sequence[str], n: int, seed: Sequence[int]
-) -> Floats:
-    """Draw n joint samples of a person's mean ratings of arms over contexts, float64[n, K].
+) -> RatingDraws:
+    """Draw n joint samples of a person's mean ratings of arms over contexts.
 
     Args:
         fit: what all people share.
@@ -261,12 +275,6 @@ def draw_person_ratings(
         n: number of draws.
         seed: of the random numbers.
     """
-    common, found = x.mean(axis=0), fit.arms.find(tuple(arms))
-    posterior = PersonPosterior(fit, identity, votes, arms, common)
-    taste, level = posterior.draw(n, seed)
-    profile = np.mean([fit.arms.read(found, row, fit.widths.weights).profile for row in x], axis=0)
-    fixed = np.array([np.mean([posterior.correction(arm, row) for row in x]) for arm in arms])
-    unknown = fit.arms.read(found, common, fit.widths.weights).spread * (taste**2 @ fit.arms.spread[found.rows].T)
-    noise = np.random.default_rng([*seed, 1]).standard_normal(unknown.shape)
-    ratings: Floats = taste @ profile.T + fixed + level + noise * np.sqrt(np.maximum(unknown, 0.0))
-    return ratings
+    posterior = PersonPosterior(fit, identity, votes, arms, x.mean(axis=0))
+    draws = Draws(*posterior.draw(n, seed), np.zeros((len(x), len(arms))))  # the mean correction is in the means
+    return ratings_of(fit, draws, posterior.means(identity, arms, x), x, arms, seed)

@@ -91,7 +91,7 @@ async def certified(
         subject=who.user,
         compared=drawn.names,
         population_first=drawn.board.population_first,
-        draws=drawn.own,
+        draws=drawn.own.ratings,
         anchors=anchors,
     )
 
