@@ -7,12 +7,16 @@ Generated are the pictures, and the parts of pages between `<!-- NAME -->` and `
 - `metrics` in deployment.md, from the metrics' own help texts;
 - `tables` in warehouse.md, from the comments in the database;
 - `providers` in own-models.md, from what `fitrouter init` knows.
+
+Measured figures that README and docs quote are generated, too: `<!--q NAME-->` and `<!--/q-->` enclose the figure NAME
+of results/quoted.json, which is computed from results/demo.json, or is the text that stands on its page of results.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import inspect
 import json
 import re
@@ -270,6 +274,22 @@ def providers() -> str:
     return "\n".join(lines) + "\n"
 
 
+# --- figures of docs/results ---------------------------------------------------------------------------------------
+
+QUOTE = re.compile(r"(?<=<!--q )([\w.]+)-->.*?(?=<!--/q-->)", re.DOTALL)
+
+
+def quoted() -> dict[str, tuple[str, str]]:
+    """Name of a figure → the page of results that it is quoted from, and the figure as it is written there."""
+    given = json.loads((DOCS / "results" / "quoted.json").read_text(encoding="utf-8"))
+    data = json.loads((DOCS / "results" / "demo.json").read_text(encoding="utf-8"))
+    found = {}
+    for name, entry in given.items():
+        value = functools.reduce(lambda part, key: part[key], entry.get("data", ()), data)
+        found[name] = entry["page"], f"{value:.3f}".lstrip("0") if "data" in entry else entry["text"]
+    return found
+
+
 # --- all of it -----------------------------------------------------------------------------------------------------
 
 PARTS: tuple[tuple[str, str, Callable[[], str]], ...] = (
@@ -297,6 +317,11 @@ def built() -> dict[Path, str]:
         before, _, rest = text.partition(f"<!-- {name} -->\n")
         _, _, after = rest.partition("<!-- end -->")
         found[DOCS / page] = f"{before}<!-- {name} -->\n\n{make()}\n<!-- end -->{after}"
+    figures = quoted()
+    for path in (DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))):
+        text = found.get(path) or path.read_text(encoding="utf-8")
+        if QUOTE.search(text):
+            found[path] = QUOTE.sub(lambda match: f"{match[1]}-->{figures[match[1]][1]}", text)
     return found
 
 

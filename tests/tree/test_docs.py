@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -27,7 +28,8 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+QUOTING = [page for page in PAGES if page.parent.name != "results" and page.name != "CHANGELOG.md"]
+"""Pages that quote results."""
 
 
 def name_of(page: Path) -> str:
@@ -187,16 +189,36 @@ def test_generated_parts_are_current() -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-def test_numbers_of_the_readme_are_those_of_their_pages() -> None:
-    """Every number in the README's table of measurements stands on the page that its row names."""
-    rows = re.findall(r"^\| [^|]+ \| ([^|]+) \| \[[^]]+\]\((docs/results/\w+\.md)\) \|$", README, re.MULTILINE)
-    assert len(rows) >= 5
-    for measured, page in rows:
-        text = (ROOT / page).read_text(encoding="utf-8")
-        numbers = re.findall(r"-?\d*\.?\d+", measured)
-        assert numbers, measured
-        for number in numbers:
-            assert re.search(rf"(?<![\d.]){re.escape(number)}(?!\d)", text), f"{number} is not in {page}"
+def test_quoted_figures_stand_on_their_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A figure that README and docs quote is on its page of results, those of the demo as demo.json has them."""
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    spec = importlib.util.spec_from_file_location("docs_build", ROOT / "docs" / "build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    spec.loader.exec_module(build := importlib.util.module_from_spec(spec))
+    for name, (page, figure) in build.quoted().items():
+        text = (ROOT / "docs" / "results" / page).read_text(encoding="utf-8")
+        assert re.search(rf"(?<![\d.]){re.escape(figure)}(?!\d)", text), f"{name}: {figure} is not in {page}"
+        quoting = [page for page in QUOTING if f"<!--q {name}-->" in page.read_text(encoding="utf-8")]
+        assert quoting, f"nobody quotes {name}"
+
+
+def unquoted(text: str) -> Iterator[str]:
+    """The figures of passages that claim a measurement, without those that docs/build.py writes."""
+    text = BLOCK.sub("", re.sub(r"<!-- (\w+) -->.*?<!-- end -->", "", text, flags=re.DOTALL))
+    for passage in re.split(r"\n\s*\n|\n(?=[-|*] )", text):
+        if re.search(r"results/\w+\.md|\b[Mm]easured\b", passage):
+            plain = re.sub(r"<!--q [\w.]+-->.*?<!--/q-->|`[^`]*`|\]\([^)]*\)", "", passage, flags=re.DOTALL)
+            yield from re.findall(r"(?<![\w.])\d*\.\d+|\d[\d,]* ?(?:%|[mµ]s\b|[kMG]B\b)", plain)
+
+
+def test_measured_figures_are_quoted() -> None:
+    """Outside of docs/results, a passage that claims a measurement has no figure that is not generated from there."""
+    row = "| users are all alike | <!--q null.ours-->.794<!--/q-->, blind {} | [demo](docs/results/demo.md) |"
+    assert list(unquoted(row.format(".797"))) == [".797"], "the check finds what it looks for"
+    assert not list(unquoted(row.format("<!--q null.blind-->.797<!--/q-->")))
+    found = {name_of(page): list(unquoted(page.read_text(encoding="utf-8"))) for page in QUOTING}
+    assert {name: figures for name, figures in found.items() if figures} == {}
 
 
 def test_results_pages_name_their_command() -> None:
