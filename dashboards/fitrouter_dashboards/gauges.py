@@ -23,6 +23,7 @@ class Gauges:
         self._models: dict[str, ModelHealth] = {}
         self._breakers: set[str] = set()
         self._biased: set[str] = set()
+        self._outages: set[tuple[str, str, str]] = set()
         self._learner_lag = gauge("learner_lag_events", "Durable events that a worker has not folded yet.", "livemax")
         self._stalled = gauge("learner_stalled_seconds", "Time without progress while events wait.", "livemax")
         self._labels = gauge("learner_labels", "Labels in the learner's state.", "livemax")
@@ -70,6 +71,12 @@ class Gauges:
         )
         self._available = gauge("availability_ratio", "Probability that a model answers.", "livemax", "model")
         self._open = gauge("breaker_open", "1 while a worker does not call the model or provider.", "livemax", "name")
+        self._outage = gauge(
+            "outage",
+            "2 while no request is answered, 1 while some go unanswered: whose (all, tenant, key, model), and why.",
+            "livemax",
+            *("scope", "name", "error"),
+        )
         self._budget = gauge("budget_weight_ratio", "Cost weight set by the budget, per tenant.", "livemax", "tenant")
         self._spent = gauge("budget_spent_ratio", "Share of the period's limit that is spent.", "livemax", "tenant")
         self._lease = gauge("lease_held", "Processes that hold the lease; 1 is right.", "livesum", "name")
@@ -117,6 +124,13 @@ class Gauges:
         _set(self._spent, status.budget_spent)
         self._breakers |= status.breakers.keys()
         _set(self._open, {name: name in status.breakers for name in self._breakers})
+        now = {
+            (each.scope, each.name, each.errors[0] if each.errors else ""): 1.0 + (each.level == "down")
+            for each in status.outages
+        }
+        self._outages |= now.keys()
+        for labels in self._outages:
+            self._outage.labels(*labels).set(now.get(labels, 0.0))
         if not math.isnan(status.disk_free):
             self._disk.metric.set(status.disk_free)
         for name, health in status.reward_models.items():

@@ -25,7 +25,7 @@ from prometheus_client.registry import Collector
 from fitrouter import errors
 from fitrouter.hooks import Happened, Hedged, Notice, Trouble, Unlogged
 from fitrouter.serving.services import Service
-from fitrouter.types import Decision, Execution, Feedback, Remark, Score
+from fitrouter.types import Decision, Execution, Feedback, Refusal, Remark, Score
 from fitrouter_dashboards.families import OTHER, Families
 from fitrouter_dashboards.gauges import Gauges
 from fitrouter_dashboards.quality import measure
@@ -83,6 +83,9 @@ class Metrics:
                 self._decision(event)
             case Happened(event=Execution() as event):
                 self._execution(event)
+            case Happened(event=Refusal() as event):
+                role = self._role(event.identity.role)
+                self._requests.labels(event.model or NO_ROLE, role, "refused").inc(event.n)
             case Happened(event=Score() as event):
                 self._score(event)
             case Happened(event=Feedback() as event, served_by=arm):
@@ -233,7 +236,7 @@ class Metrics:
 
     def _make_counters(self, families: Families) -> None:
         counter = families.counter
-        self._requests = counter("requests_total", "Requests, by the model that answered.", "model", "role", "status")
+        self._requests = counter("requests_total", "Requests, by model and how they ended.", "model", "role", "status")
         self._errors = counter("errors_total", "Error responses, by code.", "kind")
         self._failures = counter("attempts_failed_total", "Failed attempts to call a model.", "model", "error")
         self._decisions = counter("decisions_total", "Decisions, by the chosen model.", "model", "role", "mode")

@@ -244,8 +244,10 @@ class NotCalled(ProviderUnavailable):
 class Unavailable(FitrouterError):
     """No model can be called now; `retry_after_s` says when to try again.
 
-    `decision_id` is the logged decision, if one was made.
+    `decision_id` is the logged decision, if one was made; `reason` is that of a `fitrouter.types.Refusal` otherwise.
     """
+
+    reason = "breaker"
 
     def __init__(self, message: str, retry_after_s: float = 1.0, decision_id: str = "") -> None:
         super().__init__(message)
@@ -255,6 +257,8 @@ class Unavailable(FitrouterError):
 
 class BudgetExhausted(Unavailable):
     """The tenant's hard budget does not cover any model that could answer, or the named one."""
+
+    reason = "budget"
 
 
 class AllModelsFailed(FitrouterError):

@@ -17,6 +17,7 @@ import numpy as np
 from fitrouter.context.encoders import Encoder
 from fitrouter.errors import ConfigError, InvalidRequest, ProviderError, StoreError, UnknownDecision
 from fitrouter.hooks import Hooks
+from fitrouter.monitors.service import ServiceHealth, ServiceStatus, service_status
 from fitrouter.posterior.draws import Draws, RatingDraws, draw_ratings
 from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.posterior.labels import Label
@@ -72,6 +73,7 @@ from fitrouter.types import (
     ModelChange,
     Request,
     Usage,
+    unanswered,
 )
 
 if TYPE_CHECKING:
@@ -122,6 +124,7 @@ class Router:
         hooks: listeners to events and failures.
         clock: seconds since the epoch, for every event.
         tokens: proofs that their bearer was given an answer.
+        health: whether requests are answered.
     """
 
     def __init__(
@@ -158,7 +161,9 @@ class Router:
         self._timers, self.aliases = timers or Timers(), dict(aliases or {})
         self.hooks, self.clock = hooks or Hooks(), clock
         self._services, self._feed, self._scorer = list(services), feed, scorer
-        self._follower = Follower(journal, learner, self.hooks, saves=saves)
+        self.health = ServiceHealth(clock)
+        self.hooks.add(self.health)
+        self._follower = Follower(journal, learner, self.hooks, saves=saves, seen=self.health.follow)
         self._recorder = Recorder(
             journal,
             identities,
@@ -199,6 +204,7 @@ class Router:
             breakers=self._breakers,
             droppable=droppable,
             refresh=self.registry.refresh,
+            refused=self.refuse,
         )
         self.registry.attach(self._caller, self._breakers, self._pipeline)
         self._embedder = Embedder(
@@ -353,6 +359,7 @@ class Router:
         known: dict[str, str] = {}
         idle_s, told = self._decider.rules.idle_s, False
         while True:
+            self._recorder.log_refusals(self.clock())
             self.registry.refresh()
             if not told and (memory_s := session_memory_s(self._learner)) < idle_s:
                 told = True
@@ -382,6 +389,7 @@ class Router:
                 task.cancel()
         for service in self._services:
             await asyncio.to_thread(service.stop)
+        self._recorder.log_refusals(self.clock())
         await self._recorder.settle()
         await self._follower.aclose()
         if self._feed is not None and DRAIN_S:
@@ -469,6 +477,17 @@ class Router:
             await stream.aclose()
             raise
         return stream
+
+    def refuse(self, identity: Identity, reason: str, model: str = "", key: str = "") -> None:
+        """Count a request that is refused before a decision, such as by a gateway that is overloaded.
+
+        Args:
+            identity: as events hold it.
+            reason: see `fitrouter.Refusal`.
+            model: arm that it names; empty for routing.
+            key: name of the API key that sent it.
+        """
+        self._recorder.refuse(identity, reason, model, key)
 
     async def embed(self, request: Request) -> Embedded:
         """Call a model for embeddings; nothing is routed or learnt.
@@ -608,7 +627,7 @@ class Router:
                     dropped=turn.dropped,
                 )
         except Unanswered as failure:
-            self._log_unanswered(turn, failure.attempts, "failed")
+            self._log_unanswered(turn, failure.attempts, unanswered([each.error for each in failure.attempts]))
             raise failure.error from failure.error.__cause__
         except asyncio.CancelledError:
             self._log_unanswered(turn, tuple(attempts), "cancelled")
@@ -1232,6 +1251,14 @@ class Router:
         }
         return {part: text for part, text in found.items() if text}
 
+    def service(self, tenant: str | None = None) -> ServiceStatus:
+        """Whether users are served: `ok`, `degraded` or `down`, with the reasons.
+
+        Args:
+            tenant: who asks, and reads nothing of other tenants; None for all.
+        """
+        return service_status(self.faults(), self.health.outages(tenant))
+
     def incidents(self) -> dict[str, str]:
         """What was damaged when this process started and what became of it, by part."""
         found = {"journal": self._journal.incident, "identities": self._identities.incident}
@@ -1246,6 +1273,7 @@ class Router:
             self._feed,
             self._breakers,
             self._identities,
+            self.health,
             tuple(self.registry.cards),
             self.clock(),
         )

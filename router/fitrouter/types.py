@@ -83,6 +83,8 @@ class Request(_Value, frozen=True, kw_only=True):
     """Whether the last message may be read as a remark on the answer before it."""
     payer: Payer | None = None
     """Key whose limit the calls count towards, besides the tenant's budget."""
+    key: str = ""
+    """Name of the API key that sent it."""
 
 
 UNPRICED = (
@@ -352,6 +354,8 @@ class Decision(_Event, frozen=True, kw_only=True, tag="decision"):
     """None in logs of earlier versions."""
     payer: str = ""
     """API key with a limit of its own that pays for the calls."""
+    key: str = ""
+    """Name of the API key that sent the request."""
 
 
 class Attempt(_Logged, frozen=True, kw_only=True):
@@ -361,6 +365,8 @@ class Attempt(_Logged, frozen=True, kw_only=True):
     probability: float
     error: str | None = None
     ms: float = 0.0
+    probe: bool = False
+    """Whether it was the probe of an open circuit breaker."""
 
 
 RECORDED = "recorded"
@@ -369,7 +375,7 @@ availability it tells nothing."""
 
 
 class Execution(_Event, frozen=True, kw_only=True, tag="execution"):
-    """How the answer ended. `status`: ok, partial, cancelled, failed, lost, recorded."""
+    """How a request ended; `OUTCOMES` has each `status` and what it counts as."""
 
     decision_id: str
     identity: Identity
@@ -394,12 +400,48 @@ class Execution(_Event, frozen=True, kw_only=True, tag="execution"):
     estimated: bool = False
     """Whether tokens or cost are estimated: of answers left early, of abandoned calls, or where none were reported."""
     payer: str = ""
+    key: str = ""
     """The decision's."""
 
     @property
     def known_usd(self) -> float | None:
         """`cost_usd`; None if the price is not known."""
         return None if self.cost_assumed else self.cost_usd
+
+
+OUTCOMES = {
+    "ok": "answered",
+    "failed": "failed",
+    "partial": "failed",
+    "refused": "refused",
+    "rejected": "rejected",
+    "cancelled": "cancelled",
+    "lost": "unknown",
+    RECORDED: "recorded",
+}
+"""Status of an Execution → what it counts as: answered; failed (a model was called, and no answer, or none to its end,
+came); refused (no model was called, though the request is sound); rejected (the provider refused the request itself);
+cancelled (its caller left); unknown (a plan that nobody reported, or a process that died); recorded (no request)."""
+
+
+def unanswered(errors: Sequence[str | None]) -> str:
+    """Return the status of a request without an answer, from the errors of its attempts in order."""
+    if errors and errors[-1] in {"ProviderRejected", "ContextOverflow"}:
+        return "rejected"
+    return "refused" if errors and set(errors) == {"NotCalled"} else "failed"
+
+
+class Refusal(_Event, frozen=True, kw_only=True, tag="refusal"):
+    """Requests of a second that were refused before a decision, alike in all fields; `identity` has no session."""
+
+    identity: Identity
+    reason: str
+    """breaker (no model may be called now), paused, budget, or overloaded."""
+    model: str = ""
+    """Arm that was named; empty for routing."""
+    key: str = ""
+    """Name of the API key that sent them."""
+    n: int = 1
 
 
 class Score(_Event, frozen=True, kw_only=True, tag="score"):
@@ -591,6 +633,7 @@ class Salvage(_Event, frozen=True, kw_only=True, tag="salvage"):
 Event: TypeAlias = (
     Decision
     | Execution
+    | Refusal
     | Score
     | Feedback
     | Remark

@@ -78,7 +78,7 @@ def test_a_start_without_a_writable_disk_serves_unlogged(disk: Path, how: str) -
         vote = {"decision_id": first["decision_id"], "kind": "thumb", "value": "up", "user": "ann"}
         assert http.post("/v1/feedback", json=vote).status_code == 503
         report = http.get("/readyz")
-        assert report.status_code == 503
+        assert (report.status_code, report.json()["status"]) == (200, "degraded")
         if how == "read-only":  # a full disk may be found full at the start or at the first write
             assert "nothing is logged or learnt" in report.json()["reasons"]["journal"]
         assert report.json()["reasons"]["journal"]
@@ -116,11 +116,16 @@ def test_a_disk_that_fills_up_kills_nothing_and_recovers(disk: Path) -> None:
         fill(disk)
         codes = {http.post("/v1/feedback", json=vote).status_code for _ in range(100)}
         assert 503 in codes
-        assert http.get("/readyz").status_code == 503
+        report = http.get("/readyz")
+        assert (report.status_code, report.json()["status"]) == (200, "degraded"), "the only pod must not be taken away"
+        assert "full" in report.json()["reasons"]["journal"]
+        assert http.get("/readyz?strict").status_code == 503
         assert http.post("/v1/chat/completions", json=chat(user="ann")).status_code == 200
         (disk / "filler").unlink()
-        wait_for(lambda: http.get("/readyz").status_code == 200)
+        wait_for(lambda: http.get("/readyz?strict").status_code == 200)
         assert http.post("/v1/feedback", json=vote).status_code == 200
+        again = http.post("/v1/chat/completions", json=chat(user="ann"))
+        assert again.headers["x-fitrouter-logged"] == "true"
 
 
 METRICS = """

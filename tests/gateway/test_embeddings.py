@@ -159,7 +159,7 @@ def test_failures_are_answered_and_logged(tmp_path: Path, error: Exception, stat
         assert reply.status_code == status
         assert reply.json()["error"].keys() == {"message", "type", "code", "param"}
         (execution,) = wait_for(lambda: logged(router, Execution))
-        assert (execution.status, execution.served_by) == ("failed", None)
+        assert (execution.status, execution.served_by) == ("rejected" if status == 400 else "failed", None)
         assert (execution.cost_usd > 0) is (status == 504)  # it may be billed
         assert all(slots.used == 0 for slots in router._caller.slots.values())
 

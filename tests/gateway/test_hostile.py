@@ -319,7 +319,7 @@ def test_metrics_and_details_need_a_scope(tmp_path: Path) -> None:
         with speaking(url, "KEY_S") as http:
             assert http.post("/v1/policy", json={"action": "restore"}).status_code == 403
         with client(url) as http:
-            assert http.get("/readyz").json() == {"ready": True}
+            assert http.get("/readyz").json() == {"ready": True, "status": "ok"}
             assert http.get("/openapi.json").status_code == 401
             assert http.get("/metrics").status_code == 401
 

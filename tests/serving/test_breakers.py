@@ -31,7 +31,7 @@ from fitrouter.routing.breakers import Breakers
 from fitrouter.routing.decider import Rules
 from fitrouter.serving.attempts import Timers
 from fitrouter.serving.slots import SlotParams
-from fitrouter.types import AUTO, Completion, Decision, Execution, Identity, ModelCard, Request
+from fitrouter.types import AUTO, Completion, Decision, Execution, Identity, ModelCard, Refusal, Request
 
 DOWN = Fault(error=ProviderUnavailable("down", 503))
 
@@ -143,6 +143,9 @@ def test_all_models_down_is_told_at_once(tmp_path: Path) -> None:
             assert len(faulty.calls) <= 24 + 3 * 9
             await router.settled()
         assert len(events(router, Decision)) == len(events(router, Execution))
+        refusals = events(router, Refusal)
+        assert len(events(router, Execution)) + sum(refusal.n for refusal in refusals) == 700, "each of them is counted"
+        assert len(refusals) <= 601, "equal ones of half a second as one"
 
     virtual_time.run(scenario())
 

@@ -34,7 +34,7 @@ def written(folder: Path, seed: int = 0) -> tuple[Warehouse, list[Execution], li
                 identity=who,
                 chosen=chosen,
                 served_by=served,
-                status="failed" if served is None else "ok",
+                status=rng.choice(("failed", "refused", "rejected", "cancelled", "lost")) if served is None else "ok",
                 prompt_tokens=rng.randrange(90),
                 completion_tokens=rng.randrange(90),
                 cost_usd={PRICED: 0.25, UNPRICED: 7.0}.get(served or "", 0.0),
@@ -77,6 +77,9 @@ def test_traffic_is_the_ledgers(tmp_path: Path, who: Identity | None) -> None:
     for figure, ledger in [(found.all, mine), *((found.by[name], group) for name, group in groups.items())]:
         answered = [each for each in ledger if each.served_by is not None]
         assert (figure.requests, figure.answered) == (len(ledger), len(answered))
+        lost = [figure.failed, figure.refused, figure.rejected, figure.cancelled, figure.unknown]
+        statuses = ("failed", "refused", "rejected", "cancelled", "lost")
+        assert lost == [sum(each.status == status for each in ledger) for status in statuses]
         assert figure.fallbacks == sum(each.served_by != each.chosen for each in answered)
         assert figure.prompt_tokens == sum(each.prompt_tokens for each in ledger)
         assert figure.completion_tokens == sum(each.completion_tokens for each in ledger)

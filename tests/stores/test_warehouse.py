@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,8 @@ from fitrouter.errors import StoreError
 from fitrouter.stores.journal import Entry, MemoryJournal, Row, SqliteJournal
 from fitrouter.stores.warehouse import MIGRATIONS, OutOfStep, Warehouse, WarehouseFeed, described, rows_of
 from fitrouter.types import (
+    OUTCOMES,
+    RECORDED,
     ArtifactChange,
     Attempt,
     Decision,
@@ -39,6 +42,7 @@ from fitrouter.types import (
     PolicyVersion,
     Prices,
     ProfileChange,
+    Refusal,
     Remark,
     Score,
     pack,
@@ -243,13 +247,27 @@ def test_every_field(warehouse: Warehouse) -> None:
 def test_all_fields_of_the_events_are_columns(warehouse: Warehouse) -> None:
     """No field of an event that is added later can be forgotten here."""
     warehouse.ingest(rows([decision(1)]))
-    # Topics and statements are content, grounds are for explanations, payers for budgets: they stay in the journal.
-    renamed = {"id", "identity", "scale", "policy", "cards", "topics", "stated", "grounds", "payer"}
+    # Topics and statements are content, grounds are for explanations, payers for budgets, keys for outages: they stay
+    # in the journal.
+    renamed = {"id", "identity", "scale", "policy", "cards", "topics", "stated", "grounds", "payer", "key"}
     kinds = (Decision, Execution, Score, Feedback, ProfileChange, ModelChange, Remark)
     copied = {"features"}  # the decision's, in other events
     for table, kind in zip((*TABLES, "remarks"), kinds, strict=True):
         columns = {name for (name,) in warehouse.query("SELECT column_name FROM (DESCRIBE " + table + ")")}
         assert set(kind.__struct_fields__) - renamed - (set() if kind is Decision else copied) <= columns, table
+
+
+def test_requests_are_counted_by_outcome(warehouse: Warehouse) -> None:
+    """Each status counts as what `OUTCOMES` says; equal refusals are one row, which an erasure deletes."""
+    ends = [execution(n, status=status) for n, status in enumerate(OUTCOMES)]
+    refused = Refusal(id="r1", ts=9.0, identity=who(), reason="breaker", model="b", n=7)
+    warehouse.ingest(rows([*ends, refused]))
+    counted = dict(warehouse.query("SELECT outcome, sum(n) FROM requests GROUP BY outcome"))
+    expected = Counter(outcome for outcome in OUTCOMES.values() if outcome != RECORDED) + Counter(refused=7)
+    assert counted == expected
+    assert warehouse.query('SELECT "user", model, reason, n FROM refusals') == [("ann", "b", "breaker", 7)]
+    warehouse.ingest(rows([Erasure(id="e1", ts=10.0, tenant="acme", subject="ann")], start=20))
+    assert warehouse.query("SELECT count(*) FROM requests") == [(0,)]
 
 
 @given(
@@ -662,6 +680,7 @@ PUBLISHED = {
     "m010_answers": "a315856b0b3562ee",
     "m011_contexts": "15e3b7fffdbbcf89",
     "m012_known_costs": "c5cea6eb74d4be91",
+    "m013_requests": "199d55552370669e",
 }
 
 

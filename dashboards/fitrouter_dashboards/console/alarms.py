@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from fitrouter.monitors.service import Outage
 from fitrouter.serving.status import RouterStatus
 
 LAG_S = 60.0
@@ -25,25 +26,32 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def alarms(
-    status: RouterStatus | None, faults: Mapping[str, str], flattered: Mapping[str, str], tenant: str | None
+    status: RouterStatus | None,
+    faults: Mapping[str, str],
+    outages: Sequence[Outage],
+    flattered: Mapping[str, str],
+    tenant: str | None,
 ) -> list[Alarm]:
     """Return the current alarms, the worst first.
 
     Args:
         status: of the router, if it is known yet.
         faults: part of the router → why it cannot work.
+        outages: that `tenant` may know of.
         flattered: model → what is wrong with its scores.
         tenant: who asks, and sees no other tenant's budget; None for an administrator.
     """
     found = [
         Alarm(level="bad", text=f"The {part} does not work: {why}", view="learning") for part, why in faults.items()
     ]
-    if status is None:
-        return found
 
     def say(level: str, text: str, view: str) -> None:
         found.append(Alarm(level=level, text=text, view=view))
 
+    for outage in outages:
+        say("bad", outage.text, "models" if outage.scope in {"all", "model"} else "decisions")
+    if status is None:
+        return found
     for name, why in status.breakers.items():
         say("bad", f"{name} is not called for the moment: {why}", "models")
     if status.propensity_evidence >= EVIDENCE:

@@ -25,13 +25,13 @@ NAMES = 8
 """Roles and models that are shown by name; others are summed up."""
 
 _SPAN = """
-    SELECT min(ts), count(*), count(*) FILTER (ts > $2 - 3600), count(*) FILTER (ts > $2 - 86400),
-        count(*) FILTER (ts > $2 - 604800), count(*) FILTER (ts > $2 - 2592000)
-    FROM executions WHERE $1::VARCHAR IS NULL OR tenant = $1
+    SELECT min(ts), sum(n), sum(n) FILTER (ts > $2 - 3600), sum(n) FILTER (ts > $2 - 86400),
+        sum(n) FILTER (ts > $2 - 604800), sum(n) FILTER (ts > $2 - 2592000)
+    FROM requests WHERE $1::VARCHAR IS NULL OR tenant = $1
 """
 _FLOWS = """
-    SELECT left(coalesce(role, ''), 200) AS role, coalesce(served_by, '') AS model, count(*) AS n
-    FROM executions WHERE ($1::VARCHAR IS NULL OR tenant = $1) AND ts >= $2
+    SELECT left(coalesce(role, ''), 200) AS role, coalesce(served_by, '') AS model, CAST(sum(n) AS BIGINT) AS n
+    FROM requests WHERE ($1::VARCHAR IS NULL OR tenant = $1) AND ts >= $2
     GROUP BY 1, 2 ORDER BY n DESC LIMIT 5000
 """
 
@@ -45,7 +45,8 @@ def overview(reads: Reads, tenant: str | None, window: str, now: float) -> dict[
         window: `auto`, `all`, or a name of `WINDOWS`.
         now: seconds since the epoch.
     """
-    ((first, everything, *counts),) = reads.rows((_SPAN, [tenant, now]))[0]
+    ((first, *spans),) = reads.rows((_SPAN, [tenant, now]))[0]
+    everything, *counts = (int(n or 0) for n in spans)
     if window == "auto":
         within = (name for name, n in zip(WINDOWS, counts, strict=True) if n >= min(ENOUGH, everything))
         window = next(within, "all")

@@ -67,7 +67,7 @@ def history(reads: Reads, who: Identity, since: float) -> dict[str, Any]:
         "done": [vote for vote in shown if vote["kind"] not in SAID],
         "comments": [{"dimension": name, "comments": n, "moved": mean} for name, n, mean in moved],
         "traffic": sorted(
-            ({"model": model, "requests": each.requests} for model, each in moving.by.items()),
+            ({"model": model or "no model", "requests": each.requests} for model, each in moving.by.items()),
             key=lambda each: -each["requests"],
         )[:MODELS],
         "requests": moving.all.requests,

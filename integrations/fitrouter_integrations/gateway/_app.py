@@ -30,7 +30,7 @@ from fitrouter.serving.status import Lag
 from fitrouter.state.settings import check_settings
 from fitrouter.stores.audit_log import Act, AuditLog
 from fitrouter.stores.keys import FILE
-from fitrouter.types import AUTO
+from fitrouter.types import AUTO, Identity
 from fitrouter_dashboards.metrics import CONTENT_TYPES, Metrics
 from fitrouter_evaluators.personal import Progress, Quizzes
 from fitrouter_integrations.client._local import LocalBackend
@@ -83,6 +83,8 @@ _INSTEAD = {
     "/chat/completions": _CHAT + "let the base URL end with /v1, and POST",
 }
 """Path of another API → what to use instead."""
+_ROUTED = frozenset({"/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1/embeddings", "/v1/decisions"})
+"""Paths of requests that a model answers, or plans them."""
 _NO_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
 """FastAPI's own traces and logs go to the global providers and hold the texts of exceptions; `_tracing` has ours."""
 _LOOPBACK_NAMES = frozenset({b"127.0.0.1", b"localhost", b"[::1]"})
@@ -109,7 +111,7 @@ def create_app(router: Router, config: Config, metrics: Metrics | None = None) -
     direct: dict[tuple[str, str], Endpoint] = {}
     app.add_middleware(Direct, endpoints=direct)
     limit = Limit(config.server.max_requests, one_tenants_share(config))
-    app.add_middleware(Admission, limit=limit, tenant=gateway.tenant, refused=gateway.metrics.refused)
+    app.add_middleware(Admission, limit=limit, tenant=gateway.tenant, refused=gateway.turned_away)
     app.add_middleware(AccessLog, form=config.server.access_log)
     shapes = operations()
     for method, path, handler, scope in (
@@ -255,6 +257,12 @@ class Gateway:
             return "default"
         caller = self._keys.caller(authorization(headers.get(b"authorization"), headers.get(b"x-api-key")))
         return None if caller is None else caller.tenant
+
+    def turned_away(self, code: str, tenant: str, path: str) -> None:
+        """Count a request that the admission refused."""
+        self.metrics.refused(code)
+        if code == "overloaded" and path in _ROUTED:
+            self.router.refuse(Identity(tenant=tenant), code)
 
     def _admit(self, headers: Mapping[str, bytes], scope: str | None) -> Caller:
         """Authenticate the caller of a request to a route that needs a scope."""
@@ -502,12 +510,16 @@ class Gateway:
         return _json({"status": "ok"})
 
     async def readyz(self, call: AuthenticatedCall) -> Response:
-        """Readiness: whether this worker takes requests, and, for callers with a key, how far its learner is."""
-        reasons, incidents = self.router.faults(), self.router.incidents()
-        ready = self._started and not reasons
-        code = 200 if ready else 503
+        """Readiness: whether this worker takes requests (200), and whether users are served (`status`, `?strict`).
+
+        Callers with a key also get the reasons, and how far the learner is.
+        """
+        service, incidents = self.router.service(None if call.admin else call.tenant), self.router.incidents()
+        ready, strict = self._started, call.http.query_params.get("strict", "0") not in {"0", "false"}
+        code = 200 if ready and not (strict and service.status != "ok") else 503
+        told = {"ready": ready, "status": service.status}
         if not call.known:
-            return _json({"ready": ready}, code)
+            return _json(told, code)
         seq, digest = await self.router.state_digest()  # no digest while events keep coming in
         status = self.metrics.status
         leases = sorted(name for name, held in status.leases.items() if held) if status else []
@@ -515,7 +527,7 @@ class Gateway:
         breakers = dict(status.breakers) if status else {}
         pids = {"pid": os.getpid(), "services": status.services if status else None}
         report = {**pids, "seq": seq, "digest": digest, "leases": leases, "lag": lag, "breakers": breakers}
-        return _json({"ready": ready, "reasons": reasons, "incidents": incidents, **report}, code)
+        return _json({**told, "reasons": service.reasons, "incidents": incidents, **report}, code)
 
     # --- names ---
 

@@ -26,7 +26,7 @@ class AuthenticatedCall:
         self.known = caller is not NOBODY
 
     def paying(self, request: Request) -> Request:
-        """Return the request with the key as payer, if the key has a spending limit."""
+        """Return the request with the name of the key, which is its payer if it has a spending limit."""
         limit = self.caller.usd_per_day
         payer = None if limit is None else Payer(name=self.caller.name, usd_per_day=limit)
-        return msgspec.structs.replace(request, payer=payer)
+        return msgspec.structs.replace(request, payer=payer, key=self.caller.name)

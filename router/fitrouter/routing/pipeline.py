@@ -75,6 +75,8 @@ class Pipeline:
         breakers: of the models; one whose breaker is open is excluded.
         droppable: request parameters that may be omitted.
         refresh: called before each decision; calls `renew` where the models have changed.
+        refused: told of each sound request that gets no decision: its identity as events hold it, why, the arm that it
+            names, and its key.
     """
 
     def __init__(
@@ -91,8 +93,9 @@ class Pipeline:
         breakers: TenantBreakers,
         droppable: Collection[str] = (),
         refresh: Callable[[], None] = lambda: None,
+        refused: Callable[[Identity, str, str, str], None] = lambda identity, reason, model, key: None,  # noqa: ARG005
     ) -> None:
-        self.breakers, self.refresh = breakers, refresh
+        self.breakers, self.refresh, self._refused = breakers, refresh, refused
         self.aliases = aliases
         self.renew(cards)
         self.decider, self.learner = decider, learner
@@ -122,6 +125,15 @@ class Pipeline:
             BudgetExhausted: the tenant's budget does not cover the request.
         """
         self.refresh()
+        try:
+            return await self._decide(request, observed)
+        except Unavailable as error:
+            given, pinned = request.identity, self._pinned(request.model)
+            subject = self.identities.known(given.tenant, given.user) if given.user else None
+            self._refused(msgspec.structs.replace(given, user=subject), error.reason, pinned or "", request.key)
+            raise
+
+    async def _decide(self, request: Request, observed: bool) -> Proposal:
         pinned = self._pinned(request.model)
         asked = wants(request)
         roster = Roster([self.cards[pinned]]) if pinned else self.roster
@@ -174,6 +186,7 @@ class Pipeline:
             redraw="" if redraw == "idle" else redraw,
             deadline_s=request.deadline_s or 0.0,
             payer="" if request.payer is None else request.payer.name,
+            key=request.key,
         )
         found, fallback = drawn, None if pinned else drawn
         forced = self.names.get(self.decider.live()[1].force)
@@ -212,7 +225,9 @@ class Pipeline:
         cards = tuple(card for card in can.cards if card.arm not in out)
         if not cards:
             reasons = "; ".join(f"{arm}: {reason}" for arm, reason in (*can.excluded, *barred))
-            raise Unavailable(f"no model can be called now: {reasons}", breakers.retry_after_s(out))
+            error = Unavailable(f"no model can be called now: {reasons}", breakers.retry_after_s(out))
+            error.reason = "paused" if all(reason == "paused" for _, reason in barred) else error.reason
+            raise error
         return msgspec.structs.replace(can, cards=cards, excluded=(*can.excluded, *barred))
 
     def _redraw(

@@ -207,7 +207,7 @@ class Caller:
                 raise
             else:
                 breakers.leave(entry, None)
-                attempts.append(attempt_of(arm, probability, None, begun))
+                attempts.append(attempt_of(arm, probability, None, begun, probe=bool(entry.probes)))
                 answering.arm, answering.attempts = arm, tuple(attempts)
                 answering.provider_s, answering.waited_s = time.monotonic() - started - waited, waited
                 return answering
@@ -452,10 +452,13 @@ def _short(text: str) -> str:
     return text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}…"
 
 
-def attempt_of(arm: str, probability: float, error: BaseException | None, begun: float) -> Attempt:
+def attempt_of(
+    arm: str, probability: float, error: BaseException | None, begun: float, *, probe: bool = False
+) -> Attempt:
     """Make the record of an attempt that began at `begun` and ends now."""
     name = kind_of(error).__name__ if error is not None else None
-    return Attempt(model=arm, probability=probability, error=name, ms=(time.monotonic() - begun) * 1000.0)
+    ms = (time.monotonic() - begun) * 1000.0
+    return Attempt(model=arm, probability=probability, error=name, ms=ms, probe=probe)
 
 
 def _prepare(request: Request, card: ModelCard, dropped: tuple[str, ...]) -> Request:

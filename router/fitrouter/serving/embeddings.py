@@ -13,8 +13,18 @@ from typing import Any
 import msgspec
 
 from fitrouter.draw import uuid7
-from fitrouter.errors import NotCalled, ProviderError, ProviderTimeout, ProviderUnavailable, Unavailable, in_words
+from fitrouter.errors import (
+    BudgetExhausted,
+    FitrouterError,
+    NotCalled,
+    ProviderError,
+    ProviderTimeout,
+    ProviderUnavailable,
+    Unavailable,
+    in_words,
+)
 from fitrouter.providers import Provider
+from fitrouter.providers.failures import kind_of
 from fitrouter.routing.decider import exhausted
 from fitrouter.routing.eligibility import Wants
 from fitrouter.serving.attempts import call_span
@@ -32,6 +42,7 @@ from fitrouter.types import (
     PolicyVersion,
     Request,
     Usage,
+    unanswered,
 )
 
 WINDOW = 2**31
@@ -91,11 +102,13 @@ class Embedder:
             cost=(spent(card.prices, Usage(prompt_tokens=asked.prompt_tokens)),),
             policy=PolicyVersion(algorithm="embeddings"),
             payer="" if request.payer is None else request.payer.name,
+            key=request.key,
         )
         if not self.spending.reserve(decision, card.arm, asked, request.payer):
             projections = self.spending.learner.of(tenant).projections
             left = projections.accounts.left(request.payer, now)
             wait_s = max(projections.budgets.period_left_s(tenant, now), 0.0 if left == math.inf else day_left_s(now))
+            self.recorder.refuse(Identity(tenant=tenant), BudgetExhausted.reason, card.arm, request.key)
             raise exhausted([(card.arm, f"expected to cost {decision.cost[0]:.4g} USD")], wait_s)
         stored = self.recorder.append_event(decision)
         status, usage = "failed", Usage()
@@ -103,9 +116,11 @@ class Embedder:
             found = await self._call(card, request)
             usage = checked_usage(found.usage, card, asked, 0)
             found, status = msgspec.structs.replace(found, usage=usage), "ok"
-        except (ProviderTimeout, asyncio.CancelledError) as error:  # the provider may bill it all the same
-            usage = Usage(prompt_tokens=asked.prompt_tokens, estimated=True)
-            status = "cancelled" if isinstance(error, asyncio.CancelledError) else status
+        except (FitrouterError, asyncio.CancelledError) as error:
+            if isinstance(error, (ProviderTimeout, asyncio.CancelledError)):  # the provider may bill it all the same
+                usage = Usage(prompt_tokens=asked.prompt_tokens, estimated=True)
+            failure = NotCalled.__name__ if isinstance(error, Unavailable) else kind_of(error).__name__
+            status = "cancelled" if isinstance(error, asyncio.CancelledError) else unanswered([failure])
             raise
         finally:
             execution = execution_of(

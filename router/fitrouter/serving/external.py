@@ -37,6 +37,7 @@ from fitrouter.types import (
     Request,
     Usage,
     Variant,
+    unanswered,
 )
 
 STATUSES = ("ok", "partial", "cancelled", "failed")
@@ -274,10 +275,11 @@ class ExternalExecution:
             assumed = not card.prices.known and cost_usd != outcome.cost_usd
         elif outcome.status == RECORDED:
             served_by = decision.chosen
+        status = outcome.status
         execution = execution_of(
             decision,
             self.clock(),
-            status=outcome.status,
+            status=unanswered([each.error for each in attempts]) if status == "failed" else status,
             served_by=served_by,
             attempts=attempts,
             prompt_tokens=usage.prompt_tokens,

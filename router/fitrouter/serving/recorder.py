@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
+import msgspec
+
+from fitrouter.draw import uuid7
 from fitrouter.errors import InvalidRequest, StoreError, UnknownDecision, in_words
 from fitrouter.hooks import Hooks
 from fitrouter.identity import decision_id_of
@@ -17,7 +21,7 @@ from fitrouter.stores.futures import result_within
 from fitrouter.stores.identities import Identities
 from fitrouter.stores.journal import Entry, Journal
 from fitrouter.stores.listing import story
-from fitrouter.types import Attempt, Decision, Event, Execution, Message, Request
+from fitrouter.types import Attempt, Decision, Event, Execution, Identity, Message, Refusal, Request
 
 T = TypeVar("T")
 
@@ -25,6 +29,8 @@ DURABLE_WAIT_S = 0.05
 """How long an answer waits until its decision is durable."""
 STORE_WAIT_S = 5.0
 """How long feedback, or the lookup of a decision, waits for the store."""
+GROUPS = 64
+"""Kinds of refused requests that are told apart between two `log_refusals`; of others only the tenant is kept."""
 
 
 class Recorder:
@@ -52,6 +58,25 @@ class Recorder:
         self.journal, self.identities, self.hooks, self.wake = journal, identities, hooks, wake
         self._scored, self._contents = scored, contents
         self._storing: dict[str, asyncio.Task[None]] = {}
+        self._refused = Counter[tuple[Identity, str, str, str]]()
+
+    def refuse(self, identity: Identity, reason: str, model: str = "", key: str = "") -> None:
+        """Count a request that is refused before a decision; see `Refusal` for the arguments.
+
+        Refusing is cheap, and clients try again at once: the log grows by the kinds of refused requests, not by each.
+        """
+        group = msgspec.structs.replace(identity, session=None, task=None), reason, model, key
+        if group not in self._refused and len(self._refused) >= GROUPS:
+            group = Identity(tenant=identity.tenant), reason, "", ""
+        self._refused[group] += 1
+
+    def log_refusals(self, now: float) -> None:
+        """Append the refused requests since the last call, added up."""
+        refused, self._refused = self._refused, Counter()
+        for (identity, reason, model, key), n in refused.items():
+            self.append_event(
+                Refusal(id=uuid7(now), ts=now, identity=identity, reason=reason, model=model, key=key, n=n)
+            )
 
     def append_event(self, event: Event) -> Future[int] | None:
         """Notify the hooks of an event, and queue it."""
@@ -223,5 +248,6 @@ def execution_of(
         attempts=attempts,
         features=decision.features,
         payer=decision.payer,
+        key=decision.key,
         **measured,
     )

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from fitrouter.monitors.personalisation import PersonalisationMonitor
+from fitrouter.monitors.service import Outage, ServiceHealth
 from fitrouter.posterior.arms import Arms, base_arm
 from fitrouter.posterior.mixture import EXPERTS
 from fitrouter.routing.breakers import TenantBreakers
@@ -95,6 +96,8 @@ class RouterStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Name → state of a reward model of the scorer in this process."""
     breakers: Mapping[str, str]
     """Model, or `provider NAME`, that this process does not call now → why."""
+    outages: tuple[Outage, ...]
+    """Requests that go unanswered; `Router.service` tells whether users are served."""
     mixture: Mapping[str, float]
     """Head → its weight for a user without labels (`posterior.mixture.EXPERTS`), of the tenant with the most labels."""
 
@@ -106,6 +109,7 @@ def status_of(
     feed: WarehouseFeed | None,
     breakers: TenantBreakers,
     identities: Identities,
+    health: ServiceHealth,
     arms: Sequence[str],
     now: float,
 ) -> RouterStatus:
@@ -118,6 +122,7 @@ def status_of(
         feed: the warehouse service, if any.
         breakers: of the models and providers.
         identities: whose folder holds the log.
+        health: of the service.
         arms: that are configured.
         now: seconds since the epoch, for budgets.
     """
@@ -156,6 +161,7 @@ def status_of(
         disk_free=_disk_free(identities.folder),
         reward_models={} if scorer is None else scorer.models(),
         breakers=breakers.report(),
+        outages=health.outages(),
         mixture=dict(zip(EXPERTS, most.fit.mixture.weights("user").tolist(), strict=True)),
     )
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from fitrouter.hooks import Hooks
 from fitrouter.state.learner import Batch, Learner, read_batch
 from fitrouter.state.refit import find_poison, refit
 from fitrouter.stores.journal import Entry, Journal, Snapshot
-from fitrouter.types import Quarantine
+from fitrouter.types import Event, Quarantine
 
 POLL_S = 0.1
 """Seconds between polls for events of other processes; those of this process wake the follower at once."""
@@ -25,6 +26,8 @@ CHECK_S = 0.5
 """Seconds between checks of the state for numbers that are not finite."""
 YIELD_S = 0.01
 """Pause of a refit between batches, in seconds, so that requests come first."""
+RECENT = 256
+"""Ends of requests before the snapshot that `seen` is told of at the start."""
 
 
 def restore(learner: Learner, journal: Journal) -> bool:
@@ -50,11 +53,20 @@ class Follower:
     """Folds new events into a learner in the background. A failing journal only delays learning.
 
     The journal is read in a thread; events are folded on the event loop in small slices. Without `saves` it leaves
-    snapshots to another process.
+    snapshots to another process. `seen` is called once with each event.
     """
 
-    def __init__(self, journal: Journal, learner: Learner, hooks: Hooks, *, saves: bool = True) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        learner: Learner,
+        hooks: Hooks,
+        *,
+        saves: bool = True,
+        seen: Callable[[Event], None] = lambda event: None,  # noqa: ARG005
+    ) -> None:
         self.journal, self.learner, self.hooks, self._saves = journal, learner, hooks, saves
+        self._seen, self._seen_to = seen, 0
         self.lag = 0
         """Durable events that are not folded yet, at the last read."""
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="fitrouter-follow")
@@ -75,6 +87,7 @@ class Follower:
         try:
             if await self._loop.run_in_executor(self._threads, restore, self.learner, self.journal):
                 self._saved = self.learner.seq
+            await self._loop.run_in_executor(self._threads, self._recall)
             while await self._step():
                 pass
         except Exception as error:  # noqa: BLE001 - routing starts with the state there is
@@ -187,6 +200,10 @@ class Follower:
         """Fold the next rows. Returns their number."""
         assert self._loop is not None
         batch = await self._loop.run_in_executor(self._threads, self._read)
+        for row, _ in batch.rows:
+            if row.seq > self._seen_to:  # after a refit, events are folded again
+                self._seen_to = row.seq
+                self._seen(row.event)
         for start in range(0, len(batch.rows), SLICE):
             self.learner.apply_batch(Batch(batch.rows[start : start + SLICE]))
             self.lag = len(batch.rows) - start
@@ -195,6 +212,12 @@ class Follower:
         if any(part.users.full for part in self.learner.parts()):
             await self._loop.run_in_executor(self._threads, self.learner.shrink)
         return len(batch.rows)
+
+    def _recall(self) -> None:
+        """Tell of the last requests that the snapshot has folded."""
+        self._seen_to = self.learner.seq
+        for row in reversed(self.journal.latest(("execution", "refusal"), RECENT, before=self.learner.seq + 1)):
+            self._seen(row.event)
 
     def _read(self) -> Batch:
         batch = read_batch(self.journal, self.learner.seq, waiting=self.learner.waiting)

@@ -1,6 +1,6 @@
 """Figures of the log, each defined here only: requests, answers, tokens, money, latency, ratings and votes.
 
-A request counts once its end is logged; it is answered if a model answered it, in whole or in part. A rating is the
+A request counts once its end is logged, as what docs/console.md, Counts, says (the view `requests`). A rating is the
 latest thumb or rating of an answer as a whole, from 0 to 1. A mean rating is that of the rated answers; its 95 %
 interval takes people as independent, and the ratings of one person as dependent: mean ± 1.96 · √(Σᵤ (Sᵤ − nᵤ · mean)² ·
 m / (m − 1)) / n, of m people with nᵤ ratings of sum Sᵤ. Money of unknown amount is no money: it is counted apart.
@@ -24,17 +24,22 @@ FEWEST = 5
 Z = 1.959964
 RATED = "dimension = 'overall' AND kind IN ('thumb', 'rating')"
 """Condition for feedback that is a rating."""
-MODEL = "coalesce(served_by, chosen)"
-"""The model that answered; if none did, the one that was chosen."""
+MODEL = "coalesce(served_by, chosen, '')"
+"""The model that answered; if none did, the one that was chosen or named; empty if none was."""
+OUTCOMES = ("answered", "failed", "refused", "rejected", "cancelled", "unknown")
+"""How requests end; `fitrouter.types.OUTCOMES` says of which status."""
+_ENDS = ", ".join(f"coalesce(sum(n) FILTER (outcome = '{each}'), 0)" for each in OUTCOMES)
 _PRICED = "NOT coalesce(cost_assumed, false)"
 _WHERE = """($1::VARCHAR IS NULL OR tenant = $1) AND ($2::VARCHAR IS NULL OR "user" = $2)
     AND ($3::VARCHAR IS NULL OR role = $3) AND ts >= $4"""
 _TRAFFIC = f"""
-    SELECT grouping(key), key, count(*), count(*) FILTER (served_by IS NOT NULL), count(*) FILTER (served_by <> chosen),
+    SELECT grouping(key), key, sum(n), {_ENDS},
+        count(*) FILTER (served_by <> chosen),
         coalesce(sum(prompt_tokens), 0), coalesce(sum(completion_tokens), 0),
-        coalesce(sum(cost_usd) FILTER ({_PRICED}), 0), count(*) FILTER ({_PRICED}), count(*) FILTER (NOT {_PRICED}),
+        coalesce(sum(cost_usd) FILTER ({_PRICED}), 0), coalesce(sum(n) FILTER ({_PRICED}), 0),
+        count(*) FILTER (NOT {_PRICED}),
         quantile_cont(latency_ms, [0.5, 0.95]) FILTER (served_by IS NOT NULL)
-    FROM (SELECT {{by}} AS key, * FROM executions WHERE {_WHERE}{{part}}) GROUP BY GROUPING SETS ((), (key))
+    FROM (SELECT {{by}} AS key, * FROM requests WHERE {_WHERE}{{part}}) GROUP BY GROUPING SETS ((), (key))
     ORDER BY key
 """  # noqa: S608 - constants
 # Groups of hashes, 64 bits, take half the time of groups of texts; two of a million are equal once in 10⁷ logs.
@@ -112,6 +117,11 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
 
     requests: int
     answered: int
+    failed: int
+    refused: int
+    rejected: int
+    cancelled: int
+    unknown: int
     fallbacks: int
     """Answers by another model than the chosen one."""
     prompt_tokens: int
@@ -170,21 +180,23 @@ def traffic(
     Args:
         who: tenant, and the user (as events name them) and role where given.
         since: time of the first.
-        by: SQL of the group over `executions`, such as `MODEL`.
+        by: SQL of the group over `requests`, such as `MODEL`.
         last: number of the latest answers that count alone; None for all requests.
     """
     part = "" if last is None else f" AND status = 'ok' AND served_by IS NOT NULL ORDER BY seq DESC LIMIT {last:d}"
 
     def read(row: tuple[Any, ...]) -> Traffic:
-        requests, answered, fallbacks, prompt, completion, known, priced, unpriced, latency = row
+        requests, *counts = map(int, row[: len(OUTCOMES) + 1])
+        ends: dict[str, Any] = dict(zip(OUTCOMES, counts, strict=True))
+        fallbacks, prompt, completion, known, priced, unpriced, latency = row[len(OUTCOMES) + 1 :]
         p50, p95 = latency or (None, None)
         return Traffic(
             requests=requests,
-            answered=answered,
+            **ends,
             fallbacks=fallbacks,
             prompt_tokens=int(prompt),
             completion_tokens=int(completion),
-            cost=Money.of(known, priced, unpriced),
+            cost=Money.of(known, int(priced), unpriced),
             p50_ms=p50,
             p95_ms=p95,
         )

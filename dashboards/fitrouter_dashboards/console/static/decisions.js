@@ -5,7 +5,7 @@ import { bar, hue, learnColours } from "./charts.js";
 import { api, href, say } from "./main.js";
 
 const MODES = ["online", "uniform", "shadow", "sticky", "pinned", "forced"];
-const STATUSES = ["ok", "failed", "partial", "cancelled", "lost"];
+const STATUSES = ["ok", "failed", "partial", "refused", "rejected", "cancelled", "lost"];
 const RATED = [["", "all"], ["any", "rated"], ["low", "rated below 0.5"], ["high", "rated 0.5 or more"]];
 const TERMS = {
   fit: "predicted rating", population: "what people like in its text", role_taste: "what this role likes in its text",

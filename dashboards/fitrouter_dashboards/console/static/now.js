@@ -28,12 +28,13 @@ function figures(data) {
   const { totals, series } = data, axis = { from: data.from, step: data.step_s, points: data.points };
   const of = (key) => new Map(series.filter((s) => s[key] !== null).map((s) => [s.point, s[key]]));
   const filled = (key) => new Map(Array.from({ length: data.points }, (_, i) => [i, series.find((s) => s.point === i)?.[key] ?? (series.some((s) => s.point === i) ? null : 0)]).filter(([, value]) => value !== null));
-  const reward = totals.reward, failed = totals.requests - totals.answered;
+  const reward = totals.reward;
+  const ended = ["failed", "refused", "rejected", "cancelled", "unknown"].filter((key) => totals[key]).map((key) => `${count(totals[key])} ${key}`);
   const figure = (id, title, value, about, chart) => card(title, { class: "figure" },
     h("p", { class: "value", "data-figure": id }, value), h("p", { class: "about" }, about), chart);
   return h("div", { class: "figures" },
     figure("requests", "Requests", count(totals.requests),
-      failed || totals.fallbacks ? `${count(failed)} without an answer, ${count(totals.fallbacks)} by fallback` : "all answered by the chosen model",
+      ended.length || totals.fallbacks ? [`${count(totals.answered)} answered`, ...ended, ...(totals.fallbacks ? [`${count(totals.fallbacks)} by fallback`] : [])].join(", ") : "all answered by the chosen model",
       overTime({ label: "Requests", ...axis, show: count, lines: [{ name: "requests", values: filled("requests"), class: "k0", area: true }] })),
     figure("reward", "Mean rating, 0 to 1", reward ? ratio(reward.mean, 3) : "–",
       reward ? [interval(reward.low, reward.high, (v) => ratio(v, 3)) ? `95 % interval ${interval(reward.low, reward.high, (v) => ratio(v, 3))}; ` : reward.people > 1 ? "too few people for an interval; " : "one person; ", `${count(reward.ratings)} rated answers by ${count(reward.people)} people, the latest thumb or rating of each`]

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fitrouter.types import Mode
+from fitrouter.types import OUTCOMES, Mode
 from fitrouter_evaluators.replay.log._connection import OpenLog, words
 from fitrouter_evaluators.replay.log.log import refuse_rows
 
 ARRAYS = ("probs", "mean", "sd", "cost", "latency", "availability", "switch", "rest", "twin", "personal")
 """Columns with one number per eligible arm, or empty."""
 DRAWN = "('online', 'uniform', 'shadow')"
-STATUSES = "('ok', 'partial', 'cancelled', 'failed', 'lost', 'recorded')"
+STATUSES = str(tuple(OUTCOMES))
 _FILLED = {
     "decisions": words(
         "decision_id draw_id mode eligible probs chosen propensity asked asked_probability floor share cost_weight "

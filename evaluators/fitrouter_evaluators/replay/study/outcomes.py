@@ -20,7 +20,7 @@ from fitrouter_evaluators.replay.study.units import Units
 
 STREAMS = ("asked", "naive")
 """Which labels count: those of users asked at random, or all labels as if they were a random sample."""
-UNANSWERED = ("failed", "lost")
+UNANSWERED = ("failed", "refused", "rejected", "lost")
 """Statuses without an answer: the worst outcome, known without a label."""
 
 

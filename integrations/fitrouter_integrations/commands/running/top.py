@@ -16,7 +16,7 @@ from rich.text import Text
 
 from fitrouter.config import load_config
 from fitrouter.errors import FitrouterError
-from fitrouter.stores.figures import Money, usd
+from fitrouter.stores.figures import OUTCOMES, Money, usd
 from fitrouter_integrations._http import call, url_of
 from fitrouter_integrations.commands._options import DEFAULT
 
@@ -102,8 +102,9 @@ def _figures(now: dict[str, Any]) -> Table:
     """Build the table of requests, ratings, cost and latency, each with its course over time."""
     totals, table = now["totals"], Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     course = {key: _course(now, key) for key in ("requests", "cost_usd", "p50_ms")}
-    reward, failed = totals["reward"], totals["requests"] - totals["answered"]
-    table.add_row("requests", f"{totals['requests']:,}", course["requests"], f"{failed:,} without an answer")
+    reward = totals["reward"]
+    said = [f"{totals[each]:,} {each}" for each in OUTCOMES if totals[each] or each in OUTCOMES[:3]]
+    table.add_row("requests", f"{totals['requests']:,}", course["requests"], ", ".join(said))
     if reward is None:
         table.add_row("mean rating", "–", "", "nobody has rated an answer")
     else:

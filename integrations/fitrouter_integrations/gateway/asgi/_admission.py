@@ -110,7 +110,7 @@ class Admission:
         app: the application.
         limit: of the worker.
         tenant: headers → tenant of a request; None for an unknown key, which the application refuses.
-        refused: called with the code of each refusal.
+        refused: called with the code of each refusal, the tenant, and the path.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Admission:
         app: ASGIApp,
         limit: Limit,
         tenant: Callable[[Mapping[bytes, bytes]], str | None],
-        refused: Callable[[str], None],
+        refused: Callable[[str, str, str], None],
     ) -> None:
         self.app, self.limit, self.tenant, self.refused = app, limit, tenant, refused
         self._due = math.inf
@@ -140,7 +140,7 @@ class Admission:
         try:
             self.limit.enter(tenant, time.monotonic() - self._due)
         except Problem as problem:
-            self.refused(problem.code)
+            self.refused(problem.code, tenant, scope["path"])
             refusal = Refusal(
                 dump(problem.body(scope["path"])), problem.status, problem.headers, media_type="application/json"
             )

@@ -203,7 +203,8 @@ class Console:
             ("now", tenant, window), partial(overview, self._reads, tenant, window, self._router.clock())
         )
         outlook = self._router.policy.outlook(call.tenant)
-        said = alarms(self._metrics.status, self._router.faults(), outlook.flattered, tenant)
+        outages = self._router.health.outages(tenant)
+        said = alarms(self._metrics.status, self._router.faults(), outages, outlook.flattered, tenant)
         return json_response(
             {
                 **found,

@@ -16,6 +16,7 @@ from fitrouter.types import (
     FeedbackKind,
     ModelChange,
     ProfileChange,
+    Refusal,
     Remark,
     Score,
 )
@@ -105,6 +106,8 @@ def _numbers(event: Event) -> Iterable[tuple[str, float, float, float]]:
                 yield "probability", attempt.probability, 0.0, 1.0 + 1e-9
                 yield "ms", attempt.ms, 0.0, LONGEST_MS
             yield from _array("features", event.features)
+        case Refusal():
+            yield "n", event.n, 1, MOST_TOKENS
         case Decision():
             yield "propensity", event.propensity, 0.0, 1.0 + 1e-9
             tables = event.probs, event.mean, event.sd, event.cost, event.latency, event.availability, event.twin

@@ -304,3 +304,26 @@ def m012_known_costs(connection: duckdb.DuckDBPyConnection) -> None:
     known = "CASE WHEN execution.cost_assumed IS NOT TRUE THEN execution.cost_usd END AS cost_usd"
     m002_views(connection, f"{known}, NOT execution.cost_assumed AS price_known")
     m010_answers(connection)
+
+
+@_migration
+def m013_requests(connection: duckdb.DuckDBPyConnection) -> None:
+    """Add requests that were refused before a decision, and the view that counts all requests by outcome."""
+    connection.execute("""
+        CREATE TABLE refusals (
+            seq BIGINT, refusal_id VARCHAR, ts DOUBLE,
+            tenant VARCHAR, "user" VARCHAR, role VARCHAR, task VARCHAR, session VARCHAR,
+            model VARCHAR, reason VARCHAR, n BIGINT
+        );
+        CREATE VIEW requests AS
+            SELECT
+                seq, ts, tenant, "user", role, decision_id, chosen, served_by, status,
+                CASE status WHEN 'ok' THEN 'answered' WHEN 'partial' THEN 'failed' WHEN 'lost' THEN 'unknown'
+                    ELSE status END AS outcome,
+                1 AS n, prompt_tokens, completion_tokens, cost_usd, cost_assumed, latency_ms
+            FROM executions WHERE status <> 'recorded'
+            UNION ALL
+            SELECT
+                seq, ts, tenant, "user", role, NULL, model, NULL, 'refused', 'refused', n, 0, 0, 0.0, false, NULL
+            FROM refusals;
+    """)

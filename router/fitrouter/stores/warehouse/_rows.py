@@ -17,13 +17,14 @@ from fitrouter.types import (
     ModelChange,
     PolicyChange,
     ProfileChange,
+    Refusal,
     Remark,
     Score,
 )
 
 Cells: TypeAlias = tuple[Any, ...]
 
-TABLES = ("decisions", "executions", "scores", "feedback", "profiles", "models", "policies", "remarks")
+TABLES = ("decisions", "executions", "scores", "feedback", "profiles", "models", "policies", "remarks", "refusals")
 """Tables filled from the journal."""
 
 
@@ -45,6 +46,9 @@ def rows_of(row: Row) -> tuple[str, Sequence[Cells]]:
     if isinstance(event, Remark):
         own = event.decision_id, *_identity(event.identity), event.kind, event.moved, event.y
         return "remarks", ((row.seq, event.id, event.ts, *own),)
+    if isinstance(event, Refusal):
+        own = event.model or None, event.reason, event.n
+        return "refusals", ((row.seq, event.id, event.ts, *_identity(event.identity), *own),)
     if isinstance(event, ProfileChange):
         return "profiles", ((row.seq, event.id, event.ts, *_identity(event.identity), event.declared),)
     if isinstance(event, ModelChange):

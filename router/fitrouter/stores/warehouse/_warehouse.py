@@ -45,6 +45,7 @@ _ERASE = (
     'DELETE FROM feedback WHERE "user" = ? AND seq < ?',
     'DELETE FROM profiles WHERE "user" = ? AND seq < ?',
     'DELETE FROM remarks WHERE "user" = ? AND seq < ?',
+    'DELETE FROM refusals WHERE "user" = ? AND seq < ?',
 )
 
 
