@@ -68,9 +68,25 @@ def test_an_applications_key_reads_no_tastes(http: httpx.Client) -> None:
         refused = http.post("/v1/score", json={"items": ITEMS, **who}, headers=app)
         assert (refused.status_code, "trusted: true" in refused.json()["error"]["message"]) == (403, True)
         named = {f"x-fitrouter-{name}": value for name, value in who.items()}
-        for path in ("/v1/leaderboard", "/v1/report"):
+        for path in ("/v1/leaderboard", "/v1/report", "/v1/profile"):
             assert http.get(path, headers=app | named).status_code == 403
     assert http.post("/v1/score", json={"items": ITEMS}, headers={"authorization": ""}).status_code == 401
+
+
+def test_an_applications_key_erases_nobody(http: httpx.Client) -> None:
+    """Only a key that speaks for the users of its tenant may, and only in its tenant; what was logged stays."""
+    ann = {"x-fitrouter-user": "ann"}
+    body = {"model": "brief", "messages": [{"role": "user", "content": "What about 1?"}]}
+    decision = http.post("/v1/chat/completions", json=body, headers=ann).headers["x-fitrouter-decision"]
+    wait_for(lambda: http.get(f"/v1/decisions/{decision}").status_code == 200)
+    for key, status in (("APP", 403), ("TWO", 200)):
+        reply = http.delete("/v1/profile", headers=ann | {"authorization": f"Bearer {KEYS[key]}"})
+        assert reply.status_code == status, reply.text
+        assert reply.json().get("events", 0) == 0
+        assert http.get(f"/v1/decisions/{decision}").status_code == 200
+    done = http.delete("/v1/profile", headers=ann).json()
+    assert done["events"] >= 1
+    assert http.get(f"/v1/decisions/{decision}").status_code == 404
 
 
 def test_votes_do_not_move_what_an_applications_key_reads(http: httpx.Client) -> None:

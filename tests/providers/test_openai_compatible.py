@@ -290,6 +290,33 @@ async def test_every_broken_stream_is_unavailable(subtests: pytest.Subtests) -> 
                 await provider.aclose()
 
 
+ANSWER = json.dumps({"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]}).encode()
+LONG = json.dumps({"choices": [{"message": {"content": "x" * 2_000}, "finish_reason": "stop"}]}).encode()
+EVENTS = SAID + FINISH + DONE
+
+
+@pytest.mark.parametrize(
+    ("stream", "fault", "words"),
+    [
+        (False, reply(200, gzip.compress(ANSWER), Content_Encoding="gzip"), "sent a compressed answer"),
+        (False, reply(200, LONG), "answered more than 1000 bytes"),
+        (False, reply(500, LONG), "answered more than 1000 bytes"),
+        (True, reply(200, gzip.compress(EVENTS), "text/event-stream", Content_Encoding="br"), "compressed answer"),
+        (True, sse(SAID, b": keep-alive\n\n" * 100, FINISH, DONE), "streamed more than 1000 bytes"),
+        (True, sse(SAID, b"data: " + b"x" * 1_000, end=False), "streamed more than 1000 bytes"),
+    ],
+)
+async def test_sound_answers_that_are_too_large_or_compressed_are_refused(
+    stream: bool, fault: Reply, words: str
+) -> None:
+    """Nothing is decompressed, nothing beyond the limit is kept, and the error says which of the two it was."""
+    async with FakeOpenAI([fault]) as server:
+        provider = OpenAICompatible(server.base_url, max_bytes=1_000)
+        with pytest.raises(ProviderUnavailable, match=words):
+            await (chunks if stream else whole)(provider, call(stream=stream))
+        await provider.aclose()
+
+
 async def test_a_stream_does_not_depend_on_the_chunks() -> None:
     """Drips of single bytes, CRLF, comments, a second [DONE] and characters cut in half make no difference."""
     said = event({"choices": [{"index": 0, "delta": {"content": "né 你😀"}}]})

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.kits.learner import Log, fold
 
 from fitrouter.draw import renormalise, replay
 from fitrouter.policies import Beliefs, SquareCB
 from fitrouter.routing.decider import Decider, Rules
 from fitrouter.routing.eligibility import Roster, Wants
 from fitrouter.state.learner import Learner
+from fitrouter.stores.journal import MemoryJournal
 from fitrouter.types import FULL_SHARE, Decision, Identity, Mode, ModelCard, Prices, decode_event, encode_event
 
 X = np.array([1.0, 0.3, -0.2])
@@ -84,6 +86,25 @@ def test_the_policys_pmf_can_be_recomputed_from_the_log(rules: Rules, K: int, se
     own = SquareCB(20.0).propose(Beliefs(arms=decision.eligible, utility=utility, sd=sd, steps=decision.steps))
     rest = np.array(decision.rest)
     assert np.abs((1.0 - rest.sum()) * own + rest - decision.probs).max() < 1e-12
+
+
+def test_the_twin_is_the_pmf_of_somebody_unknown() -> None:
+    """Whatever was learnt of the user and the role moves the logged pmf and not the twin's."""
+    log = Log(MemoryJournal(), np.random.default_rng(3))
+    for number in range(60):
+        name = log.answer("ann", arm := "ab"[number % 2])
+        log.score(name)
+        log.vote(name, float(arm == "b"))
+    made = fold(log.journal)
+    two = [ModelCard(name=name, provider="p", prices=Prices()) for name in "ab"]
+    decider = Decider(SquareCB(200.0), made, Rules(floor=0.02))
+    x = np.array([1.0, 0.3, -0.2, 0.1, 0.4])
+    stranger, known = (
+        decider.decide(str(uuid.UUID(int=5)), 1e6, who, x, two) for who in (Identity(), Identity(user="ann"))
+    )
+    assert stranger.twin == stranger.probs
+    assert known.twin == pytest.approx(stranger.probs, abs=1e-12)
+    assert abs(known.probs[0] - known.twin[0]) > 1e-3
 
 
 def test_draws_follow_the_logged_pmf() -> None:

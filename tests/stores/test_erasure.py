@@ -279,6 +279,20 @@ def test_kill_9_in_the_middle_is_completed_at_the_next_start(tmp_path: Path, ste
     assert found(tmp_path, named) == []
 
 
+def test_a_running_process_completes_what_another_left(tmp_path: Path) -> None:
+    """The open identities still hold bytes of rows that a dead process deleted, until they are rewritten."""
+    named = (*filled(tmp_path), *SECRETS)
+    journal, identities, eraser = opened(tmp_path)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    child = [sys.executable, "-c", _CHILD, str(tmp_path), "_rewritten"]
+    assert subprocess.run(child, env=environment, check=False, timeout=300).returncode == -signal.SIGKILL
+    assert "identities.db" in {name for name, _ in found(tmp_path, named)}
+    eraser.finish()
+    assert found(tmp_path, named) == []
+    identities.close()
+    journal.close()
+
+
 # --- what was learnt ------------------------------------------------------------------------------------------------
 
 
@@ -325,6 +339,18 @@ def test_the_state_is_that_of_a_log_in_which_the_user_never_was(journal: Any) ->
     restored = learner()
     assert restored.restore(journal.snapshot())
     assert restored.digest() == live.digest()
+
+
+def test_answers_that_wait_for_a_score_are_erased(journal: Any) -> None:
+    """The text of an answer is in the spool until it is scored; that of others stays there."""
+    log = Log(journal, np.random.default_rng(0))
+    kept = {user: log.answer(user, "a") for user in ("ann", "bob")}
+    for name in kept.values():
+        answer = msgspec.structs.replace(journal.of(name)[1].event, id=f"{name}:kept")
+        journal.append(Entry(answer, b"the answer's text")).result()
+    assert {each.decision_id for each in journal.spooled()} == set(kept.values())
+    journal.erase(["ann"], "default", 1.0)
+    assert [each.decision_id for each in journal.spooled()] == [kept["bob"]]
 
 
 def test_spending_survives_an_erasure(journal: Any) -> None:
