@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from contextlib import suppress
+from functools import cache
 from typing import Any, cast
 
 from prometheus_client import multiprocess, values
@@ -34,13 +34,22 @@ class _Reserved(MmapedDict):
     def read_value(self, key: str) -> tuple[float, float]:
         try:
             found: tuple[float, float] = super().read_value(key)  # type: ignore[no-untyped-call]
-        except OSError:  # no room for another series: it is counted once there is
+        except OSError as error:  # no room for another series: it is counted once there is
+            _no_room(str(error))
             return 0.0, 0.0
         return found
 
     def write_value(self, key: str, value: float, timestamp: float) -> None:
-        with suppress(OSError):
+        try:
             super().write_value(key, value, timestamp)  # type: ignore[no-untyped-call]
+        except OSError as error:
+            _no_room(str(error))
+
+
+@cache
+def _no_room(error: str) -> None:
+    """Log once that metrics are missing."""
+    _log.error("metrics are missing until there is room for them: %s", error)
 
 
 def _reserve(path: str, size: int) -> None:

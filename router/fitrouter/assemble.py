@@ -148,7 +148,7 @@ def assemble(
             for model in config.embeddings
         ],
         "providers": connected,
-        "decider": _decider(config, cards, learner, encoder.id),
+        "decider": _decider(config, cards, learner, encoder.id, hooks),
         "learner": learner,
         "journal": journal,
         "identities": identities,
@@ -209,7 +209,7 @@ def extender(config: Config, *, connect: bool = True) -> Extend:
                 continue
             found, cards = trial, arms
         registry = registry_of(cards)
-        rules = {"registry": registry, "impersonal_roles": _impersonal_roles(config, registry)}
+        rules = {"registry": registry, "impersonal_roles": _impersonal_roles(config, registry, Hooks())}
         return Extension(cards, providers, rules, faults)
 
     return extend
@@ -322,14 +322,14 @@ def _learner(config: Config, encoder: str, scorer: ScorerPlugin | None, hooks: H
     )
 
 
-def _decider(config: Config, cards: list[ModelCard], learner: Learner, encoder: str) -> Decider:
+def _decider(config: Config, cards: list[ModelCard], learner: Learner, encoder: str, hooks: Hooks) -> Decider:
     arms = {card.name: card.arm for card in config.cards()}
     default_arm = arms[config.default_model] if config.default_model else None
     parameters = config.policy.model_dump(include=set(CandidateConfig.model_fields))
     return Decider(
         build_policy(**parameters, default_model=default_arm),
         learner,
-        _rules(config, cards, default_arm, encoder),
+        _rules(config, cards, default_arm, encoder, hooks),
         parameters=parameters,
         candidates={name: candidate.model_dump() for name, candidate in config.policy.candidates.items()},
     )
@@ -361,13 +361,21 @@ def registry_of(cards: list[ModelCard]) -> str:
     return hashlib.sha256(msgspec.json.encode(cards)).hexdigest()[:16]
 
 
-def _impersonal_roles(config: Config, registry: str) -> tuple[str, ...]:
+def _impersonal_roles(config: Config, registry: str, hooks: Hooks) -> tuple[str, ...]:
     """Roles without personalisation, by the configuration or for lack of a passed audit of these models."""
-    unaudited = [role for role in config.policy.high_stakes_roles if not has_passed(config.data, role, registry)]
+
+    def passed(role: str) -> bool:
+        try:
+            return has_passed(config.data, role, registry)
+        except StoreError as error:
+            hooks.trouble("policy", error)
+            return False
+
+    unaudited = [role for role in config.policy.high_stakes_roles if not passed(role)]
     return tuple(filter(None, map(canonical_role, (*config.policy.impersonal_roles, *unaudited))))
 
 
-def _rules(config: Config, cards: list[ModelCard], default_arm: str | None, encoder: str) -> Rules:
+def _rules(config: Config, cards: list[ModelCard], default_arm: str | None, encoder: str, hooks: Hooks) -> Rules:
     registry = registry_of(cards)
     return Rules(
         floor=config.policy.floor,
@@ -389,7 +397,7 @@ def _rules(config: Config, cards: list[ModelCard], default_arm: str | None, enco
         redraw_every=config.session.redraw_every,
         idle_s=config.session.idle_s,
         personal=config.policy.personal,
-        impersonal_roles=_impersonal_roles(config, registry),
+        impersonal_roles=_impersonal_roles(config, registry, hooks),
         seed=config.seed,
         config_hash=config.hash(),
         registry=registry,

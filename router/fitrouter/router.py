@@ -54,7 +54,7 @@ from fitrouter.state.learner import Learner
 from fitrouter.stores.content import Content
 from fitrouter.stores.contents import ContentStore
 from fitrouter.stores.erasure import Erased, Eraser
-from fitrouter.stores.identities import Identities
+from fitrouter.stores.identities import Identities, UnknownSubject
 from fitrouter.stores.journal import Journal
 from fitrouter.stores.listing import Lists
 from fitrouter.types import (
@@ -1097,14 +1097,15 @@ class Router:
 
         Args:
             identity: as events hold it, see `recall`.
+
+        Raises:
+            StoreError: they cannot be read now.
         """
         profile = self._journal.profile(identity.user) if identity.user else None
         if profile is None:
             return {}, []
-        topics: list[str] = []
-        with contextlib.suppress(ValueError):
-            topics = msgspec.json.decode(self._decrypted(profile.topics), type=list[str])
-        return dict(profile.declared), topics
+        topics = self._decrypted(profile.topics)
+        return dict(profile.declared), msgspec.json.decode(topics, type=list[str]) if topics else []
 
     def stated(self, identity: Identity) -> str:
         """Return the words that a person gave to `declare`; empty if only values were given.
@@ -1113,14 +1114,20 @@ class Router:
 
         Args:
             identity: as events hold it, see `recall`.
+
+        Raises:
+            StoreError: they cannot be read now.
         """
         profile = self._journal.profile(identity.user) if identity.user else None
         return "" if profile is None else self._decrypted(profile.stated)
 
     def _decrypted(self, text: bytes) -> str:
-        with contextlib.suppress(StoreError, ValueError):  # erased or unreadable: nothing was said
+        try:
             return self._identities.decrypt(text) if text else ""
-        return ""
+        except UnknownSubject:  # erased: nothing was said
+            return ""
+        except ValueError as error:
+            raise StoreError(f"the words of this person are not readable: {error}") from error
 
     @property
     def keeps_contents(self) -> bool:

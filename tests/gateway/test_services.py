@@ -15,6 +15,7 @@ from benchmarks.gateway.process import Gateway, alive, kill_9, wait_for
 from tests.kits.gateway import chat
 
 from fitrouter.config import load_config
+from fitrouter.errors import StoreError
 from fitrouter.router import Router
 from fitrouter.serving import services_report
 from fitrouter.stores.journal import leased
@@ -114,4 +115,5 @@ async def test_the_report_of_the_services_completes_a_status(file: Path) -> None
         assert (gone.services, any(gone.leases.values())) == (None, False)
         assert gone.lag.warehouse_seconds >= 60.0
         report.write_bytes(b"{")
-        assert router.completed(own) == own
+        with pytest.raises(StoreError, match="not readable now"):
+            router.completed(own)

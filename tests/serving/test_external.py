@@ -412,10 +412,12 @@ async def test_a_store_that_fails_costs_the_log_and_no_plan(tmp_path: Path) -> N
         plan = await router.decide(ask())
         assert (plan.logged, len(plan.order)) == (False, 3)
         assert Unlogged(plan.decision.id) in notes
-        with pytest.raises(UnknownDecision):
+        with pytest.raises(StoreError, match="read-only file system; try again"):  # nobody can know whether it waits
             await router.report(plan.decision.id, ask(), ended(plan))
         assert not (await router.observe(ask(), said(), "beta", cost_usd=None, latency_ms=1.0)).logged
         failing = False
+        with pytest.raises(UnknownDecision):
+            await router.report(plan.decision.id, ask(), ended(plan))
         plan = await router.decide(ask())
         failing = True
         with pytest.raises(StoreError, match="report it again"):

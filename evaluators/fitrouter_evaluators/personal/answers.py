@@ -44,17 +44,21 @@ class AnswerPool(NamedTuple):
     """Of the response features."""
 
 
+class NoAnswers(ConfigError):
+    """There are no recorded answers of the configured models, or nothing that reads them."""
+
+
 def answers_file(config: Config) -> Path:
     """Return the path of the configured file of recorded answers.
 
     Raises:
-        ConfigError: there is none.
+        NoAnswers: there is none.
     """
     recorded = [provider.path for provider in config.providers.values() if provider.kind == "recorded"]
     for file in (config.quiz.answers, config.data / ASKED, *recorded):
         if file is not None and (file == config.quiz.answers or file.is_file()):
             return file
-    raise ConfigError(
+    raise NoAnswers(
         "quiz: there are no recorded answers; set 'quiz.answers', or let `fitrouter quiz --ask` ask the models once"
     )
 
@@ -71,19 +75,19 @@ def read_pool(file: Path, cards: Iterable[ModelCard], config: Config) -> AnswerP
         ConfigError: the file cannot be used, or there is no scorer.
     """
     if config.scorer.encoder == "none":
-        raise ConfigError("quiz: tastes need a scorer; set 'scorer.encoder'")
+        raise NoAnswers("quiz: tastes need a scorer; set 'scorer.encoder'")
     recorded = Recorded(file)
     plain = [card for card in cards if card.variant is None]
     keys = {called(card): next((k for k in (card.target, card.name) if k in recorded.models), "") for card in plain}
     models = tuple(sorted(name for name, key in keys.items() if key))
     if len(models) < 2:
-        raise ConfigError(
+        raise NoAnswers(
             f"quiz: {str(file)!r} has answers of {', '.join(recorded.models)}; it needs two of the configured models, "
             f"{', '.join(sorted(keys))}"
         )
     complete = [p for p in recorded.prompts if p.strip() and all(keys[m] in recorded.answers(p) for m in models)]
     if not complete:
-        raise ConfigError(f"quiz: no prompt of {str(file)!r} has an answer of each of {', '.join(models)}")
+        raise NoAnswers(f"quiz: no prompt of {str(file)!r} has an answer of each of {', '.join(models)}")
 
     def rank(prompt: str) -> tuple[bool, bytes]:
         answers = recorded.answers(prompt)

@@ -10,14 +10,14 @@ import msgspec
 import numpy as np
 
 from fitrouter.config import Config
-from fitrouter.errors import ConfigError, NoWarehouse
+from fitrouter.errors import NoWarehouse
 from fitrouter.posterior.likelihoods import SIGNALS
 from fitrouter.posterior.tastes import OVERALL
 from fitrouter.router import Router
 from fitrouter.routing.explanation_text import FEATURES
 from fitrouter.stores.figures import MODEL, Traffic, figures, traffic
 from fitrouter.types import FeedbackKind, Floats, Identity
-from fitrouter_evaluators.personal.answers import AnswerPool
+from fitrouter_evaluators.personal.answers import AnswerPool, NoAnswers
 from fitrouter_evaluators.personal.base import Base, base_of, faults
 from fitrouter_evaluators.personal.leaderboard import Drawn, Leaderboard, Leaderboards, require_somebody
 from fitrouter_evaluators.personal.quizzes import Quizzes
@@ -203,7 +203,7 @@ class Reports:
         """Quotes of the best and worst fitting recorded answers by model, and bases by model; empty without records."""
         try:
             pool: AnswerPool = self._quizzes.pool()
-        except ConfigError:
+        except NoAnswers:
             return {}, {}
         ratings = np.nan_to_num(pool.h) @ taste[: pool.h.shape[2]]
         found = {}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
+from fitrouter.errors import in_words
 from fitrouter.types import Floats
 
+_log = logging.getLogger(__name__)
 _FIRST = 1024
 """Slots of a new store."""
 
@@ -96,8 +98,9 @@ class HeadStore:
 
         torch, D = self._torch, self.dim
         slot, x = torch.zeros(1, dtype=torch.int64, device=self.device), torch.zeros((1, 1, D), device=self.device)
-        with suppress(Exception):
+        try:
             self.fused = fused_score
             self.score(slot, x)
-            return
-        self.fused = None
+        except Exception as error:  # noqa: BLE001 - whatever a compiler raises
+            self.fused = None
+            _log.warning("scores take longer, since their fused kernel does not run: %s", in_words(error))

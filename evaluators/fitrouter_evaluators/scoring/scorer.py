@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import msgspec
@@ -202,8 +201,7 @@ class Scorer:
             return
         self._journal.append(*(Entry(score) for score in scores)).result(_ACK_S)
         for score in scores:
-            with suppress(Exception):
-                self._happened(score)
+            self._happened(score)
 
     def _next(self) -> Sequence[Spooled]:
         """Oldest answers of the spool, without those that wait for a slow model."""
@@ -310,8 +308,7 @@ class Scorer:
         )
 
     def _tell(self, part: str, error: Exception) -> None:
-        with suppress(Exception):
-            self._hook(part, error)
+        self._hook(part, error)
 
 
 def _last_execution(rows: Sequence[Row]) -> Execution | None:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from fitrouter.errors import FitrouterError, StoreError
+from fitrouter.errors import FitrouterError, NoWarehouse
 from fitrouter.stores.warehouse import Warehouse
 from fitrouter.types import Floats
 from fitrouter_integrations.demo._gateway import Gateway
@@ -144,7 +144,7 @@ def _settled(gateway: Gateway, visits: Sequence[Visit]) -> Warehouse:
     while True:
         try:
             counts = _counts(warehouse)
-        except StoreError:  # not created yet
+        except NoWarehouse:
             counts = {}
         if counts == wanted:
             return warehouse

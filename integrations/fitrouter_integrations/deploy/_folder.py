@@ -31,8 +31,10 @@ def read(folder: Path) -> str:
     """Read the mark of the data folder; empty if there is none."""
     try:
         return (folder / FILE).read_text(encoding="ascii", errors="replace")
-    except OSError:
+    except FileNotFoundError:
         return ""
+    except OSError as error:
+        raise ConfigError(f"the data folder {str(folder)!r} cannot be read: {error.strerror}") from None
 
 
 def require_same(folder: Path, mark: str) -> None:

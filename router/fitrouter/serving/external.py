@@ -7,7 +7,6 @@ logged in the same form. `decide` and `report` are stateless: any process on the
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 
@@ -15,7 +14,7 @@ import msgspec
 
 from fitrouter.context.features import read_prompt
 from fitrouter.draw import renormalise
-from fitrouter.errors import InvalidRequest, StoreError
+from fitrouter.errors import InvalidRequest, StoreError, UnknownDecision, in_words
 from fitrouter.routing.eligibility import wants
 from fitrouter.routing.pipeline import Pipeline
 from fitrouter.routing.variants import called
@@ -221,10 +220,18 @@ class ExternalExecution:
             StoreError: the journal cannot be read now.
         """
         await self.recorder.settle()
-        with contextlib.suppress(Exception):  # a journal that cannot be written may still be read
+        unwritten: StoreError | TimeoutError | None = None
+        try:
             async with asyncio.timeout(STORE_WAIT_S):
                 await asyncio.wrap_future(self.journal.append())  # barrier: earlier appends are durable
-        decision, *others = await self.recorder.events(decision_id, tenant)
+        except (StoreError, TimeoutError) as error:  # a journal that cannot be written may still be read
+            unwritten = error
+        try:
+            decision, *others = await self.recorder.events(decision_id, tenant)
+        except UnknownDecision:
+            if unwritten is None:
+                raise
+            raise StoreError(f"the decision may be waiting to be written: {in_words(unwritten)}; try again") from None
         assert isinstance(decision, Decision)
         return decision, next((event for event in others if isinstance(event, Execution)), None)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -315,7 +314,9 @@ class FeedbackIntake:
         """Resolve an alias in an identity to the user's subject."""
         if identity.user is None:
             return identity
-        with contextlib.suppress(StoreError):  # the vote then counts for the alias
+        try:
             subject = await read_in_time(self.identities.canonical, identity.user)
-            return msgspec.structs.replace(identity, user=subject)
-        return identity
+        except StoreError as error:  # the vote then counts for the alias
+            self.recorder.hooks.trouble("identities", error)
+            return identity
+        return msgspec.structs.replace(identity, user=subject)

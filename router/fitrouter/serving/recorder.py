@@ -168,9 +168,11 @@ class Recorder:
 
     async def _written(self, subject: str | None) -> None:
         """Wait until a minted subject is written: the scorer of another process reads its key from the file."""
-        with suppress(Exception):  # this process knows the key
+        try:
             if subject is not None and (writing := self.identities.writing(subject)) is not None:
                 await result_within(writing, STORE_WAIT_S)
+        except (StoreError, TimeoutError) as error:  # this process knows the key
+            self.hooks.trouble("identities", error)
 
     def _content(self, prompt: str, request: Request, execution: Execution, message: Message) -> bytes | None:
         """Encrypt what the scorer needs of an answer, and store it if contents are kept. Blocks on the disk."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from fitrouter.errors import StoreError, in_words
 from fitrouter.serving.services import ModelHealth
 from fitrouter.serving.status import RouterStatus
 
@@ -55,11 +56,16 @@ def completed(status: RouterStatus, folder: Path, now: float) -> RouterStatus:
     """Fill a worker's status with leases, lags and reward models from the services process, if there is one.
 
     While that is down, no lease is held, and the warehouse is late by the age of the report.
+
+    Raises:
+        StoreError: there is a report that cannot be read.
     """
     try:
         report = msgspec.json.decode((folder / FILE).read_bytes(), type=ServicesReport)
-    except (OSError, msgspec.DecodeError):
+    except FileNotFoundError:
         return status
+    except (OSError, msgspec.DecodeError) as error:
+        raise StoreError(f"the report of the services is not readable now: {in_words(error)}") from error
     age = max(0.0, now - report.at)
     lives = age < FRESH_S
     late = report.warehouse_seconds + (0.0 if lives else age)

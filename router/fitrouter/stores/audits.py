@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from fitrouter.errors import InvalidRequest, StoreError
+from fitrouter.errors import InvalidRequest, StoreError, in_words
 from fitrouter.identity import canonical_role
 from fitrouter.stores.signing import fingerprint, signing_key, verified
 
@@ -22,17 +23,26 @@ def audit_file(data: Path, role: str) -> Path:
 
 
 def has_passed(data: Path, role: str, registry: str) -> bool:
-    """Whether a role has an audit that passed, for exactly these models, signed by the key of this data folder."""
+    """Whether a role has an audit that passed, for exactly these models, signed by the key of this data folder.
+
+    Raises:
+        StoreError: there is an audit that cannot be read, or that was changed.
+    """
+    file = audit_file(data, role)
     try:
-        found = msgspec.json.decode(audit_file(data, role).read_bytes())
-        own = fingerprint(signing_key(data / KEY).public_key().public_bytes_raw())
-        return bool(
-            isinstance(found, dict)
-            and verified(found) == own
-            and found.get("object") == OBJECT
-            and found.get("role") == canonical_role(role)
-            and found.get("registry") == registry
-            and found.get("passed") is True
-        )
-    except (OSError, msgspec.DecodeError, InvalidRequest, StoreError):
+        found = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
+        signer = verified(found)
+    except FileNotFoundError:
         return False
+    except (OSError, msgspec.DecodeError, InvalidRequest) as error:
+        raise StoreError(
+            f"the audit of the role {role!r} cannot be read, so that the role is not personalised: {in_words(error)}; "
+            f"run `fitrouter audit` again, or put {str(file)!r} back"
+        ) from error
+    return (
+        signer == fingerprint(signing_key(data / KEY).public_key().public_bytes_raw())
+        and found.get("object") == OBJECT
+        and found.get("role") == canonical_role(role)
+        and found.get("registry") == registry
+        and found.get("passed") is True
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Iterator, Sequence
 from heapq import merge
@@ -11,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from fitrouter.errors import InvalidRequest, StoreError, UnknownDecision
+from fitrouter.errors import InvalidRequest, UnknownDecision
 from fitrouter.identity import canonical_role, decision_id_of
 from fitrouter.stores.identities import Identities
 from fitrouter.stores.journal import Journal, Row
@@ -310,10 +309,7 @@ class Lists:
     def _entry(
         self, decision_id: str, ts: float, identity: Identity, execution: Execution | None, chosen: str
     ) -> dict[str, Any]:
-        person = None
-        if identity.user:
-            with contextlib.suppress(StoreError):
-                person = self._identities.reveal(identity.user)
+        person = self._identities.reveal(identity.user) if identity.user else None
         return {
             "decision_id": decision_id,
             "ts": ts,

@@ -82,7 +82,7 @@ export function decision(id) {
       tools.replaceChildren(h("a", { href: "#/decisions" }, "← All decisions"));
       return [
         h("div", { class: "pair" }, summary(data, who), h("div", { class: "stack" }, thumbs(data, again), votes(data))),
-        texts(data.content),
+        data.unread.content ? card("Prompt and answer", {}, note(data.unread.content)) : texts(data.content),
         h("div", { class: "pair even" }, chances(data), parts(data, models)),
         excluded(data), session(data, who)].filter(Boolean);
     },

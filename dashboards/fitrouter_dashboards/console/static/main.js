@@ -28,7 +28,12 @@ async function ask(path, options = {}) {
   } catch {
     throw Object.assign(new Error("The gateway does not answer. Is it running? The page goes on trying."), { status: 0 });
   }
-  const body = await answer.json().catch(() => ({}));
+  let body = {};
+  try {
+    body = await answer.json();
+  } catch {
+    if (answer.ok) throw Object.assign(new Error("The gateway's answer cannot be read: is there another server in between?"), { status: 0 });
+  }
   if (!answer.ok) throw Object.assign(new Error(body.error?.message ?? `The gateway answered ${answer.status}.`), { status: answer.status });
   return body;
 }
@@ -69,7 +74,11 @@ function frame(current) {
 }
 
 async function leave() {
-  await api.post("logout", {}).catch(() => {});
+  try {
+    await api.post("logout", {});
+  } catch (error) {
+    say(`Logging out failed: ${error.message}`, true);
+  }
   start();
 }
 
@@ -114,6 +123,9 @@ function failed(error, again) {
     h("button", { type: "button", onclick: again }, "Try again"));
 }
 
+/** What an answer says that it could not read, by part. */
+const unread = (data) => Object.entries(data.unread ?? {}).map(([part, why]) => h("p", { class: "error", role: "alert" }, `${part}: ${why}`));
+
 /** Open the view of the address, and read it again while the page is seen. */
 async function show() {
   const mine = ++open, { view, rest, params } = place();
@@ -137,18 +149,17 @@ async function show() {
       const fresh = JSON.stringify(data, (key, value) => (key === "to" ? undefined : value));
       const busy = body.contains(document.activeElement) && document.activeElement.matches("input, select, textarea");
       if (fresh !== text && (now || !busy || !text)) {
-        text = fresh;
         const focus = document.activeElement?.dataset?.key;
-        body.replaceChildren(...[shown.draw(data, state)].flat());
+        body.replaceChildren(...unread(data), ...[shown.draw(data, state)].flat());
+        text = fresh;
         body.removeAttribute("aria-busy");
         if (focus) body.querySelector(`[data-key="${CSS.escape(focus)}"]`)?.focus({ preventScroll: true });
       }
     } catch (error) {
       if (mine !== open) return;
       if (error.status === 401) return start();
-      if (!error.status && error.message && !(error instanceof TypeError) && text) stale.textContent = error.message;
-      else if (text && error.status >= 429) stale.textContent = `Not up to date: ${error.message}`;
-      else if (!text || error.status === 404) body.replaceChildren(failed(error, () => read(true)));
+      if (text && error.status !== 404) stale.textContent = `Not up to date: ${error.message}`;
+      else body.replaceChildren(failed(error, () => read(true)));
       if (error.status === undefined) console.error(error);
     }
   }

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from fitrouter.errors import InvalidRequest, ProviderError
+from fitrouter.errors import InvalidRequest, ProviderError, in_words
 from fitrouter.posterior.tastes import TasteParams
 from fitrouter.providers import Recorded
 from fitrouter.router import Router
@@ -27,6 +28,7 @@ from fitrouter_evaluators.personal.suite.pairs import (
 )
 from fitrouter_evaluators.personal.suite.suite import ANCHORS, KNOWN, MATERIAL, Pair, Prompt, Suite
 
+_log = logging.getLogger(__name__)
 OWN, PAIRS = 20, 40
 """Prompts from a person's tasks, and contrast pairs, unless it is said otherwise."""
 _LEAST = 0.1
@@ -181,7 +183,8 @@ async def _write(suite: Suite, judge: PairJudge, dimension: str, prompt: str) ->
             return None
         fit = await judge.verdict("fit", prompt, made.follows, made.breaks)
         useful = await judge.verdict("usefulness", prompt, made.follows, made.breaks)
-    except (ProviderError, msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
+    except (ProviderError, msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
+        _log.warning("no pair on %r was written: %s", dimension, in_words(error))
         return None
     if (fit.value, useful.value) != (1, 0):
         return None

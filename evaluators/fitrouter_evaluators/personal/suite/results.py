@@ -37,6 +37,8 @@ class ModelResult(msgspec.Struct, frozen=True, kw_only=True):
     """Mean rating on the anchor prompts, equated to the population's scale."""
     why: tuple[str, ...] = ()
     answers: int = 0
+    failed: int = 0
+    """Calls that it did not answer; each counts as an empty answer."""
     suite: str = ""
     """Id of the suite."""
     trust: float = 0.0

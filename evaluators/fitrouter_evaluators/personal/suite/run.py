@@ -13,12 +13,14 @@ the same answers.
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fitrouter.errors import InvalidRequest, ProviderError
+from fitrouter.errors import InvalidRequest, ProviderError, in_words
 from fitrouter.router import Router
 from fitrouter.types import Floats, Identity
 from fitrouter_evaluators.personal.base import LEAST, base_of, faults, wrong
@@ -28,6 +30,7 @@ from fitrouter_evaluators.personal.suite.models import Models
 from fitrouter_evaluators.personal.suite.results import ModelResult
 from fitrouter_evaluators.personal.suite.suite import FIT, KNOWN, Prompt, Suite
 
+_log = logging.getLogger(__name__)
 DRAWS = 1000
 _JUDGED_TOKENS = 200
 _SIDES = {"follows": 1, "breaks": -1, "same": 0}
@@ -82,6 +85,7 @@ class Runner:
     def __init__(self, router: Router, models: Models, progress: Progress | None = None) -> None:
         self.router, self.models, self._progress = router, models, progress
         self._done = self._of = 0
+        self._failed: Counter[str] = Counter()
 
     async def run(
         self, suite: Suite, identity: Identity, names: Sequence[str], judge: PairJudge | None = None
@@ -185,6 +189,7 @@ class Runner:
                 anchor=None if equated is None else float(equated[k]),
                 why=tuple(reason.words for reason in reasons_of(self.router.features, apart[k], own, common)),
                 answers=len(prompts),
+                failed=self._failed[names[k]],
                 suite=suite.id,
                 trust=0.0 if judged is None else judged.weight,
                 usd=self.models.ledger.usd,
@@ -212,10 +217,11 @@ class Runner:
         return found
 
     async def _answer(self, prompt: str, name: str, **params: Any) -> str | None:
-        """Ask a model and return its answer; empty if it failed, None if it was lost in a crash."""
+        """Ask a model and return its answer; empty if it failed, which is counted, None if it was lost in a crash."""
         try:
             found = await self.models.ask(name, messages(prompt), **params)
-        except ProviderError:
+        except ProviderError as error:
+            self._lost(name, error)
             found = ""
         self._step()
         return found
@@ -227,10 +233,16 @@ class Runner:
         for a, b in circle:
             try:
                 found.append((await judge.verdict(FIT, prompt, row[a], row[b])).value)
-            except ProviderError:
+            except ProviderError as error:
+                self._lost(judge.model, error)
                 found.append(0)
             self._step()
         return found
+
+    def _lost(self, model: str, error: ProviderError) -> None:
+        """Count a call without an answer, which counts as an empty one, or as a verdict for neither."""
+        self._failed[model] += 1
+        _log.warning("%s did not answer: %s", model, in_words(error))
 
     def _step(self) -> None:
         self._done += 1

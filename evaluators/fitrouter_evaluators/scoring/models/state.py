@@ -6,7 +6,7 @@ lease, and the fold reads the standardised features that the Score events carry.
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import os
 import threading
 from pathlib import Path
@@ -17,6 +17,7 @@ import numpy as np
 from fitrouter.types import Floats
 from fitrouter_evaluators.scoring.text.style import CLIP
 
+_log = logging.getLogger(__name__)
 WARM_UP = 16
 """Outputs of a dimension before it is a feature; until then there is no scale, and it is missing."""
 
@@ -86,11 +87,13 @@ class ModelState(msgspec.Struct, kw_only=True):
 
 
 def load_state(path: Path | None) -> ModelState:
-    """Read a file; a new state if there is none, or if it is damaged."""
-    if path is not None:
-        with contextlib.suppress(OSError, msgspec.MsgspecError):
-            found = msgspec.json.decode(path.read_bytes(), type=ModelState)
-            sizes = {len(found.dimensions), len(found.n), len(found.mean), len(found.m2)}
-            if found.format == ModelState().format and len(sizes) == 1:
-                return found
-    return ModelState()
+    """Read a file; a new state if there is none, or if it is damaged, which the log says."""
+    if path is None or not path.exists():
+        return ModelState()
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=ModelState)
+    except (OSError, msgspec.MsgspecError) as error:
+        _log.warning("the statistics and costs in %s are not readable, and begin anew: %s", path, error)
+        return ModelState()
+    sizes = {len(found.dimensions), len(found.n), len(found.mean), len(found.m2)}
+    return found if found.format == ModelState().format and len(sizes) == 1 else ModelState()

@@ -16,6 +16,7 @@ from fitrouter_evaluators.scoring._answer import Answer
 from fitrouter_evaluators.scoring.models.batches import TokenBatches
 from fitrouter_evaluators.scoring.models.reward_model import Item, ModelError, reason_of
 
+_log = logging.getLogger(__name__)
 Tokens = dict[str, list[int]]
 """A sequence's input_ids, and token_type_ids where the tokenizer gives them."""
 
@@ -224,8 +225,9 @@ class Transformer:
         if same and len(rows[0]) == 1:
             try:
                 self.shares = close(self._after_prefix(rows, same, [0, 1]))
-            except Exception:  # noqa: BLE001 - an architecture without such a cache
+            except Exception as error:  # noqa: BLE001 - an architecture without such a cache
                 self.shares = False
+                _log.warning("scores take longer, since the model cannot share a prefix: %s", reason_of(error))
         if compiled:
             try:
                 self._call = self._torch.compile(self._model, dynamic=True)

@@ -82,6 +82,7 @@ def suite_table(found: Sequence[results.ModelResult]) -> list[str]:
             f"{judge:>6} {each.base:>5.0%} {each.population_rank:>11}"
         )
     said = [f"{each.model} {'; it '.join(each.why)}." for each in found[:1] if each.why]
+    said += [f"{each.model} left {each.failed} calls without an answer." for each in found if each.failed]
     said += [
         f"The judge counts {each.trust:.0%} beside the reward model." for each in found[:1] if each.judge is not None
     ]

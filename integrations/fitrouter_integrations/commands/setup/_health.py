@@ -259,11 +259,14 @@ def warehouse(data: Path, log: JournalHealth) -> Check:
                 do = "close the program that has it open; if it is damaged, delete it: it is filled again"
                 return fault("warehouse", str(error), do)
         time.sleep(0.2)
-    try:
-        with _reading(data / "journal.db") as connection:  # a gateway may have gone on
-            (head,) = connection.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()
-    except sqlite3.Error:  # told already
-        head = max(log.head, seq)
+    head = log.head  # of a database
+    if (file := data / "journal.db").is_file():
+        try:
+            with _reading(file) as connection:  # a gateway may have gone on
+                (head,) = connection.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()
+        except sqlite3.Error as error:
+            text = f"at event {seq}; how far it is behind is not known: the journal is not readable now: {error}"
+            return warning("warehouse", text, "mend the journal first")
     text = f"at event {seq}, {max(0, head - seq)} events behind the journal, {_size(_bytes(path))}"
     if seq > head:
         return fault("warehouse", text + ": it is another journal's", "a start sets it aside and fills a new one")
@@ -395,7 +398,7 @@ def _services(config: Config) -> list[str]:
 def _bytes(path: Path) -> int:
     try:
         found = path.stat()
-    except OSError:
+    except FileNotFoundError:
         return 0
     return found.st_size if stat.S_ISREG(found.st_mode) else 0
 
@@ -404,7 +407,7 @@ def _loose(path: Path) -> str:
     """Name of a file that users other than its owner may access; empty if none may, or if it is gone."""
     try:
         found = path.stat()
-    except OSError:
+    except FileNotFoundError:
         return ""
     return path.name if stat.S_ISREG(found.st_mode) and found.st_mode & 0o077 else ""
 
@@ -413,7 +416,7 @@ def _file_system(path: Path) -> str:
     """Kind of the file system of a path; empty if unknown."""
     try:
         lines = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
-    except OSError:
+    except FileNotFoundError:
         return ""
     where = path.resolve()
     held = [(len(line[1]), line[2]) for line in lines if where.is_relative_to(line[1].replace("\\040", " "))]

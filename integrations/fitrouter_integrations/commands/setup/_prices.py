@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import logging
 import re
 import time
 from collections.abc import Mapping
@@ -13,25 +14,29 @@ from typing import Any
 
 import msgspec
 
+_log = logging.getLogger("fitrouter")
 _FILE = "model_prices_and_context_window_backup.json"
 WAYS = ("input", "output")
 
 
 @functools.cache
 def table() -> Mapping[str, Any]:
-    """Load litellm's table of models, name → entry; empty without litellm."""
+    """Load litellm's table of models, name → entry; empty without litellm, or if it cannot be read."""
     spec = importlib.util.find_spec("litellm")
     if spec is None or spec.origin is None:
         return {}
     try:
         found: dict[str, Any] = msgspec.json.decode(Path(spec.origin).with_name(_FILE).read_bytes())
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError) as error:
+        _log.warning("litellm's table of prices is not readable: %s", error)
         return {}
     return found
 
 
 def source() -> str:
     """Source and date of prices, for a comment beside them."""
+    if not table() and importlib.util.find_spec("litellm") is not None:
+        return "litellm's table of prices is not readable, so no prices were looked up"
     if not table():
         return "litellm is not installed, so no prices were looked up; `pip install 'fitrouter[litellm]'` has a table"
     return f"prices from the table of litellm {metadata.version('litellm')}, read on {time.strftime('%Y-%m-%d')}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -105,15 +104,18 @@ def _standing_routing(config: Config) -> Finding:
     }
     try:
         if config.database or (config.data / "journal.db").is_file():
-            overrides: Mapping[str, Any] = {}
+            overrides, unasked = dict[str, Any](), ""
             if config.database or in_use(
                 config.journal_file()
             ):  # a running gateway keeps overrides that its next start drops
-                with contextlib.suppress(FitrouterError):
+                try:
                     overrides = call("GET", url_of(config), "/v1/policy", timeout_s=_ANSWER_S)["settings"]
+                except FitrouterError as error:
+                    unasked = f"; as the journal has it, since the running gateway does not tell: {error}"
             with Router.offline(config) as router:
                 overrides = overrides or ({} if router.policy.outdated else router.policy.standing().settings)
-            return _routing(config, overrides)
+            found = _routing(config, overrides)
+            return msgspec.structs.replace(found, text=found.text + unasked)
         with TemporaryDirectory() as folder:
             parts = assemble(config.in_folder(Path(folder)).model_copy(update={"providers": offline}))
             parts["journal"].close()

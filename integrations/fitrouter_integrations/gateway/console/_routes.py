@@ -7,7 +7,6 @@ tenant; an administrator's sees all. What is changed here goes the way of `/v1/f
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from importlib import metadata
 from typing import NamedTuple, Protocol
@@ -233,18 +232,19 @@ class Console:
         found = decision_json(events, await self._router.explain(decision_id, tenant))
         decision = events[0]
         assert isinstance(decision, Decision)
-        session, others = decision.identity.session, []
+        session, others, content, unread = decision.identity.session, [], None, dict[str, str]()
         if session:
             filters = {"session": session}
             key = ("session", decision.identity.tenant, session)
             try:
                 read = partial(decisions, self._reads, decision.identity.tenant, filters, None)
                 others = (await self._reads.get(key, read))["decisions"]
-            except StoreError:  # the rest is from the journal
-                pass
-        content = None
-        with suppress(StoreError, ValueError):  # a text that cannot be read hides nothing else
+            except StoreError as error:  # the rest is from the journal
+                unread["session"] = self._unread("warehouse", error)
+        try:
             content = await self._router.content(decision_id, tenant)
+        except (StoreError, ValueError) as error:  # a text that cannot be read hides nothing else
+            unread["content"] = self._unread("content", error)
         return json_response(
             {
                 **found,
@@ -252,8 +252,14 @@ class Console:
                 "user": decision.identity.user,
                 "session": others,
                 "content": None if content is None else content_json(content),
+                "unread": unread,
             }
         )
+
+    def _unread(self, part: str, error: Exception) -> str:
+        """Report that a part of a view cannot be read, and say so for the page."""
+        self._router.hooks.trouble(part, error)
+        return f"not readable now: {error}"
 
     async def _feedback(self, call: AuthenticatedCall) -> Response:
         """Give a thumb for the person who got an answer."""

@@ -25,13 +25,13 @@ back to nobody and its texts cannot be read, as after an erasure.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -42,7 +42,7 @@ from fitrouter.stores.identities._rows import IdentityRows, Offer, who_is
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-
+_log = logging.getLogger("fitrouter")
 T = TypeVar("T")
 
 _VERSION = b"\x01"
@@ -86,6 +86,7 @@ class Identities:
         self._minted: dict[str, Offer] = {}
         """The minted ones of them, by subject."""
         self._failure: StoreError | None = None
+        self._told = ""
         """The failure of the last write, unless it will pass."""
         self._retry: threading.Timer | None = None
         self._left = False
@@ -373,22 +374,25 @@ class Identities:
         try:
             self._write_kept(self.rows.abandoned())
             self._left = False
-        except StoreError:
+        except StoreError as error:
             self._left = True
-            self._write_later()
+            self._write_later(error)
 
     def flush(self) -> None:
         """Write the pending subjects; those that cannot be written are given up, unless they are on the disk."""
         with self._memory:
             offers = [*self._minted.values()]
-        with suppress(StoreError):
+        try:
             self._write_kept([offer for offer in offers if offer.kept])
+        except StoreError as error:
+            _log.warning("users wait on this machine's disk for the next start: %s", error)
         people = [offer.who for offer in offers if not offer.kept]
         for start in range(0, len(people), _GROUP):
             group = people[start : start + _GROUP]
             try:
                 self._meet_all(group)
-            except StoreError:
+            except StoreError as error:
+                _log.warning("%d new users cannot be written; their events are erased: %s", len(group), error)
                 with self._memory:
                     failed = [self._offers[who] for who in group if who in self._offers]
                     orphans = [offer for offer in failed if not offer.kept and self._withdraw(offer)]
@@ -552,10 +556,13 @@ class Identities:
         """Request a write without waiting for it."""
         try:
             self._met.ask(who)
-        except StoreError:
-            self._write_later()
+        except StoreError as error:
+            self._write_later(error)
 
-    def _write_later(self) -> None:
+    def _write_later(self, error: StoreError | None = None) -> None:
+        if error is not None and str(error) != self._told:
+            self._told = str(error)
+            _log.warning("users could not be written to %s, which is tried again: %s", self._rows.name, error)
         with self._memory:
             if self._retry is None and not self._closed:
                 self._retry = threading.Timer(_RETRY_S, self._write_again)
@@ -570,8 +577,8 @@ class Identities:
             self.hand_in()
         try:
             self._write_kept([offer for offer in offers if offer.kept])
-        except StoreError:
-            self._write_later()
+        except StoreError as error:
+            self._write_later(error)
         for offer in offers:
             if not offer.kept:
                 self._write(offer.who)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import secrets
 import sqlite3
@@ -20,6 +21,7 @@ from fitrouter.stores.identities import _lines as copies
 from fitrouter.stores.identities._identities import Identities
 from fitrouter.stores.identities._rows import Gone, Offer, Person
 
+_log = logging.getLogger("fitrouter")
 FILE = "identities.db"
 """Name of the file in the data folder."""
 _SCHEMA = (
@@ -93,8 +95,10 @@ class SqliteRows:
                 if not _files.is_damaged(error):
                     raise
                 self._connection = self._restored(error, clock())
-            with suppress(OSError, ValueError, sqlite3.Error):  # a copy is a precaution; the file itself is sound
+            try:
                 copies.compare(self.copy, self._connection)
+            except (OSError, ValueError, sqlite3.Error) as error:
+                self._lacks_copy(error)
             self.salt = bytes(self._connection.execute("SELECT salt FROM salts").fetchone()[0])
             self._glance = _connect(self.path, patience_s=0.0)
             self._files = _files.OpenFiles(self.path)
@@ -112,8 +116,14 @@ class SqliteRows:
         )
         return connection
 
+    def _lacks_copy(self, error: Exception) -> None:
+        """Note that the copy, a precaution, is not complete; the file itself is sound."""
+        if not self.note:
+            self.note = f"the copy {str(self.copy)!r} is not complete until the next start: {error}"
+            _log.warning("%s", self.note)
+
     def incident(self) -> str:
-        """What was found damaged when the file was opened, and what became of it; empty for nothing."""
+        """What was found damaged when the file was opened, or missing later; empty for nothing."""
         return self.note
 
     def fault(self) -> str:
@@ -153,8 +163,10 @@ class SqliteRows:
         ]
         with self._using() as connection:
             connection.execute(_MAKE, (json.dumps(rows), b"".join(offer.key for offer in offers)))
-            with suppress(OSError, sqlite3.Error):  # the next start completes the copy
+            try:
                 copies.extend(self.copy, connection, [offer.subject for offer in offers])
+            except (OSError, sqlite3.Error) as error:
+                self._lacks_copy(error)
 
     def unknown(self, subjects: Sequence[str]) -> list[str]:
         """Those subjects that the file does not have."""

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
+from fitrouter.errors import StoreError
+
 
 class _Descriptor:
     """The descriptor of a lock file; -1 while it is closed."""
@@ -101,7 +103,11 @@ class FileLease:
         self._mutex = threading.Lock()
 
     def held(self) -> bool:
-        """Acquire the lease; True while this process holds it, False also if its file cannot be opened."""
+        """Acquire the lease; True while this process holds it.
+
+        Raises:
+            StoreError: its file cannot be opened or locked, which is not that another process holds it.
+        """
         with self._mutex:
             if not self._valid():
                 self._descriptor.close()
@@ -112,9 +118,12 @@ class FileLease:
                 self._descriptor.close()
             try:
                 fcntl.flock(self._descriptor.open(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 self._descriptor.close()
                 return False
+            except OSError as error:
+                self._descriptor.close()
+                raise StoreError(f"the lease {str(self._descriptor.path)!r} cannot be taken: {error}") from error
             if not self._descriptor.current():
                 self._descriptor.close()
                 return False

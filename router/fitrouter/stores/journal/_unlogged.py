@@ -9,7 +9,6 @@ import threading
 from collections import deque
 from collections.abc import Collection
 from concurrent.futures import Future
-from contextlib import suppress
 from pathlib import Path
 
 from fitrouter.errors import StoreError
@@ -39,13 +38,15 @@ class UnloggedJournal(SqliteJournal):
         self._mutex, self._idle = threading.Lock(), deque()
         self._closed, self._pid = False, os.getpid()
         self._copy: tempfile.TemporaryDirectory[str] | None = None
-        self._readable = False
-        with suppress(OSError):
+        self._readable, self._hidden = False, ""
+        try:
             log = self.path.with_name(f"{self.path.name}-wal")
             self._readable = self.path.exists()
             if log.exists() and log.stat().st_size:  # without it, the file may be inconsistent
                 self._readable = False
                 self._copy = copied_aside(self.path)
+        except OSError as error:
+            self._hidden = f"the journal {str(self.path)!r} cannot be read: {error.strerror}"
 
     def fault(self) -> str:
         """Reason found at the start why nothing is logged; it holds until a restart."""
@@ -86,6 +87,8 @@ class UnloggedJournal(SqliteJournal):
             self._copy.cleanup()
 
     def _connect(self) -> sqlite3.Connection:
+        if self._hidden:
+            raise StoreError(self._hidden)
         if self._copy is not None:
             return connect(Path(self._copy.name) / self.path.name)
         if self._readable:

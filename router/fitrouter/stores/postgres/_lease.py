@@ -8,7 +8,8 @@ from contextlib import suppress
 
 import psycopg
 
-from fitrouter.stores.postgres._connect import Database, Session
+from fitrouter.errors import StoreError
+from fitrouter.stores.postgres._connect import Database, Session, in_short
 
 
 class Leases:
@@ -25,11 +26,15 @@ class Leases:
         self._closed = False
 
     def held(self, lease: SessionLease) -> bool:
-        """Acquire a lease, or check that this process still holds it."""
+        """Acquire a lease, or check that this process still holds it.
+
+        Raises:
+            StoreError: the database cannot be asked.
+        """
         with self._mutex:
             if self._closed or self._holders.get(lease.name, lease) is not lease:
                 return False
-            with suppress(psycopg.Error):
+            try:
                 if self._session is None:
                     self._session = self._database.connect()
                 if lease.name in self._holders:
@@ -39,8 +44,9 @@ class Leases:
                 if row == (True,):
                     self._holders[lease.name] = lease
                     return True
-                return False
-            self._drop()
+            except psycopg.Error as error:
+                self._drop()
+                raise StoreError(f"the lease {lease.name!r} cannot be taken: {in_short(error)}") from error
             return False
 
     def release(self, lease: SessionLease) -> None:
