@@ -16,13 +16,15 @@ from urllib.parse import unquote
 import httpx
 import pytest
 from tests.kits.agents import agent_router
-from tests.kits.gateway import serving
+from tests.kits.gateway import config as gateway_config
+from tests.kits.gateway import make_router, serving
 from tests.kits.pages import BLOCK, ROOT, blocks
 from typer.main import get_command
 
 from fitrouter_integrations.cli import app
 from fitrouter_integrations.commands.experiments import bench
 from fitrouter_integrations.commands.running import policy
+from fitrouter_integrations.gateway import create_app
 
 PAGES = [
     *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")),
@@ -230,6 +232,28 @@ def test_results_pages_name_their_command() -> None:
         text = page.read_text(encoding="utf-8")
         assert re.search(r"python |make \w+|fitrouter \w+", text[:1500]), page
         assert f"({page.name})" in index, page
+
+
+REMEASURED = {"judgements.md", "quiz.md", "report.md"}
+"""Pages that are being measured again, through what is served."""
+
+
+def test_results_pages_name_what_serves_them(tmp_path: Path) -> None:
+    """A page says first whether it measures what is served or a component, and names an existing route or command."""
+    routes = create_app(make_router(tmp_path), gateway_config()).routes
+    known = {f"{method} {each.path}" for each in routes for method in getattr(each, "methods", ())}  # type: ignore[attr-defined]
+    for page in sorted((ROOT / "docs" / "results").glob("*.md")):
+        if page.name in {"README.md", "reward_table.md", *REMEASURED}:
+            continue
+        said = re.match(
+            r"# .*\n\nMeasures (?:what is served|a component): ((?:.+\n)+)\n", page.read_text(encoding="utf-8")
+        )
+        assert said, f"{page.name}: after the title: 'Measures what is served: …' or 'Measures a component: …'"
+        named = re.findall(r"`((?:GET|POST|PUT|DELETE) /[^`]*)`|`fitrouter ([^`]*)`", said[1].replace("\n", " "))
+        assert named, f"{page.name}: no route and no command"
+        for route, command in named:
+            assert not route or route in known, f"{page.name}: {route} is none of {sorted(known)}"
+            check_verb(command.split(), page.name)
 
 
 def test_every_setting_is_described() -> None:
