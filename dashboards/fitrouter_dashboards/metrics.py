@@ -194,7 +194,8 @@ class Metrics:
             return
         exemplar = _exemplar(event.decision_id)
         self._overhead.metric.observe(max(event.overhead_ms, 0.0) / 1000.0, exemplar)
-        self._cost.labels(model).inc(event.known_usd or 0.0)
+        if event.known_usd is not None:
+            self._cost.labels(model).inc(event.known_usd)
         self._unpriced.labels(model).inc(event.cost_assumed)
         if event.served_by is None:
             return

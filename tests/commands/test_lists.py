@@ -136,13 +136,13 @@ def test_users_are_listed_and_shown(log: tuple[Path, list[str]]) -> None:
     ]
     assert [one["user"] for one in listed("users", "--tenant", "two", *c)] == ["ann"]
     (found,) = [json.loads(run("users", "show", "ann", "--json", *c).output)]
-    assert (found["answers"], found["ratings"], found["remarks"]) == (1, 2, 1)
+    assert (found["requests"], found["votes"], found["remarks"]) == (1, 2, 1)
     assert found["roles"] == ["Senior_Nurse"]
     assert found["models"] == [{"model": "chatty@2", "answers": 1, "up": 0, "down": 1}]
     assert found["declared"] == found["profile"]["declared"] == {"warmth": -0.5}
     assert found["subject"] == listed("decisions", "--role", "senior nurse", *c)[0]["subject"]
     text = run("users", "show", "ann", *c).output
-    for words in (found["subject"], "1 answers, 2 ratings, 1 remarks", "chatty@2: 1 answers, 0 votes up, 1 down"):
+    for words in (found["subject"], "1 requests, 2 votes, 1 remarks", "chatty@2: 1 answers, 0 votes up, 1 down"):
         assert words in text
     refused = run("users", "show", "carl", *c)
     assert isinstance(refused.exception, InvalidRequest)

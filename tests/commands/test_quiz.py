@@ -79,12 +79,12 @@ def test_fresh_answers_are_asked_once(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "no model was asked" in str(run(*common, "--ask", said="n\n").exception)
     end = run(*common, "--ask", said="y\n1\n1\nq\n")
     assert end.exit_code == 0, (end.output, end.exception)
-    assert "8 answers of 2 models cost at most about USD 0.04" in end.output
+    assert "8 answers of 2 models; estimated cost: $0.04" in end.output
     kept = (tmp_path / "d" / ASKED).read_text().splitlines()
     assert len(kept) == 8
     again = run(*common, "--ask", "--again", said="q\n")
     assert again.exit_code == 0, again.output
-    assert "cost at most" not in again.output
+    assert "estimated cost" not in again.output
     assert (tmp_path / "d" / ASKED).read_text().splitlines() == kept
     prompts.write_text("\n")
     assert "has no prompts" in str(run(*common, "--ask").exception)

@@ -101,7 +101,7 @@ def worth_words(report: FitReport) -> str:
 
 def cost_words(usage: ModelUsage) -> str:
     """Cost of a thousand answers in words."""
-    return "price not known" if usage.cost_usd is None else usd(1000.0 * usage.cost_usd)
+    return "price not known" if usage.cost_usd is None else f"{usd(1000.0 * usage.cost_usd)} for 1,000 answers"
 
 
 def seconds(latency_s: float) -> str:
@@ -153,7 +153,7 @@ def _card(model: ModelFit, standing: LeaderboardRow) -> str:
         if name != "overall"
     ]
     if model.usage is not None:
-        rows.append(("cost of 1,000 answers", cost_words(model.usage)))
+        rows.append(("cost", cost_words(model.usage)))
         rows.append(("latency", f"{seconds(model.usage.latency_s)}, median of {model.usage.answers} answers"))
     if model.base is not None:
         rows.append(("base", describe_base(model.base)))

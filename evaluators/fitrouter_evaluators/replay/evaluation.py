@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from fitrouter.errors import ConfigError, InvalidLog
-from fitrouter.types import Floats
+from fitrouter.types import UNPRICED, Floats
 from fitrouter_evaluators.replay.candidates._from_log import FixedCandidate
 from fitrouter_evaluators.replay.candidates.learning import RejectionCandidate
 from fitrouter_evaluators.replay.candidates.load import Candidate
@@ -476,7 +476,7 @@ def _costs(log: Log, study: Study) -> list[str]:
     n = log.outcomes.assumed
     if not n or study.metric not in {"cost", "utility"}:
         return []
-    return [f"{n} answers came from models without a configured price; their cost is at the highest configured one"]
+    return [f"{n} answers came from models without a price. {UNPRICED}"]
 
 
 def _sensitivity_note(study: Study, gamma: float) -> str:

@@ -58,6 +58,9 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     max_output_tokens: int | None = None
     target: str = ""
     """Its name at the provider; empty if an old gateway does not report it."""
+    input_usd: float | None = None
+    """Price of a million prompt tokens; None, like the other, if it is not known."""
+    output_usd: float | None = None
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

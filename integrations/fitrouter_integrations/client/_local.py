@@ -41,6 +41,8 @@ class LocalBackend:
                 capabilities=card.capabilities,
                 max_output_tokens=card.max_output_tokens,
                 target=card.target or card.name,
+                input_usd=card.prices.input if card.prices.known else None,
+                output_usd=card.prices.output if card.prices.known else None,
             )
             for card in self.router.models.values()
         )

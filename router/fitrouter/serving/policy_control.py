@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ from fitrouter.routing.decider import Decider
 from fitrouter.serving.recorder import STORE_WAIT_S, Recorder
 from fitrouter.state.budgets import LIMITS, BudgetParams, check_limit
 from fitrouter.state.settings import check_settings
-from fitrouter.types import PolicyChange
+from fitrouter.types import ModelCard, PolicyChange
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +34,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """Hash of the configuration with its overrides, as decisions log it."""
     budgets: dict[str, float] = {}
     """Tenant → USD per period, where it overrides the configuration."""
+    unpriced: tuple[str, ...] = ()
+    """Models without a price, which `fitrouter.types.UNPRICED` says how budgets weigh."""
 
 
 class BudgetState(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +45,7 @@ class BudgetState(msgspec.Struct, frozen=True, kw_only=True):
     period_s: float
     hard: bool
     spent_usd: float
-    """In this period; 0 where no limit counts it yet."""
+    """In this period, models without a price as they are weighed; 0 where no limit counts it yet."""
     request_usd: float | None
     """What a request may cost on average until the end of the period; None without a limit."""
     price: float
@@ -81,7 +83,7 @@ class PolicyControl:
         recorder: makes the events durable.
         clock: seconds since the epoch.
         folded: waits until durable events are folded.
-        models: the names that `force` and `paused` accept now.
+        models: name → card; the names are those that `force` and `paused` accept now.
     """
 
     def __init__(
@@ -90,7 +92,7 @@ class PolicyControl:
         recorder: Recorder,
         clock: Callable[[], float],
         folded: Callable[[], Any],
-        models: Callable[[], Collection[str]],
+        models: Callable[[], Mapping[str, ModelCard]],
     ) -> None:
         self._decider, self._recorder, self._clock = decider, recorder, clock
         self._folded, self._models = folded, models
@@ -111,6 +113,7 @@ class PolicyControl:
                 for name, usd in self._decider.learner.projections.budgets.limits.items()
                 if tenant in {None, name}
             },
+            unpriced=tuple(name for name, card in self._models().items() if not card.prices.known),
         )
 
     def budget(self, tenant: str, **changed: float | None) -> BudgetState:

@@ -123,9 +123,10 @@ class ListedUser(msgspec.Struct, frozen=True, kw_only=True):
     """Token of the user in the journal and the warehouse."""
     aliases: tuple[str, ...] = ()
     """Further tokens of the same user."""
-    answers: int = 0
-    ratings: int = 0
-    """Votes of all kinds, replaced ones included."""
+    requests: int = 0
+    """Answered or not."""
+    votes: int = 0
+    """Of all kinds, replaced ones included."""
     remarks: int = 0
     first: float | None = None
     """Time of the first event, in seconds since the epoch."""
@@ -220,7 +221,7 @@ class Lists:
         who = self._counted(tenant, user)
         events = [row.event for subject in (who.subject, *who.aliases) for row in self._journal.of(subject)]
         served = {
-            event.decision_id: event.served_by or event.chosen for event in events if isinstance(event, Execution)
+            event.decision_id: event.served_by for event in events if isinstance(event, Execution) and event.served_by
         }
         votes = _standing(events).values()
         ups = [(served.get(vote.decision_id), vote.y >= _UP) for vote in votes if vote.kind is not FeedbackKind.DWELL]
@@ -337,8 +338,8 @@ class Lists:
             user=user,
             subject=subjects[0],
             aliases=subjects[1:],
-            answers=number["decision"],
-            ratings=number["feedback"],
+            requests=number["decision"],
+            votes=number["feedback"],
             remarks=number["remark"],
             first=min((first for _, first, _ in times), default=None),
             last=max((last for _, _, last in times), default=None),

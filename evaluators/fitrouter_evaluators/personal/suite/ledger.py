@@ -41,8 +41,8 @@ class Ledger:
         self.path = path
         self.lost: set[str] = set()
         """Keys of calls that were in progress at a crash."""
-        self.paid, self.usd = 0, 0.0
-        """Calls made by this object, and what they cost."""
+        self.paid, self.usd, self.unpriced = 0, 0.0, 0
+        """Calls made by this object, what they cost, and those without a price, which that lacks."""
         try:
             self._db = sqlite3.connect(path, isolation_level=None, timeout=0.0)
             self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
@@ -90,6 +90,7 @@ class Ledger:
         self._db.execute("UPDATE calls SET text = ?, usd = ? WHERE key = ?", (answered.text, answered.usd, key))
         self.paid += 1
         self.usd += answered.usd or 0.0
+        self.unpriced += answered.usd is None
         return answered
 
 

@@ -45,6 +45,8 @@ class ModelResult(msgspec.Struct, frozen=True, kw_only=True):
     """Weight of the judge beside the reward model."""
     usd: float = 0.0
     """Paid by this run, for all models and the judge; what an interrupted one paid before is not in it."""
+    unpriced: int = 0
+    """Calls without a price, which `usd` lacks."""
 
 
 def encoded(results: Sequence[ModelResult]) -> bytes:

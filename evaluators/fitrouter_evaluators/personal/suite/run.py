@@ -193,6 +193,7 @@ class Runner:
                 suite=suite.id,
                 trust=0.0 if judged is None else judged.weight,
                 usd=self.models.ledger.usd,
+                unpriced=self.models.ledger.unpriced,
             )
             for rank, k in enumerate(order, 1)
         ]

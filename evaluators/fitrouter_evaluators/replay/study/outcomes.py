@@ -173,6 +173,10 @@ def _amount(name: str, values: Floats, ceiling: float | None) -> MetricOutcomes:
 
 
 def _cost(log: Log, stream: str, ceiling: float | None) -> MetricOutcomes:  # noqa: ARG001 - nobody is asked
+    if log.outcomes.assumed and not np.nansum(log.outcomes.cost_usd):
+        raise InvalidLog(
+            f"--metric cost: no cost is known: {log.outcomes.assumed} answers have no price; set `prices` of the models"
+        )
     lost = (log.outcomes.status == "lost") & np.isnan(log.outcomes.cost_usd)
     return _amount("cost", np.where(lost, 0.0, log.outcomes.cost_usd), ceiling)
 

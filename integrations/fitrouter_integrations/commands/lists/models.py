@@ -16,7 +16,7 @@ from fitrouter.errors import ConfigError, InvalidRequest
 from fitrouter.router import Router
 from fitrouter.stores.audit_log import AuditLog, command_act
 from fitrouter.stores.journal import SqliteJournal
-from fitrouter.types import ModelCard, ModelChange
+from fitrouter.types import UNPRICED, ModelCard, ModelChange
 from fitrouter_integrations._http import NoGateway, call, url_of
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, verbs
 from fitrouter_integrations.commands.lists import _source
@@ -31,7 +31,7 @@ class ListedModel(msgspec.Struct, frozen=True, kw_only=True):
     context_window: int
     capabilities: tuple[str, ...]
     input_usd: float | None = None
-    """Per million tokens; None if no price is known, or a gateway was asked."""
+    """Per million tokens; None if no price is known."""
     output_usd: float | None = None
     target: str = ""
 
@@ -54,7 +54,8 @@ def command(
         found = [_of_gateway(each) for each in call("GET", url, "/v1/models")["data"] if "fitrouter" in each]
     else:
         found = [_of_card(card) for card in (_configured(config) if data is None else _logged(data))]
-    _source.show(found, lambda: [line for one in found for line in _lines(one)], as_json, "no models")
+    rule = _source.record(UNPRICED) if any(one.input_usd is None for one in found) else []
+    _source.show(found, lambda: [line for one in found for line in _lines(one)] + rule, as_json, "no models")
 
 
 @app.command()
@@ -171,4 +172,6 @@ def _of_gateway(found: dict[str, Any]) -> ListedModel:
         context_window=own["context_window"],
         capabilities=tuple(own["capabilities"]),
         target=own["target"],
+        input_usd=own["input_usd"],
+        output_usd=own["output_usd"],
     )

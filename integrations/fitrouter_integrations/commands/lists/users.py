@@ -77,7 +77,7 @@ app.command("list")(users)
 def _listed(one: ListedUser) -> list[str]:
     name = one.user + (f" (tenant {one.tenant})" if one.tenant != "default" else "")
     seen = f", last {_source.when(one.last)} (UTC)" if one.last else ""
-    counts = f"{one.answers} answers, {one.ratings} ratings, {one.remarks} remarks{seen}"
+    counts = f"{one.requests} requests, {one.votes} votes, {one.remarks} remarks{seen}"
     return _source.record(name, counts, f"subject {one.subject}")
 
 
@@ -145,7 +145,7 @@ def export(
                 events=[{"seq": row.seq, **msgspec.to_builtins(row.event)} for row in rows],
             )
     write_new(file, text_of(found) + "\n", "FILE")
-    typer.echo(f"{file}: {found.known.answers} answers, {found.known.ratings} ratings, {found.known.remarks} remarks")
+    typer.echo(f"{file}: {found.known.requests} requests, {found.known.votes} votes, {found.known.remarks} remarks")
 
 
 @app.command()
@@ -218,7 +218,7 @@ def _lines(one: UserView) -> list[str]:
     found.append(f"subject: {one.subject}" + "".join(f", {alias}" for alias in one.aliases))
     found.append(f"in the log: {_source.when(one.first) or 'nothing'} to {_source.when(one.last) or 'now'} (UTC)")
     found += [f"roles: {', '.join(one.roles)}"] if one.roles else []
-    found.append(f"{one.answers} answers, {one.ratings} ratings, {one.remarks} remarks")
+    found.append(f"{one.requests} requests, {one.votes} votes, {one.remarks} remarks")
     found += [
         f"model: {each.model}: {each.answers} answers, {each.up} votes up, {each.down} down" for each in one.models
     ]

@@ -18,6 +18,7 @@ from fitrouter.context.features import estimate_tokens
 from fitrouter.errors import ConfigError
 from fitrouter.providers import Recorded, Simulated
 from fitrouter.router import Router
+from fitrouter.stores.figures import Money
 from fitrouter.types import Identity, ModelCard, Request
 from fitrouter_evaluators.personal import ASKED, Quizzes
 from fitrouter_integrations._http import call
@@ -208,9 +209,9 @@ def _ask(settings: Config, prompts: tuple[str, ...], limit: float, console: Cons
     if not missing:
         return
     usd = sum(_cost(prompt, card) for prompt, card in missing)
-    said = f"{len(missing)} answers of {len(cards)} models cost at most about USD {usd:.2f}"
-    if unpriced := [card.name for card in cards if not card.prices.known]:
-        said += f" (without a configured price: {', '.join(unpriced)})"
+    priced = [_cost(prompt, card) for prompt, card in missing if card.prices.known]
+    money = Money.of(sum(priced), len(priced), len(missing) - len(priced))
+    said = f"{len(missing)} answers of {len(cards)} models; estimated cost: {money}"
     if usd > limit:
         raise ConfigError(f"--ask: {said}, above the limit of USD {limit:.2f}; raise --limit, or give fewer --prompts")
     console.print(f"{said}.", markup=False)

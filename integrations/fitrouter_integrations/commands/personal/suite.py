@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +17,7 @@ from fitrouter.config import Config, load_config
 from fitrouter.errors import ConfigError, StoreError
 from fitrouter.providers import Recorded, build_providers
 from fitrouter.router import Router
+from fitrouter.stores.figures import Money
 from fitrouter.types import Identity
 from fitrouter_evaluators.personal.suite import (
     Generator,
@@ -93,12 +95,13 @@ def generate(
             models = _models(settings, ledger, limit, None)
             prices = models.card(judge).prices
             most = 2 * pairs * (prices.input * 1500 + prices.output * 2300) / 1e6
-            _agree(f"{2 * pairs} pairs written by {judge} cost at most about USD {most:.2f}", most, limit, yes)
+            _agree(f"{2 * pairs} pairs written by {judge} {_most(most, models, [judge])}", most, limit, yes)
             try:
                 found = await written(suite, PairJudge(models, judge, suite), 2 * pairs)
             finally:
                 await models.aclose()
-            typer.echo(f"{len(found)} of {2 * pairs} written pairs were accepted; USD {ledger.usd:.4f}", err=True)
+            paid = Money.of(ledger.usd, ledger.paid, ledger.unpriced)
+            typer.echo(f"{len(found)} of {2 * pairs} written pairs were accepted; cost: {paid}", err=True)
         others = [*from_templates(suite.rubric), *(from_recorded(suite.rubric, recorded) if recorded else ())]
         return with_pairs(suite, found, pairs) if len(found) >= pairs else with_pairs(suite, [*found, *others], pairs)
 
@@ -174,7 +177,8 @@ def run_(
             names = models.split(",") if models else list(asker.cards)
             calls, usd = estimated(suite, asker, names, judge)
             if calls:
-                _agree(f"{calls} calls of {len(names)} models cost at most about USD {usd:.2f}", usd, limit, yes)
+                said = _most(usd, asker, [*names, *([judge] if judge else [])])
+                _agree(f"{calls} calls of {len(names)} models {said}", usd, limit, yes)
             if ledger.lost:
                 typer.echo(
                     f"{len(ledger.lost)} calls were in progress when a run was killed, and may have been paid; their "
@@ -233,6 +237,14 @@ def _models(settings: Config, ledger: Ledger, limit: float, recorded: Recorded |
 def _calls(out: Path) -> Path:
     out.parent.mkdir(parents=True, exist_ok=True)
     return out.with_name(out.name + ".calls.db")
+
+
+def _most(usd: float, models: Models, names: Sequence[str]) -> str:
+    """Say what calls of models cost at most, where their prices are known."""
+    unpriced = [name for name in dict.fromkeys(names) if not models.card(name).prices.known]
+    if unpriced:
+        return f"cost an unknown amount: no price is configured for {', '.join(unpriced)}"
+    return f"cost at most about USD {usd:.2f}"
 
 
 def _agree(said: str, usd: float, limit: float, yes: bool) -> None:

@@ -18,6 +18,7 @@ from fitrouter.errors import InvalidRequest
 from fitrouter.monitors.propensities import ALPHA
 from fitrouter.router import Router
 from fitrouter.serving.policy_control import Outlook, Standing
+from fitrouter.types import UNPRICED
 from fitrouter_integrations._http import NoGateway, call, url_of
 from fitrouter_integrations.commands._files import as_json as as_json_text
 from fitrouter_integrations.commands._options import DEFAULT, verbs
@@ -157,6 +158,8 @@ def _print(shown: PolicyView, source: str, as_json: bool) -> None:
     table.add_row("versions", " → ".join(shown.versions))
     for tenant, usd in shown.budgets.items():
         table.add_row(f"budget of {tenant}", f"{usd:g} USD per period")
+    if shown.unpriced:
+        table.add_row("without a price", f"{', '.join(shown.unpriced)}. {UNPRICED}")
     for name, settings in shown.candidates.items():
         table.add_row(f"candidate {name}", _listed(settings))
     table.add_row("settings hash", shown.config_hash)

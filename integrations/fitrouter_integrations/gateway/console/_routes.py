@@ -287,6 +287,7 @@ class Console:
         standing = policy.standing(tenant_of(call))
         shown = {**msgspec.to_builtins(standing), "outlook": msgspec.to_builtins(policy.outlook(call.tenant))}
         objective, status = self._config.objective, self._metrics.status
+        shown["unpriced_rule"] = UNPRICED
         shown["configured"] = {
             "share": self._config.share,
             "cost_weight": objective.cost_weight,

@@ -1,0 +1,208 @@
+"""What has no price is nowhere zero: a table of all surfaces that show money."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+from tests.kits.gateway import Echo, chat, client, make_router, serving, wait_for
+from typer.testing import CliRunner
+
+from fitrouter.config import parse_config
+from fitrouter.stores.journal import SqliteJournal
+from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
+from fitrouter.types import UNPRICED
+from fitrouter_integrations import cli
+
+USD = (7 * 1.0 + 11 * 2.0) / 1e6
+"""Cost of an answer of the model with a price."""
+ASKED = 2
+"""Answers of each model."""
+ZERO = re.compile(
+    r"""\$0(\.0+)?(?![\d.])|(?<![\d.])0(\.0+)?\ USD|USD\ 0(\.0+)?(?![\d.])|"[a-z_]*usd":\ ?0(\.0+)?(?![\d.e])"""
+    r"""|fitrouter_cost_usd_total\{[^}]*\}\ 0\.0""",
+    re.VERBOSE,
+)
+"""Ways to write that something cost nothing."""
+
+
+class Place(NamedTuple):
+    """A gateway with answers of a model with a price and of one without, or of two without."""
+
+    url: str
+    http: httpx.Client
+    folder: Path
+    decisions: dict[str, str]
+    """Model → one of its decisions."""
+
+    def get(self, path: str) -> Any:
+        reply = self.http.get(path)
+        assert reply.status_code == 200, reply.text
+        return reply.json()
+
+    def command(self, *arguments: str) -> str:
+        done = CliRunner().invoke(cli.app, list(arguments), env={"COLUMNS": "300"})
+        assert done.exit_code == 0, (done.output, done.exception)
+        return " ".join(done.output.split())
+
+    def rows(self, sql: str) -> str:
+        return json.dumps(Warehouse(self.folder / "fitrouter.duckdb").query(sql))
+
+
+@pytest.fixture(scope="module", params=["one", "none"])
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Place]]:
+    folder = tmp_path_factory.mktemp(request.param)
+    prices = {"prices": {"input": 1.0, "output": 2.0}} if request.param == "one" else {}
+    settings = parse_config(
+        {
+            "data": str(folder),
+            "providers": {"echo": {"kind": "openai_compatible", "base_url": "http://127.0.0.1:9/v1"}},
+            "models": [{"name": "known", "provider": "echo", **prices}, {"name": "blank", "provider": "echo"}],
+            "server": {"port": 0},
+        }
+    )
+    journal = SqliteJournal(folder / "journal.db")
+    feed = WarehouseFeed(journal, Warehouse(folder / "fitrouter.duckdb"))
+    router = make_router(folder, {"echo": Echo()}, models=settings.cards(), journal=journal, feed=feed)
+    with serving(router, settings) as url, client(url) as http:
+        decisions = {}
+        for name in ("known", "blank"):
+            for _ in range(ASKED):
+                said = {**chat(user="ann", metadata={"role": "cook"}), "model": name}
+                decisions[name] = http.post("/v1/chat/completions", json=said).headers["x-fitrouter-decision"]
+        drawn = http.post("/v1/decisions", json=chat(user="ann", metadata={"role": "cook"})).json()["about"]
+        decisions["plan"] = drawn["decision_id"]
+        http.get("/v1/users")
+        wait_for(lambda: feed.step() == 0 and feed.lag == 0)
+        yield request.param, Place(url, http, folder, decisions)
+    journal.close()
+
+
+def now(place: Place) -> str:
+    return json.dumps(place.get("/console/api/now?window=all")["totals"]["cost"])
+
+
+def models_view(place: Place) -> str:
+    found = place.get("/console/api/models")
+    said = {m["name"]: [m["input_usd_per_million"], m["figures"]["cost"]] for m in found["models"]}
+    return json.dumps([said, found["unpriced_rule"]])
+
+
+def decisions_view(place: Place) -> str:
+    found = place.get("/console/api/decisions")["decisions"]
+    return json.dumps(
+        [[each["chosen"], each["cost_usd"], each["unpriced"]] for each in found if each["status"] == "ok"]
+    )
+
+
+def person_view(place: Place) -> str:
+    found = place.get("/console/api/people?user=ann")["report"]
+    return json.dumps({each["model"]: each["usage"] for each in found["models"]})
+
+
+def why(place: Place) -> str:
+    found = place.get(f"/v1/decisions/{place.decisions['blank']}")
+    return json.dumps([found["execution"]["cost_usd"], found["execution"]["unpriced"]])
+
+
+def plan(place: Place) -> str:
+    found = place.get(f"/v1/decisions/{place.decisions['plan']}")
+    return json.dumps([found["eligible"], found["why"]])
+
+
+ONE_KNOWN = f'"usd": {2 * USD!r}, "unpriced": 2, "each": {USD!r}'
+NO_KNOWN = '"usd": null, "unpriced": 4, "each": null'
+BLANK = '"usd": null, "unpriced": 2, "each": null'
+SURFACES: dict[str, tuple[Callable[[Place], str], tuple[str, ...], tuple[str, ...]]] = {
+    "console now": (now, (ONE_KNOWN,), (NO_KNOWN,)),
+    "console models": (models_view, (f'"blank": [null, {{{BLANK}', UNPRICED), (f'"known": [null, {{{BLANK}',)),
+    "console decisions": (decisions_view, ('["blank", null, true]',), ('["known", null, true]',)),
+    "console person": (person_view, ('"cost_usd": null',), ('"cost_usd": null',)),
+    "console policy": (
+        lambda p: json.dumps(p.get("/console/api/policy")),
+        ('"unpriced": ["blank"]', UNPRICED),
+        ('"unpriced": ["blank", "known"]',),
+    ),
+    "top": (
+        lambda p: p.command("top", "--once", "--url", p.url, "--window", "all"),
+        ("at least $0.000058, 2 answers without a price", "$0.000029 per request with a known price", "not known"),
+        ("not known, 4 answers without a price",),
+    ),
+    "models": (
+        lambda p: p.command("models", "--url", p.url),
+        ("1 USD in and 2 USD out per million tokens", "price not known", UNPRICED),
+        ("price not known", UNPRICED),
+    ),
+    "decisions": (
+        lambda p: p.command("decisions", "--data", str(p.folder)),
+        ("$0.000029", "ok, price not known"),
+        ("price not known",),
+    ),
+    "report": (
+        lambda p: p.command("report", "--user", "ann", "--url", p.url),
+        ("$0.0290 for 1,000 answers", "blank: price not known;"),
+        ("blank: price not known;",),
+    ),
+    "report page": (
+        lambda p: (
+            p.command("report", "--user", "ann", "--url", p.url, "--html", str(p.folder / "r.html"))
+            + (p.folder / "r.html").read_text()
+        ),
+        ("<dd>$0.0290 for 1,000 answers</dd>", "<dd>price not known</dd>"),
+        ("<dd>price not known</dd>",),
+    ),
+    "policy": (
+        lambda p: p.command("policy", "show", "--url", p.url),
+        (f"without a price blank. {UNPRICED}",),
+        (f"without a price blank, known. {UNPRICED}",),
+    ),
+    "GET /v1/policy": (
+        lambda p: json.dumps(p.get("/v1/policy")),
+        ('"unpriced": ["blank"]',),
+        ('"unpriced": ["blank", "known"]',),
+    ),
+    "GET /v1/decisions": (
+        lambda p: json.dumps([[d["cost_usd"], d["unpriced"]] for d in p.get("/v1/decisions")["data"] if d["status"]]),
+        (f"[{USD!r}, false]", "[null, true]"),
+        ("[null, true]",),
+    ),
+    "GET /v1/decisions/{id}": (why, ("[null, true]",), ("[null, true]",)),
+    "a plan's explanation": (plan, (UNPRICED, '"unpriced": true'), (UNPRICED, '"cost_usd": null, "latency_s"')),
+    "GET /v1/models": (
+        lambda p: json.dumps(p.get("/v1/models")),
+        ('"input_usd": 1.0', '"input_usd": null'),
+        ('"input_usd": null',),
+    ),
+    "GET /metrics": (
+        lambda p: p.http.get("/metrics").text,
+        ('fitrouter_unpriced_total{model="blank"} 2.0', f'fitrouter_cost_usd_total{{model="known"}} {2 * USD!r}'),
+        ('fitrouter_unpriced_total{model="blank"} 2.0', 'fitrouter_unpriced_total{model="known"} 2.0'),
+    ),
+    "view answers": (
+        lambda p: p.rows("SELECT model, sum(cost_usd), count(cost_usd) FROM answers WHERE status = 'ok' GROUP BY 1"),
+        ('["blank", null, 0]', f'["known", {2 * USD!r}, 2]'),
+        ('["blank", null, 0]', '["known", null, 0]'),
+    ),
+    "view outcomes": (
+        lambda p: p.rows("SELECT chosen, cost_usd, price_known FROM outcomes WHERE status = 'ok'"),
+        ('["blank", null, false]', f'["known", {USD!r}, true]'),
+        ('["blank", null, false]', '["known", null, false]'),
+    ),
+}
+"""Surface → what it says of money, with one model that has a price, and with none."""
+
+
+@pytest.mark.parametrize("surface", SURFACES)
+def test_an_unknown_price_is_said_to_be_unknown(place: tuple[str, Place], surface: str) -> None:
+    """Each surface says what is known and what is not; none says that something cost nothing."""
+    priced, where = place
+    read, with_one, with_none = SURFACES[surface]
+    said = read(where).replace("&#x27;", "'")
+    assert not ZERO.search(said), said
+    for words in with_one if priced == "one" else with_none:
+        assert words in said
