@@ -261,7 +261,9 @@ class Metrics:
         self._latency = histogram("latency_seconds", "Time to the complete answer.", _SLOW, "model")
         self._ttft = histogram("ttft_seconds", "Time to the first token of a stream.", _SLOW, "model")
         self._predicted = summary("score_ratio", "Predicted ratings on [0, 1].", "model", "role")
-        self._reward = summary("reward_ratio", "Feedback, rescaled to [0, 1].", "model", "role")
+        self._reward = summary(
+            "reward_ratio", "Every vote as it came, of all kinds, replaced ones too; from 0 to 1.", "model", "role"
+        )
         self._dimension = summary(
             "reward_dimension_ratio", "Feedback on other dimensions than overall.", "model", "role", "dimension"
         )

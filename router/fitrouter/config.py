@@ -92,7 +92,8 @@ class ModelConfig(_Section):
     target: str = ""
     """The provider's name for the model; `name` if empty."""
     prices: PricesConfig = PricesConfig()
-    """Without them the model is counted as expensive as the most expensive one, and its costs are labelled."""
+    """A model without a price is weighed at the highest input and output prices that are configured, in decisions and
+    budgets; where none is configured, its cost is not weighed. Sums of money leave it out and say so."""
     context_window: int = Field(default=128_000, gt=0)
     """Tokens of prompt and answer together."""
     capabilities: tuple[Capability, ...] = ("streaming", "tools", "json")

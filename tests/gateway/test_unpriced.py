@@ -206,3 +206,20 @@ def test_an_unknown_price_is_said_to_be_unknown(place: tuple[str, Place], surfac
     assert not ZERO.search(said), said
     for words in with_one if priced == "one" else with_none:
         assert words in said
+
+
+@pytest.mark.parametrize("page", ["configuration", "decisions", "own-models"])
+def test_pages_say_how_unpriced_models_are_weighed(page: str) -> None:
+    """With the one sentence."""
+    text = " ".join((Path(__file__).parents[2] / "docs" / f"{page}.md").read_text(encoding="utf-8").split())
+    assert UNPRICED.partition(" Sums")[0] in text
+
+
+def test_the_sentence_is_true() -> None:
+    """Cards of models without a price have the highest configured ones, of each way, and 0 where there is none."""
+    own = {"a": {"input": 1.0, "output": 9.0}, "b": {"input": 3.0, "output": 2.0}, "c": None}
+    for given, weighed in ((("a", "b", "c"), (3.0, 9.0)), (("a", "c"), (1.0, 9.0)), (("c",), (0.0, 0.0))):
+        models = [{"name": name, "provider": "p", **({"prices": own[name]} if own[name] else {})} for name in given]
+        providers = {"p": {"kind": "openai_compatible", "base_url": "http://127.0.0.1:9/v1"}}
+        card = parse_config({"providers": providers, "models": models}).cards()[-1]
+        assert (card.prices.input, card.prices.output, card.prices.known) == (*weighed, False)

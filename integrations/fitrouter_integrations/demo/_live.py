@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from fitrouter.errors import FitrouterError, NoWarehouse
+from fitrouter.stores.figures import figures, traffic
 from fitrouter.stores.warehouse import Warehouse
 from fitrouter.types import Floats
 from fitrouter_integrations.demo._gateway import Gateway
@@ -94,7 +95,7 @@ def send_requests(
         asked=len(asked),
         votes_of_asked=sum(seen.verdict is not None for seen in asked),
         satisfaction=float(np.mean([seen.satisfaction for seen in visits])),
-        cost_usd=float(warehouse.query("SELECT sum(cost_usd) FROM executions")[0][0]),
+        cost_usd=figures(warehouse.queries, traffic())[0].all.cost.usd,
         best_single=best,
         rows=rows,
         traffic=_traffic(people, visits),

@@ -14,6 +14,7 @@ import yaml
 
 from fitrouter.config import parse_config
 from fitrouter.errors import ConfigError
+from fitrouter.types import UNPRICED
 from fitrouter_integrations.commands._files import flow, write_new
 from fitrouter_integrations.commands.setup._prices import facts_of, number, usd_per_million
 from fitrouter_integrations.commands.setup._prices import source as source_of_prices
@@ -250,7 +251,7 @@ class _Import:
         if prices := usd_per_million(params, info):
             facts["prices"] = prices
         else:
-            self.notes.append(f"{name}: its price is unknown; add `prices`, or it counts as the most expensive model")
+            self.notes.append(f"{name}: its price is unknown; add `prices`. {UNPRICED}")
         if window := _tokens(info.get("max_input_tokens")) or _tokens(info.get("max_tokens")):
             facts["context_window"] = window
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -16,6 +17,7 @@ import typer
 
 from fitrouter.errors import ConfigError, MissingExtra
 from fitrouter.providers import Secret
+from fitrouter.types import UNPRICED
 from fitrouter_integrations.commands._files import flow, refuse_existing, write_new
 from fitrouter_integrations.commands._options import DEFAULT, NewConfigFile
 from fitrouter_integrations.commands.setup import _prices
@@ -278,9 +280,13 @@ def render(given: Sequence[KeySource], path: Path = DEFAULT, share: float = 1.0)
         ]
     lines += [
         "",
-        "# Prices are USD per million tokens; check them against your contract. A model without one has an unknown",
+        *textwrap.wrap(
+            f"Prices are USD per million tokens; check them against your contract. {UNPRICED} Sources:",
+            width=110,
+            initial_indent="# ",
+            subsequent_indent="# ",
+        ),
     ]
-    lines.append("# price, and counts as expensive as the most expensive model. Sources:")
     lines += [f"# - {source}" for source in _origins(given)]
     lines += ["models:", *(f"  - {_entry(model)}" for model in models)]
     priced = all("prices" in model for model in models) and any(any(model["prices"].values()) for model in models)
