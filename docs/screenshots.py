@@ -61,7 +61,8 @@ def main() -> None:
     )
     try:
         assert demo.stdout is not None
-        url = next((line.strip() for line in demo.stdout if re.fullmatch(r"http://\S+/console\n", line)), None)
+        last = (re.fullmatch(r"Ctrl-C ends it\. The console: (\S+)\n", line) for line in demo.stdout)
+        url = next((match[1] for match in last if match), None)
         if url is None:
             sys.exit("the demo ended before it served the console")
         with importlib.import_module("playwright.sync_api").sync_playwright() as player:

@@ -142,6 +142,8 @@ def test_the_figures_of_the_first_view_are_the_apis(shown: Shown) -> None:
         for text in shown.page.locator("section[aria-label='Traffic from roles to models'] td").all_inner_texts()
     ]
     assert sum(cells) == sum(flow["requests"] for flow in api["flows"]) == 24
+    bought = shown.page.inner_text("section[aria-label='What personalisation buys']")
+    assert len(re.findall("not known", bought, re.IGNORECASE)) == 1, "said once, not of everybody and every role"
 
 
 def test_a_decision_is_followed_and_gets_a_thumb(shown: Shown) -> None:

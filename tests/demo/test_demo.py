@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from fitrouter.errors import ConfigError
@@ -386,6 +387,21 @@ def test_seeds_are_run_at_the_end_or_on_request(
     assert re.fullmatch(r"Watch it in a browser: http://127\.0\.0\.1:\d+/console", first), first
     assert len(ran) == seeds
     assert served == ([] if "--exit" in arguments else [first.split()[-1].removesuffix("/console")])
+
+
+def test_the_last_line_is_the_one_that_screenshots_wait_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`docs/screenshots.py` finds the console's address in it, once everything is in the log."""
+
+    def wait() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_command, "threading", SimpleNamespace(Event=lambda: SimpleNamespace(wait=wait)))
+    _command._serve_on("http://127.0.0.1:1", Console())
+    assert "Ctrl-C ends it. The console: http://127.0.0.1:1/console\n" in capsys.readouterr().out
+    screenshots = Path(__file__).parents[2] / "docs" / "screenshots.py"
+    assert r'r"Ctrl-C ends it\. The console: (\S+)\n"' in screenshots.read_text()
 
 
 def test_a_bounded_run_ends_early_with_a_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

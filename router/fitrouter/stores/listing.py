@@ -26,15 +26,10 @@ _UP = 0.5
 
 
 def story(journal: Journal, decision_id: str, tenant: str | None = None) -> list[Event]:
-    """All events of a decision, the decision first. Blocks.
-
-    Args:
-        journal: the log.
-        decision_id: id of the decision or of its answer, or the first eight characters of it or more.
-        tenant: owner of the decision; None for any.
+    """All events of a decision, which comes first; its id may be cut short to eight characters or more. Blocks.
 
     Raises:
-        UnknownDecision: the tenant has no such logged decision.
+        UnknownDecision: the tenant (None: any) has no such logged decision.
         InvalidRequest: several decisions begin with these characters.
         StoreError: the journal cannot be read now.
     """

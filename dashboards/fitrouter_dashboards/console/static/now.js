@@ -75,12 +75,12 @@ export function personal(found) {
   if (!rows.length) return card("What personalisation buys", {}, empty("Not known yet.", "It is estimated once people rate answers."));
   const most = Math.max(0.05, ...rows.map(([, r]) => Math.min(1, Math.max(Math.abs(r.low), Math.abs(r.high)))));
   return card("What personalisation buys", {},
-    note("Gain per rating (0 to 1) over a router that does not know the person, with its 95 % interval, valid at every look."),
+    note("Gain per rating (0 to 1) over a router that does not know the person, with its 95 % interval, valid at every look. While 0 is in it, it is not known whether that helps."),
     h("ul", { class: "gains" }, rows.map(([role, report]) => {
-      const words = report.low > 0 ? "it helps" : report.high < 0 ? "it harms" : "not known yet";
+      const words = report.low > 0 ? ": it helps" : report.high < 0 ? ": it harms" : "";
       return h("li", null,
         h("div", { class: "gain-head" }, role ? name(role, 40) : h("strong", null, "Everybody"), h("span", { class: "num" }, signed(report.gain))),
         whisker({ low: report.low, mid: report.gain, high: report.high, most, label: `${role || "Everybody"}: ${signed(report.gain)}, between ${signed(report.low)} and ${signed(report.high)}` }),
-        h("p", { class: "about" }, `${signed(report.low, 2)} to ${signed(report.high, 2)}, ${count(report.labels)} ratings: ${words}`, report.off ? "; switched off" : ""));
+        h("p", { class: "about" }, `${signed(report.low, 2)} to ${signed(report.high, 2)}, ${count(report.labels)} ratings${words}`, report.off ? "; switched off" : ""));
     })));
 }
