@@ -54,8 +54,8 @@ from fitrouter.state.learner import Learner
 from fitrouter.stores.content import Content
 from fitrouter.stores.contents import ContentStore
 from fitrouter.stores.erasure import Erased, Eraser
-from fitrouter.stores.identities import Identities, UnknownSubject
-from fitrouter.stores.journal import Journal
+from fitrouter.stores.identities import Identities, TemporaryIdentities, UnknownSubject
+from fitrouter.stores.journal import Journal, UnloggedJournal
 from fitrouter.stores.listing import Lists
 from fitrouter.types import (
     ArtifactChange,
@@ -190,7 +190,7 @@ class Router:
         self._contents = contents
         self._intake = FeedbackIntake(identities, self._recorder, scorer, self.clock, rating_scale)
         self.lists = Lists(journal, identities)
-        self.tokens = OutcomeTokens(identities.salt, self.clock, token_valid_s)
+        self.tokens, self._token_valid_s = OutcomeTokens(identities.salt, self.clock, token_valid_s), token_valid_s
         self._remarks = RemarkListener(self._recorder, scorer, enabled=implicit)
         self._pipeline = Pipeline(
             cards=configured,
@@ -324,6 +324,17 @@ class Router:
         with contextlib.suppress(StoreError):  # reported to the hooks; the current settings stay
             await self.policy.apply_configuration()
         self.registry.refresh()
+        await self._begin_with(self._announce())
+        sweeping = close_lost(
+            self._journal, self._recorder, self._learner, self.hooks, self._timers.deadline_s, self.clock
+        )
+        self._sweeper = asyncio.create_task(sweeping, name="fitrouter-sweep")
+        self._watcher = asyncio.create_task(self._watch(), name="fitrouter-watch")
+        for service in self._services:
+            service.start()
+
+    def _announce(self) -> Future[int] | None:
+        """Append which models and priors are in use, unless the journal has it; returns the append of the models."""
         registry, cards = self._decider.rules.registry, tuple(self.registry.cards.values())
         changed = self._recorder.append_event(
             ModelChange(id=f"registry:{registry}", ts=self.clock(), cards=cards, registry=registry)
@@ -333,14 +344,18 @@ class Router:
                 self._recorder.append_event(
                     ArtifactChange(id=f"{name}:{prior.id}", ts=self.clock(), name=name, sha256=prior.id)
                 )
-        await self._begin_with(changed)
-        sweeping = close_lost(
-            self._journal, self._recorder, self._learner, self.hooks, self._timers.deadline_s, self.clock
-        )
-        self._sweeper = asyncio.create_task(sweeping, name="fitrouter-sweep")
-        self._watcher = asyncio.create_task(self._watch(), name="fitrouter-watch")
-        for service in self._services:
-            service.start()
+        return changed
+
+    def _reopen(self) -> None:
+        """Use stores that could not be written at the start, if they can be now. Blocks on the disk.
+
+        The journal follows the identities half a second later, so that no event has a subject that is not kept.
+        """
+        if isinstance(self._identities, TemporaryIdentities) and self._identities.fault():
+            if self._identities.reopen():
+                self.tokens = OutcomeTokens(self._identities.salt, self.clock, self._token_valid_s)
+        elif isinstance(self._journal, UnloggedJournal) and self._journal.fault():
+            self._journal.reopen()
 
     async def _begin_with(self, change: Future[int] | None) -> None:
         """Wait briefly until the models are folded, so that arm priors count from the first request."""
@@ -372,6 +387,10 @@ class Router:
             faults = self.faults()
             for part in faults.keys() - known.keys():
                 self.hooks.trouble(part, StoreError(faults[part]))
+            if faults:
+                await asyncio.to_thread(self._reopen)
+            elif "journal" in known:
+                self._announce()
             known = faults
             await asyncio.sleep(WATCH_S)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import sqlite3
@@ -16,7 +17,9 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from benchmarks.gateway.process import Gateway
 from prometheus_client import CollectorRegistry
+from tests.kits.fake_openai import FakeOpenAI, in_a_thread, reply
 from tests.kits.gateway import Echo, chat, client, serving, wait_for
 from tests.kits.prometheus import RULES, prometheus, tool
 
@@ -157,7 +160,7 @@ class Drill:
     """A gateway with two models, people of two roles, a budget and a scorer; and what can break in it."""
 
     def __init__(self, folder: Path) -> None:
-        self.fragile = Fragile()
+        self.fragile, self.visits = Fragile(), 0
         self.folder = folder
         price = {"input": 1.0, "output": 2.0}
         self.router = Router.from_config(
@@ -199,7 +202,8 @@ class Drill:
             }
             assert http.post("/v1/feedback", json=vote | {"dimension": "warmth"}).status_code == 200
         http.post("/v1/chat/completions", json={"model": "nobody", "messages": []})
-        self.fragile.down = True
+        self.visits += 1
+        self.fragile.down = self.visits <= 4  # five are an outage
         http.post("/v1/chat/completions", json=chat("Fails", model="gamma"))
         self.fragile.down = False
 
@@ -330,7 +334,7 @@ def disk_full(drill: Drill, http: httpx.Client, _patch: pytest.MonkeyPatch) -> C
 
 FAULTS = {
     ("FitrouterEventsExcluded",): event_excluded,
-    ("FitrouterProviderDown",): provider_killed,
+    ("FitrouterProviderDown", "FitrouterUnanswered"): provider_killed,
     ("FitrouterDrift",): silent_change,
     ("FitrouterRewardDrop", "FitrouterWorstTenthFalling"): people_disappointed,
     ("FitrouterPropensityAudit",): draws_changed,
@@ -411,3 +415,38 @@ def test_panels_have_data_and_alerts_fire_and_clear(
     assert fired == expected
     if disk is None:
         pytest.skip("file systems cannot be mounted here: a full disk was not tried")
+
+
+def test_an_outage_of_a_running_gateway_fires_and_clears(tmp_path: Path) -> None:
+    """With its default settings, in processes of its own: /readyz, the console and the alert turn, and turn back."""
+    down = [False]
+    script = (reply(500, {"error": {"message": "down"}}) if down[0] else None for _ in itertools.count())
+    with in_a_thread(FakeOpenAI(script, models=("m", "n"))) as models:
+        settings = {
+            "data": str(tmp_path / "data"),
+            "providers": {"fake": {"kind": "openai_compatible", "base_url": models.base_url}},
+            "models": [{"name": name, "provider": "fake", "prices": {"input": 1, "output": 1}} for name in ("m", "n")],
+        }
+        (tmp_path / "fitrouter.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+        with (
+            Gateway(tmp_path / "fitrouter.yaml") as gateway,
+            client(gateway.url) as http,
+            prometheus(gateway.url, tmp_path / "prometheus") as server,
+        ):
+            turned = [False, True, False]
+            for down[0] in turned:
+
+                def told() -> bool:
+                    http.post("/v1/chat/completions", json=chat())
+                    shown = http.get("/console/api/now")
+                    alarms = shown.json()["alarms"] if shown.status_code == 200 else []
+                    red = {
+                        http.get("/readyz").json()["status"] == "down",
+                        http.get("/readyz?strict").status_code == 503,
+                        any("No request is answered" in each["text"] for each in alarms),
+                        "FitrouterUnanswered" in server.firing(),
+                    }
+                    time.sleep(0.5)
+                    return red == {down[0]} and shown.status_code == 200
+
+                wait_for(told)

@@ -18,6 +18,7 @@ from fitrouter.hooks import Hooks, Notice, Trouble
 from fitrouter.router import Router
 from fitrouter.stores.identities import SqliteIdentities
 from fitrouter.stores.journal import SqliteJournal, UnloggedJournal
+from fitrouter.types import Decision
 from fitrouter_integrations.gateway import _serve
 
 
@@ -57,7 +58,10 @@ def settings(data: Path) -> Config:
 
 @pytest.mark.parametrize("how", ["full", "read-only"])
 def test_a_start_without_a_writable_disk_serves_unlogged(disk: Path, how: str) -> None:
-    """What was learnt and who is who is read; /readyz and a hook say why, and feedback is refused."""
+    """What was learnt and who is who is read; /readyz and a hook say why, and feedback is refused.
+
+    With room again, answers are logged again without a restart, and those who came meanwhile keep their subjects.
+    """
     seen: list[Notice] = []
     with serving(Router.from_config(settings(disk))) as url, client(url) as http:
         first = http.post("/v1/chat/completions", json=chat(user="ann")).json()["fitrouter"]
@@ -83,7 +87,23 @@ def test_a_start_without_a_writable_disk_serves_unlogged(disk: Path, how: str) -
             assert "nothing is logged or learnt" in report.json()["reasons"]["journal"]
         assert report.json()["reasons"]["journal"]
         wait_for(lambda: Trouble("journal", "StoreError") in seen)
-    assert how == "full" or not router._identities.folder.exists()
+        http.post("/v1/chat/completions", json=chat(user="bob"))
+        bob = router._identities.subject("default", "bob")
+        if how == "full":
+            (disk / "filler").unlink()
+        else:
+            mount("-o", "remount,rw", str(disk))
+        wait_for(lambda: http.get("/readyz?strict").status_code == 200)
+        assert router._identities.folder == disk
+        again = http.post("/v1/chat/completions", json=chat(user="bob"))
+        assert again.headers["x-fitrouter-logged"] == "true"
+        assert http.post("/v1/feedback", json=vote).status_code == 200
+    journal = SqliteJournal(disk / "journal.db")
+    (logged,) = [
+        row.event for row in journal.of(again.json()["fitrouter"]["decision_id"]) if isinstance(row.event, Decision)
+    ]
+    journal.close()
+    assert logged.identity.user == bob
 
 
 def test_a_journal_that_was_never_there_is_empty(tmp_path: Path) -> None:

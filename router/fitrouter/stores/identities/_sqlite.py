@@ -331,7 +331,7 @@ class TemporaryIdentities(SqliteIdentities):
     """
 
     def __init__(self, path: Path, reason: str) -> None:
-        self._reason = reason
+        self._reason, self._place = reason, path
         try:
             self._copied = _files.copied_aside(path)
         except OSError as error:
@@ -339,11 +339,25 @@ class TemporaryIdentities(SqliteIdentities):
         super().__init__(Path(self._copied.name) / path.name)
 
     def fault(self) -> str:
-        """Reason why the store is only a copy."""
-        return f"{self._reason}: new users are forgotten at the end. Make room or the folder writable, then restart"
+        """Reason why the store is only a copy; empty once it is the store itself."""
+        if not self._reason:
+            return super().fault()
+        return f"{self._reason}: new users are known to this process only. Make room or the folder writable"
+
+    def reopen(self) -> bool:
+        """Use the store itself, with the users met meanwhile, if it can be written again. Blocks on the disk."""
+        try:
+            rows = SqliteRows(self._place, time.time, 30.0)
+            rows.merge(list(self._rows.every()), self._rows.salt)
+        except StoreError:
+            return False
+        with self._memory:
+            before, self._rows, self._reason, self._erasures = self._rows, rows, "", -1
+        before.close()
+        return True
 
     def close(self) -> None:
-        """Close and remove the copy."""
+        """Close the store, and remove the copy."""
         super().close()
         self._copied.cleanup()
 

@@ -1,4 +1,7 @@
-"""Journal of a gateway whose disk cannot be written: it reads what is there and refuses every entry."""
+"""Journal of a gateway whose disk cannot be written at the start: it reads what is there and refuses every entry.
+
+`reopen` makes it the journal itself, once there is room.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,26 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from fitrouter.errors import StoreError
-from fitrouter.stores._files import connect, connect_read_only, copied_aside
+from fitrouter.stores._files import OpenFiles, connect, connect_read_only, copied_aside
 from fitrouter.stores.journal._archive import Archive
 from fitrouter.stores.journal._base import Entry, Snapshot
-from fitrouter.stores.journal._lease import FileLease
 from fitrouter.stores.journal._schema import create
 from fitrouter.stores.journal._sqlite import SEGMENT, SqliteJournal
 
 
+class _Unwritable(OpenFiles):
+    """Stands for files that cannot be opened, so that no lease is held."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def fault(self) -> str:
+        """Reason why."""
+        return self._reason
+
+
 class UnloggedJournal(SqliteJournal):
-    """Journal that answers reads, if its file can be read, and logs nothing.
+    """Journal that answers reads, if its file can be read, and logs nothing until it is reopened.
 
     A log beside the file must fit into a copy of it. Requests are answered with what was learnt.
 
@@ -37,6 +50,7 @@ class UnloggedJournal(SqliteJournal):
         self._archive = Archive(self.path)
         self._mutex, self._idle = threading.Lock(), deque()
         self._closed, self._pid = False, os.getpid()
+        self._files, self._leases = _Unwritable(reason), []
         self._copy: tempfile.TemporaryDirectory[str] | None = None
         self._readable, self._hidden = False, ""
         try:
@@ -49,35 +63,58 @@ class UnloggedJournal(SqliteJournal):
             self._hidden = f"the journal {str(self.path)!r} cannot be read: {error.strerror}"
 
     def fault(self) -> str:
-        """Reason found at the start why nothing is logged; it holds until a restart."""
-        return f"{self._reason}: nothing is logged or learnt. Make room or the folder writable, then restart"
+        """Reason found at the start why nothing is logged; it holds until `reopen`."""
+        if not self._reason:
+            return super().fault()
+        return f"{self._reason}: nothing is logged or learnt. Make room or the folder writable"
 
-    def append(self, *entries: Entry) -> Future[int]:  # noqa: ARG002
+    def reopen(self) -> bool:
+        """Become the journal itself, with the leases that were given out, if its disk can be written. Blocks on it."""
+        try:
+            opened = SqliteJournal(self.path)
+        except StoreError:
+            return False
+        opened._leases, before, copy = self._leases, self._idle, self._copy
+        # One assignment, since other threads read: from here on, both objects are the same journal.
+        self.__dict__ = {**opened.__dict__, "_reason": "", "_copy": None}
+        for connection in before:
+            connection.close()
+        if copy is not None:
+            copy.cleanup()
+        return True
+
+    def _refuse(self) -> None:
+        if self._reason:
+            raise StoreError(self.fault())
+
+    def append(self, *entries: Entry) -> Future[int]:
         """Refuse the entries."""
-        raise StoreError(self.fault())
+        self._refuse()
+        return super().append(*entries)
 
-    def save(self, snapshot: Snapshot) -> None:  # noqa: ARG002
+    def save(self, snapshot: Snapshot) -> None:
         """Refuse the snapshot."""
-        raise StoreError(self.fault())
+        self._refuse()
+        super().save(snapshot)
 
-    def erase(self, subjects: Collection[str], tenant: str, ts: float) -> int:  # noqa: ARG002
+    def erase(self, subjects: Collection[str], tenant: str, ts: float) -> int:
         """Refuse the erasure."""
-        raise StoreError(self.fault())
+        self._refuse()
+        return super().erase(subjects, tenant, ts)
 
-    def archive(self, before: float, until: int, size: int = SEGMENT) -> int:  # noqa: ARG002
+    def archive(self, before: float, until: int, size: int = SEGMENT) -> int:
         """Do nothing, as nothing can be moved; return 0."""
-        return 0
+        return 0 if self._reason else super().archive(before, until, size)
 
     def unfinished(self) -> dict[str, int]:
         """Return nothing, as no erasure could be finished."""
-        return {}
-
-    def lease(self, name: str) -> FileLease:  # noqa: ARG002
-        """A lease that is never held."""
-        return FileLease(self.path, lambda: False)
+        return {} if self._reason else super().unfinished()
 
     def close(self) -> None:
         """Close the connections."""
+        if not self._reason:
+            super().close()
+            return
         with self._mutex:
             self._closed = True
             while self._idle:
@@ -87,6 +124,8 @@ class UnloggedJournal(SqliteJournal):
             self._copy.cleanup()
 
     def _connect(self) -> sqlite3.Connection:
+        if not self._reason:
+            return super()._connect()
         if self._hidden:
             raise StoreError(self._hidden)
         if self._copy is not None:
