@@ -58,7 +58,7 @@ class Gateway:
         assert self._process.stderr is not None
         line = self._process.stderr.readline()
         assert " on http://" in line, line + self._process.stderr.read()
-        self.url = line.split()[-1].removesuffix("/v1")
+        self.url = line.split(" on ")[1].split("/v1")[0]
         wait_for(self.reports, 300.0)
         took = time.monotonic() - began
         wait_for(lambda: len(self.reports()) == self.workers, 300.0)
