@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +10,14 @@ import httpx
 import pytest
 from tests.kits.gateway import chat, client, folded, serving, wait_for
 from tests.kits.quiz import install
+from tests.kits.unreadable import REASON, STORES, unreadable
 
 from fitrouter.config import Config, load_config
-from fitrouter.errors import StoreError
 from fitrouter.router import Router
-from fitrouter.stores.identities import SqliteRows
-from fitrouter.stores.journal import SqliteJournal
-from fitrouter.stores.warehouse import Warehouse
 from fitrouter_dashboards.console import reads
 from fitrouter_integrations.gateway import create_app
 
-REASON = "the test made it unreadable"
-W, J, P = "warehouse", "journal", "identities"
+W, J, P = STORES
 READS = {
     "/console/api/decisions": {W},
     "/console/api/decisions/{decision_id}": {W, J},
@@ -58,26 +52,6 @@ def paths(config: Config) -> set[str]:
         return {route.path for route in app.routes if "GET" in getattr(route, "methods", ())}
 
 
-@contextmanager
-def broken(store: str) -> Iterator[None]:
-    """Let every read of a store fail, in this process."""
-
-    def fail(*_args: object, **_more: object) -> Any:
-        raise StoreError(REASON)
-
-    with pytest.MonkeyPatch.context() as patch:
-        match store:
-            case "warehouse":
-                patch.setattr(Warehouse, "queries", fail)
-            case "journal":
-                patch.setattr(SqliteJournal, "_reader", fail)
-            case "identities":
-                patch.setattr(SqliteRows, "_using", fail)
-                patch.setattr(SqliteRows, "_row", fail)
-                patch.setattr(SqliteRows, "seen", lambda _self: None)  # what is remembered is not trusted
-        yield
-
-
 def ask(http: httpx.Client, path: str, decision: str) -> httpx.Response:
     """Answer of a route that is asked for one user, decision or model."""
     filled = re.sub(r"\{[^}]*\}", "brief", path.replace("{decision_id}", decision).replace("{name}", "main.js"))
@@ -107,8 +81,8 @@ def test_no_route_answers_as_if_there_were_nothing(tmp_path: Path, monkeypatch: 
         wrong = [
             f"{path} answers {reply.status_code}: {reply.text}" for path, reply in before.items() if reply.is_error
         ]
-        for store in (W, J, P):
-            with broken(store):
+        for store in STORES:
+            with unreadable(store):
                 for path, stores in READS.items():
                     after = ask(http, path, decision)
                     told = REASON in after.text and (after.status_code == 503 or "not readable now" in after.text)
