@@ -149,7 +149,7 @@ def test_the_figures_of_the_first_view_are_the_apis(shown: Shown) -> None:
 def test_a_decision_is_followed_and_gets_a_thumb(shown: Shown) -> None:
     """From the table to the reasons; the thumb is in the journal, and the page shows it."""
     shown.open("decisions")
-    link = shown.page.locator("table.decisions tbody tr").first.locator("a")
+    link = shown.page.locator("table.decisions tbody tr").first.locator("a[data-key]")
     decision = link.get_attribute("data-key")
     link.click()
     shown.page.wait_for_selector("section[aria-label='Probability of every model']")

@@ -179,6 +179,8 @@ def _satisfaction() -> list[UserSatisfaction]:
             users=users,
             mean=mean,
             sd=0.0911 + i / 100,
+            sd_low=0.0,
+            sd_high=1.0,
             worst_decile=mean - 0.1711 - i / 50,
             worst_decile_low=mean - 0.2033 - i / 40,
             worst_decile_high=mean - 0.1402 - i / 60,

@@ -45,6 +45,8 @@ def people(worse: float = 0.1, change: float = 0.0, role: str = "") -> UserSatis
         users=100,
         mean=0.6,
         sd=0.1,
+        sd_low=0.0,
+        sd_high=1.0,
         worst_decile=0.4 + change,
         worst_decile_low=0.3,
         worst_decile_high=0.5,

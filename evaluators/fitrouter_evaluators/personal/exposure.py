@@ -22,8 +22,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from fitrouter.stores.figures import Z
 from fitrouter.types import Floats
-from fitrouter_evaluators.personal.satisfaction import Interval
+from fitrouter_evaluators.personal.satisfaction import Interval, interval_of
 from fitrouter_evaluators.replay.log.sources import open_log
 
 LEAST_ANSWERS, LEAST_PEOPLE, LEAST_UNITS = 5, 10, 100
@@ -31,7 +32,6 @@ LEAST_ANSWERS, LEAST_PEOPLE, LEAST_UNITS = 5, 10, 100
 NEAR = 0.1
 """A model is good if its predicted rating is at most this below the best one's."""
 FRICTIONS = (0.05, 0.1, 0.2)
-_Z = 1.959964
 
 _ANSWERS = """
     SELECT d."user", x.served_by, s.h FROM log_decisions AS d
@@ -129,8 +129,8 @@ def exposure(answers: Sequence[tuple[Any, ...]], style: Sequence[int]) -> Exposu
         most.append(float(p.max()) >= 0.95)
     return msgspec.structs.replace(
         found,
-        models_each=_mean(np.array(effective), 1.0, float(len(counts))),
-        in_bubble=_mean(np.array(most, dtype=np.float64), 0.0, 1.0),
+        models_each=interval_of(np.array(effective), Z, 1.0, float(len(counts))),
+        in_bubble=interval_of(np.array(most, dtype=np.float64)),
         unusual=_unusual(styles, by_model),
     )
 
@@ -151,7 +151,7 @@ def _unusual(styles: dict[str, list[Floats]], by_model: dict[str, list[Floats]])
             before = np.cumsum(rows, axis=0)[1:-1] / n[:, None]
             distance = np.linalg.norm(rows[2:] - before, axis=1) / np.sqrt(1.0 + 1.0 / n)
             found.append(float((distance > reach).mean()))
-    return _mean(np.array(found), 0.0, 1.0) if len(found) >= LEAST_PEOPLE else None
+    return interval_of(np.array(found)) if len(found) >= LEAST_PEOPLE else None
 
 
 def price_list(rated: Sequence[tuple[Any, ...]]) -> tuple[Price, ...]:
@@ -198,10 +198,5 @@ def _clustered(values: Floats, clusters: Any) -> Interval:
     mean = float(values.mean())
     sums = np.bincount(clusters, weights=values - mean)
     U = len(sums)
-    half = _Z * math.sqrt(float((sums**2).sum()) * U / max(U - 1, 1)) / len(values) if U > 1 else 1.0
+    half = Z * math.sqrt(float((sums**2).sum()) * U / max(U - 1, 1)) / len(values) if U > 1 else 1.0
     return Interval(mean, mean - half, mean + half)
-
-
-def _mean(values: Floats, low: float, high: float) -> Interval:
-    mean, half = float(values.mean()), _Z * float(values.std(ddof=1)) / math.sqrt(len(values))
-    return Interval(mean, max(mean - half, low), min(mean + half, high))

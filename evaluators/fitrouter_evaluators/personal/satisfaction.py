@@ -35,7 +35,6 @@ GROUP_PEOPLE = 5
 """Fewest people of a group, so that its figure tells nothing of one person."""
 DEPARTED_S = 30 * 86400.0
 """Time without a rating after which a person counts as departed."""
-_REPLICATES = 400
 
 RATINGS = f"""
     WITH rated AS (
@@ -158,17 +157,14 @@ def satisfaction_of(rows: Sequence[tuple[Any, ...]], rare: Mapping[str, float], 
         if (group := _group(role, _means(y, people, codes == code), _simultaneous(len(roles)))) is not None
     )
     worst = min(by_role, key=lambda group: group.mean.estimate, default=None)
-    everybody = satisfaction(y, y, people, np.full(len(y), -1), [])
-    spread = _variance(y, people, len(users)) if everybody else None
+    everybody = next(iter(satisfaction(y, y, people, np.full(len(y), -1), [])), None)
     thirds, gap = _by_rarity(users, own, rare)
     best, share, known = _worse_off(rows, people, y)
     found = msgspec.structs.replace(
         found,
-        mean=_interval(own),
-        variance=spread,
-        cvar10=Interval(everybody[0].worst_decile, everybody[0].worst_decile_low, everybody[0].worst_decile_high)
-        if everybody
-        else None,
+        mean=interval_of(own),
+        variance=everybody and Interval(everybody.sd**2, everybody.sd_low**2, everybody.sd_high**2),
+        cvar10=everybody and Interval(everybody.worst_decile, everybody.worst_decile_low, everybody.worst_decile_high),
         worst_role=worst
         and Interval(
             worst.mean.estimate,
@@ -198,7 +194,7 @@ def _simultaneous(intervals: int) -> float:
     return NormalDist().inv_cdf(0.5 + 0.5 * 0.95 ** (1.0 / max(intervals, 1)))
 
 
-def _interval(own: Floats, z: float = Z, low: float = 0.0, high: float = 1.0) -> Interval:
+def interval_of(own: Floats, z: float = Z, low: float = 0.0, high: float = 1.0) -> Interval:
     """Mean of independent people's values, with its interval."""
     half = z * float(own.std(ddof=1)) / math.sqrt(len(own)) if len(own) > 1 else high - low
     mean = float(own.mean())
@@ -207,22 +203,7 @@ def _interval(own: Floats, z: float = Z, low: float = 0.0, high: float = 1.0) ->
 
 def _group(name: str, own: Floats, z: float = Z) -> Group | None:
     """Build a group of people; None if it has too few."""
-    return Group(name=name, people=len(own), mean=_interval(own, z)) if len(own) >= GROUP_PEOPLE else None
-
-
-def _variance(y: Floats, people: Any, n: int) -> Interval:
-    """Variance between people's true means by the method of moments of `satisfaction`, with a bootstrap over people."""
-    count = np.bincount(people, minlength=n).astype(np.float64)
-    mean = np.bincount(people, y, n) / count
-    squares = np.bincount(people, (y - mean[people]) ** 2, n)
-    rng = np.random.default_rng(0)
-    drawn = np.concatenate([np.ones((1, n)), rng.multinomial(n, np.full(n, 1.0 / n), size=_REPLICATES)])
-    within = (drawn @ squares) / np.maximum(drawn @ (count - 1.0), 1.0)
-    centre = (drawn @ mean) / n
-    total = (drawn @ mean**2) / n - centre**2
-    found = np.maximum(total * n / (n - 1) - within * (drawn @ (1.0 / count)) / n, 0.0)
-    low, high = np.quantile(found[1:], (0.025, 0.975))
-    return Interval(float(found[0]), float(min(low, found[0])), float(max(high, found[0])))
+    return Group(name=name, people=len(own), mean=interval_of(own, z)) if len(own) >= GROUP_PEOPLE else None
 
 
 def _by_rarity(users: Any, own: Floats, rare: Mapping[str, float]) -> tuple[tuple[Group, ...], Interval | None]:

@@ -136,6 +136,8 @@ class UserSatisfaction(_Value, frozen=True, kw_only=True):
     mean: float
     sd: float
     """Of users' true means, without sampling noise."""
+    sd_low: float
+    sd_high: float
     worst_decile: float
     """Mean over the tenth of the users with the lowest true means."""
     worst_decile_low: float

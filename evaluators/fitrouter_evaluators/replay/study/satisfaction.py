@@ -86,12 +86,15 @@ def satisfaction(
         against = _Distribution.summarise(_People.of(x0[here], who, U), multiplicity[:1], low, high)
         worse, worse_low, worse_high = _worse_off(x[here] - x0[here], who, U, multiplicity, high - low, alpha)
         worst_low, worst_high = candidate.worst_ends(alpha)
+        sd_low, sd_high = _percentiles(candidate.sd, alpha)
         found.append(
             UserSatisfaction(
                 role=name,
                 users=U,
                 mean=float(candidate.mean[0]),
                 sd=float(candidate.sd[0]),
+                sd_low=sd_low,
+                sd_high=sd_high,
                 worst_decile=float(candidate.worst_decile[0]),
                 worst_decile_low=worst_low,
                 worst_decile_high=worst_high,
