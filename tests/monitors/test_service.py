@@ -73,6 +73,9 @@ SOME = [("all", "", "degraded")]
 
 def test_five_unanswered_in_a_row_are_an_outage() -> None:
     """Four are not; refusals and answers that break off count like failures; it says how many and why."""
+    new = Service()
+    new.end("failed", 4)
+    assert new.found() == []
     it = Service()
     it.end("ok", 200)
     it.end("failed", 2)
@@ -210,6 +213,31 @@ def test_everybody_is_everybody() -> None:
     assert it.found() == [], "the small one has sent nothing since"
 
 
+def test_a_tenant_is_not_blamed_for_the_others() -> None:
+    """One tenant is unanswered for good, and many others now and then: that is everybody."""
+    it = Service()
+    for number in range(40):
+        it.end("failed", tenant="acme", every_s=0.1)
+        it.end("ok", 4, tenant=f"t{number}", every_s=0.1)
+        it.end("failed", tenant=f"t{number}", every_s=0.1)
+        it.end("ok", tenant=f"t{number}", every_s=0.1)
+    assert it.found() == SOME
+
+
+def test_a_tenant_that_failed_before_everybody_stays_named() -> None:
+    """The end of an outage of all says nothing of it; those whose trouble began with that of all are well again."""
+    it = Service()
+    for _ in range(90):
+        it.end("ok", 30, tenant="ours", every_s=0.03)
+        it.end("failed", tenant="acme", every_s=0.1)
+    assert it.found() == [("tenant", "acme", "degraded")]
+    for tenant in ("ours", "acme"):
+        it.end("failed", 6, tenant=tenant, every_s=0.1)
+    assert it.found() == DOWN
+    it.end("ok", 12, tenant="ours")
+    assert it.found() == [("tenant", "acme", "degraded")]
+
+
 def test_workers_see_each_others_requests() -> None:
     """What one counted and the other read of the journal is the same; nothing counts twice."""
     one, other = Service(), Service()
@@ -218,6 +246,7 @@ def test_workers_see_each_others_requests() -> None:
         one.now += 1.0
         other.now = one.now
         event = one.execution("failed" if number % 3 else "ok", "default", "", "m", FAILED if number % 3 else ())
+        mine.health(Happened(event))
         mine.health(Happened(event))
         mine.health.follow(event)
         theirs.health.follow(event)

@@ -33,7 +33,7 @@ _PRICED = "NOT coalesce(cost_assumed, false)"
 _WHERE = """($1::VARCHAR IS NULL OR tenant = $1) AND ($2::VARCHAR IS NULL OR "user" = $2)
     AND ($3::VARCHAR IS NULL OR role = $3) AND ts >= $4"""
 _TRAFFIC = f"""
-    SELECT grouping(key), key, sum(n), {_ENDS},
+    SELECT grouping(key), key, coalesce(sum(n), 0), {_ENDS},
         count(*) FILTER (served_by <> chosen),
         coalesce(sum(prompt_tokens), 0), coalesce(sum(completion_tokens), 0),
         coalesce(sum(cost_usd) FILTER ({_PRICED}), 0), coalesce(sum(n) FILTER ({_PRICED}), 0),
