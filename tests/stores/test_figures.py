@@ -139,6 +139,15 @@ def test_votes_are_the_ledgers(tmp_path: Path) -> None:
     )
 
 
+def test_nobody_of_that_name(tmp_path: Path) -> None:
+    """Who has asked nothing has made no requests, at no cost, and has no rating."""
+    warehouse, _, _ = written(tmp_path)
+    nobody = Identity(tenant="nobody")
+    moving, rated = figures(warehouse.queries, traffic(nobody, by=MODEL), ratings(nobody, by="served_by"))
+    assert (moving.all.requests, moving.all.answered, moving.all.cost, moving.by) == (0, 0, Money(0.0), {})
+    assert rated == (None, {})
+
+
 def test_few_people_and_nothing() -> None:
     """Without rows there is no rating, and no request costs nothing known or unknown."""
     assert ratings().read([]).all is None
