@@ -132,9 +132,10 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     )
     command(config=config, tenant="t")
     text = capsys.readouterr().out
-    for words in ("12 people, 120 ratings", "mean of people", "variance between people", "CVaR10", "worst role"):
+    for words in ("12 people, 120 ratings", "mean of people", "worst role", "12 people: no interval of the variance"):
         assert words in text
     command(config=config, tenant="t", out=True)
     found = json.loads(capsys.readouterr().out)
     assert found["object"] == "fitrouter.satisfaction"
-    assert found["cvar10"]["low"] <= found["cvar10"]["estimate"] <= found["cvar10"]["high"]
+    assert found["mean"]["low"] <= found["mean"]["estimate"] <= found["mean"]["high"]
+    assert found["cvar10"] is None

@@ -16,7 +16,7 @@ from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.router import Router
 from fitrouter.types import Identity
 from fitrouter_evaluators.personal import LONGEST_TEXT, MOST_TEXTS, PromptAnswers, Quizzes, Scores
-from fitrouter_evaluators.personal.scores import reasons_of
+from fitrouter_evaluators.personal.scores import FAULTY, on_scale, predicted, reasons_of
 
 BRIEF, LONG = text("brief", 3), text("rambling", 3)
 PAIR = [PromptAnswers("What about 3?", (BRIEF, LONG))]
@@ -41,9 +41,11 @@ def test_scores_are_the_served_ones(tmp_path: Path) -> None:
         h = router.read(who, [("What about 3?", BRIEF), ("What about 3?", LONG)])
         for row, scored in zip(h, (brief, long), strict=True):
             mean, sd = router._learner.score(who, row)
-            assert scored.dimensions["overall"].mean == pytest.approx(mean, abs=1e-12)
-            assert scored.dimensions["overall"].sd == pytest.approx(sd, abs=1e-12)
+            factor = FAULTY if scored.faults else 1.0
+            assert scored.dimensions["overall"].mean == pytest.approx(factor * min(max(mean, 0.0), 1.0), abs=1e-12)
+            assert scored.dimensions["overall"].sd == pytest.approx(factor * sd, abs=1e-12)
             assert all(name in router.features for name in scored.missing)
+        assert (brief.faults, long.faults) == ((), ("repeated",))
         assert brief.dimensions["overall"].mean > long.dimensions["overall"].mean
         assert brief.best > 0.6
         assert brief.best + long.best == pytest.approx(1.0)
@@ -93,3 +95,42 @@ def test_reasons_are_sure_and_say_whose_they_are() -> None:
     ]
     assert found[0].effect == pytest.approx(0.2)
     assert found[2].own == pytest.approx(-0.15)
+
+
+def test_a_fault_cannot_score_high(tmp_path: Path) -> None:
+    """Whoever likes short answers above all gives a quarter at most to an empty, refused or broken one.
+
+    Numbers stay in [0, 1], intervals have a width, and the sound answer is the best one.
+    """
+    bad = ("", " \n", "I'm sorry, but I can't help with that.", "It is so and it is so. " * 20)
+
+    async def test(router: Router, quizzes: Quizzes, _config: Config) -> None:
+        for user in ("ann", "bob"):
+            await finish(quizzes, await quizzes.start(Identity(user=user)), Identity(user=user))
+        await router.declare(ANN, {"length": -1.0})
+        for identity in (ANN, Identity(user="stranger"), Identity()):
+            [scored] = await Scores(router).score(identity, [PromptAnswers("Where is Paris?", ("In France.", *bad))])
+            sound, *faulty = scored
+            assert sound.faults == ()
+            assert sound.best == max(each.best for each in scored)
+            for each in faulty:
+                assert each.faults
+                assert each.faults[0] in each.words
+                for name, of in each.dimensions.items():
+                    assert 0.0 <= of.low <= of.mean <= of.high <= FAULTY, name
+                    assert of.low < of.high
+                    assert 0.0 <= of.population <= FAULTY
+
+    played(install(tmp_path), test)
+
+
+def test_ratings_end_with_the_scale() -> None:
+    """Predictions beyond an end count as the end, with an interval that has a width; faults count a quarter of that."""
+    names = [(-3.0, 0.0), (-0.1, 0.0), (0.4, 0.4), (1.13, 1.0), (9.0, 1.0)]
+    for raw, shown in names:
+        own = Gaussian(np.array([raw]), np.array([[0.01]]))
+        for wrong, factor in (((), 1.0), (("empty",), FAULTY)):
+            found = predicted(own, own, np.ones(1), wrong)
+            assert (found.mean, found.population) == pytest.approx((factor * shown, factor * shown))
+            assert 0.0 <= found.low < found.high <= factor
+            assert on_scale(np.array([raw]), np.array([bool(wrong)]))[0] == pytest.approx(found.mean)

@@ -8,10 +8,9 @@ from typing import Any
 
 import msgspec
 
-from fitrouter_evaluators.scoring.text.language import language_of
+from fitrouter_evaluators.scoring.text.language import OTHER, language_of
 from fitrouter_evaluators.scoring.text.reading import Reading
 from fitrouter_evaluators.scoring.text.sound import grader_talk
-from fitrouter_evaluators.scoring.text.style import STYLE
 
 LEAST = 0.9
 """Share of answers without a fault below which a model cannot be first."""
@@ -21,9 +20,20 @@ _SECRET = re.compile(
     r"\bsk-[A-Za-z0-9_-]{20,}|\bAKIA[0-9A-Z]{16}\b|\bghp_[A-Za-z0-9]{36}\b|\bxox[bp]-[A-Za-z0-9-]{20,}"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
 )
-_refusal = next(each for each in STYLE if each.name == "refusal")
-_GRADER = 0.8
-"""In log phrases: more than one that talks to a grader, as ordinary answers often have one."""
+_NOT = r"(?:can['’]t|cannot|can not|won['’]t|will not|unable to|not able to|not comfortable|not equipped to)"
+_REFUSES = re.compile(
+    rf"\bI(?:['’]m| am)? {_NOT}(?! (?:wait|believe|stop|thank|help but|stress|overstate|say enough))"
+    r"|\bcan(?:['’]t|not) (?:help|assist|provide)\b|\b(?:must|have to) (?:decline|refuse)\b"
+    r"|\bas an ai\b|against my (?:\w+ )?guidelines",
+    re.IGNORECASE,
+)
+"""That the writer does not do it. Regret alone is no refusal: "I'm sorry to hear that"."""
+_GOES_ON = re.compile(r"\b(?:however|instead|nevertheless|that said)\b", re.IGNORECASE)
+_OPENING, _SHORT = 200, 400
+"""Characters in which a refusal stands, and of a refusal at most."""
+_TRANSLATE = re.compile(r"\b(?:translat\w*|languages?)\b", re.IGNORECASE)
+_GRADER = 1.2
+"""In log phrases: more than two that talk to a grader, as ordinary answers often have one or two."""
 _TRIPLES = 30
 """Words from which repetition is measured."""
 
@@ -37,13 +47,23 @@ def faults(prompt: str, answer: str) -> tuple[str, ...]:
     words = reading.words
     triples = list(zip(words, words[1:], words[2:], strict=False))
     found = {
-        "refused": _refusal(text[:400]) > 0.0 and len(text) < 400,
+        "refused": len(text) < _SHORT and _REFUSES.search(text[:_OPENING]) is not None and not _GOES_ON.search(text),
         "repeated": len(words) >= _TRIPLES and 1.0 - len(set(triples)) / len(triples) > _REPEATED,
-        "language": len(words) >= _TRIPLES and language_of(text) != language_of(prompt),
+        "language": len(words) >= _TRIPLES and _other_language(prompt, text),
         "secret": _SECRET.search(text) is not None,
         "grader": grader_talk(reading) > grader_talk(Reading(prompt)) + _GRADER,
     }
     return tuple(name for name, present in found.items() if present)
+
+
+def _other_language(prompt: str, text: str) -> bool:
+    """Whether a text is in a known language that the prompt is not in and does not ask for.
+
+    Lists of names, hashtags and tables have no function words: that they are not English is not known.
+    """
+    own, asked = language_of(text), language_of(prompt)
+    known = OTHER not in (own, asked)
+    return known and own != asked and own.lower() not in prompt.lower() and not _TRANSLATE.search(prompt)
 
 
 class Base(msgspec.Struct, frozen=True, kw_only=True):

@@ -129,7 +129,7 @@ def exposure(answers: Sequence[tuple[Any, ...]], style: Sequence[int]) -> Exposu
         most.append(float(p.max()) >= 0.95)
     return msgspec.structs.replace(
         found,
-        models_each=interval_of(np.array(effective), Z, 1.0, float(len(counts))),
+        models_each=interval_of(np.array(effective), Z, 1.0, float(len(counts))) if len(counts) > 1 else None,
         in_bubble=interval_of(np.array(most, dtype=np.float64)),
         unusual=_unusual(styles, by_model),
     )
@@ -186,7 +186,7 @@ def price_list(rated: Sequence[tuple[Any, ...]]) -> tuple[Price, ...]:
     for share in (0.5, 1.0):
         text = f"noise that hides who asks in {share:.0%} of the requests" if share < 1.0 else "nothing personal at all"
         found.append(Price(name=f"privacy {share:g}", words=text, cost=_scaled(cost["blind"], share)))
-    return tuple(found)
+    return tuple(each for each in found if each.cost.low < each.cost.high)  # else the change changes nothing
 
 
 def _scaled(cost: Interval, share: float) -> Interval:

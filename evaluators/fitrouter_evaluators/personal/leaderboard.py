@@ -23,7 +23,7 @@ from fitrouter.router import Router
 from fitrouter.types import FeedbackKind, Floats, Identity
 from fitrouter_evaluators.personal import reasons
 from fitrouter_evaluators.personal.reasons import Difference, split
-from fitrouter_evaluators.personal.scores import CLAIM
+from fitrouter_evaluators.personal.scores import CLAIM, chance, votes_said
 
 DRAWS, CONTEXTS, ROLE_PEOPLE = 4000, 64, 5
 """Posterior draws; requests whose contexts are read; fewest people of a role's ranking."""
@@ -84,7 +84,7 @@ class Leaderboard(msgspec.Struct, frozen=True, kw_only=True):
     near: float
     """Probability that no model is better than the first by more than .02."""
     claimed: bool
-    """Whether the ranking is claimed to differ from the population's."""
+    """Whether the ranking is claimed to differ from the population's: `beats` is .8 or more, and they have voted."""
     why: tuple[Difference, ...]
     """Parts of the rating of the person's first minus that of everybody's first, to which they add up."""
     labels: int
@@ -155,7 +155,7 @@ class Leaderboards:
             population_first=theirs,
             beats=beats,
             near=float((own[:, a] >= own.max(axis=1) - NEAR).mean()),
-            claimed=beats >= CLAIM,
+            claimed=beats >= CLAIM and labels > 0,
             why=() if a == b else split(of_them, common, self.router.features, a, b),
             labels=labels,
             people=None if who.user else people,
@@ -257,18 +257,20 @@ def sentences(board: Leaderboard) -> tuple[str, ...]:
     whom = "this person" if board.user else "this role"
     top = board.models[0]
     if board.first == board.population_first:
-        said = [f"{top.model} is first for {whom} and for everybody; P(best for them) is {top.best:.0%}"]
+        said = [f"{top.model} is first for {whom} and for everybody; P(best for them) is {chance(top.best)}"]
     elif board.claimed:
         said = [
-            f"{top.model} fits {whom} better than everybody's first, {board.population_first}: {board.beats:.0%} sure"
+            f"{top.model} fits {whom} better than everybody's first, {board.population_first}: {chance(board.beats)} "
+            f"sure, from {votes_said(board.labels, board.people)}"
         ]
     else:
         said = [
             f"{top.model} may fit {whom} better than everybody's first, {board.population_first}, but that is "
-            f"{board.beats:.0%} sure: below {CLAIM:.0%} no personal ranking is claimed"
+            f"{chance(board.beats)} sure, from {votes_said(board.labels, board.people)}: below {CLAIM:.0%}, or without "
+            "a vote, no personal ranking is claimed"
         ]
     if board.near > top.best + 0.05:
-        said.append(f"Nothing fits noticeably better than {top.model}: {board.near:.0%} sure")
+        said.append(f"Nothing fits noticeably better than {top.model}: {chance(board.near)} sure")
     if words := reasons.said(top.model, board.why):
         said.append(words)
     if not board.labels:

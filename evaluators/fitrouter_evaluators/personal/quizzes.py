@@ -37,6 +37,7 @@ from fitrouter_evaluators.personal.quiz import (
     beliefs_of,
     result,
 )
+from fitrouter_evaluators.personal.scores import chance
 from fitrouter_evaluators.personal.store import QuizStore
 
 ACTIONS = ("undo", "stop")
@@ -274,14 +275,14 @@ def _undone(quiz: Quiz, number: int) -> Quiz:
 
 def sentences(found: QuizResult) -> tuple[str, ...]:
     """Describe the result of a quiz in sentences."""
-    said = [f"We are {found.sure:.0%} sure that {found.best} fits you best, by these recorded answers"]
+    said = [f"We are {chance(found.sure)} sure that {found.best} fits you best, by these recorded answers"]
     if found.near > found.sure + 0.05:
-        said[0] += f", and {found.near:.0%} that nothing fits noticeably better"
+        said[0] += f", and {chance(found.near)} that nothing fits noticeably better"
     if len(found.models) > 1 and found.sure < 0.8:
         second = max((m for m in found.models if m.model != found.best), key=lambda m: m.best)
-        said.append(f"Next is {second.model} ({second.best:.0%})")
+        said.append(f"Next is {second.model} ({chance(second.best)})")
     if found.likes:
-        likes = "; ".join(f"{_words(each)} ({each.sure:.0%} sure)" for each in found.likes)
+        likes = "; ".join(f"{_words(each)} ({chance(each.sure)} sure)" for each in found.likes)
         said.append(f"You seem to like a model that {likes}")
     else:
         said.append("No preference in style is clear yet")

@@ -21,7 +21,16 @@ from fitrouter_evaluators.personal.answers import AnswerPool, NoAnswers
 from fitrouter_evaluators.personal.base import Base, base_of, faults
 from fitrouter_evaluators.personal.leaderboard import Drawn, Leaderboard, Leaderboards, require_somebody
 from fitrouter_evaluators.personal.quizzes import Quizzes
-from fitrouter_evaluators.personal.scores import CLAIM, Dimension, Reason, percent, predicted, reasons_of
+from fitrouter_evaluators.personal.scores import (
+    CLAIM,
+    Dimension,
+    Reason,
+    chance,
+    on_scale,
+    percent,
+    predicted,
+    reasons_of,
+)
 
 QUOTE = 280
 """Most characters of a quote."""
@@ -150,7 +159,7 @@ class Reports:
         return FitReport(
             board=board,
             models=tuple(models),
-            likes=self._likes(own.mean, sd),
+            likes=self._likes(own.mean, sd) if board.labels else (),  # else they are everybody's
             worth=_personal_gain(drawn, usage),
             change=(*_settled(drawn), *self._counterfactuals(drawn, apart, own.mean, common.mean)),
         )
@@ -205,7 +214,9 @@ class Reports:
             pool: AnswerPool = self._quizzes.pool()
         except NoAnswers:
             return {}, {}
-        ratings = np.nan_to_num(pool.h) @ taste[: pool.h.shape[2]]
+        wrong = [[faults(p, text) for text in row] for p, row in zip(pool.prompts, pool.texts, strict=True)]
+        broken = np.array([[bool(each) for each in row] for row in wrong])
+        ratings = on_scale(np.nan_to_num(pool.h) @ taste[: pool.h.shape[2]], broken)
         found = {}
         for k, model in enumerate(pool.models):
             places = int(ratings[:, k].argmax()), int(ratings[:, k].argmin())
@@ -218,10 +229,7 @@ class Reports:
                 )
                 for p, best in zip(places, (True, False), strict=True)
             )
-        bases = {
-            model: base_of([faults(prompt, row[k]) for prompt, row in zip(pool.prompts, pool.texts, strict=True)])
-            for k, model in enumerate(pool.models)
-        }
+        bases = {model: base_of([row[k] for row in wrong]) for k, model in enumerate(pool.models)}
         return found, bases
 
 
@@ -245,7 +253,8 @@ def _settled(drawn: Drawn) -> tuple[str, ...]:
     a, b = drawn.names[first], drawn.names[rival]
     if sure >= CLAIM:
         top = percent(drawn.board.models[0].rating)
-        return (f"{a} beats {b} with a probability of {sure:.0%}; ratings of {b} above {top} % could change that.",)
+        change = f"ratings of {b} above {top} %" if top < 100 else f"lower ratings of {a}"
+        return (f"{a} beats {b} with a probability of {chance(sure)}; {change} could change that.",)
     wanted = max(mean, 1e-3) / 0.8416
     noise = 2.0 * SIGNALS[FeedbackKind.RATING].noise
     more = math.ceil(max(noise * (1.0 / wanted**2 - 1.0 / max(sd, 1e-6) ** 2), 1.0))
@@ -254,7 +263,7 @@ def _settled(drawn: Drawn) -> tuple[str, ...]:
         if more <= _MOST_RATINGS
         else "more than anybody gives: they are near"
     )
-    return (f"{a} beats {b} with a probability of {sure:.0%}; to be {CLAIM:.0%} sure takes {said}.",)
+    return (f"{a} beats {b} with a probability of {chance(sure)}; to be {CLAIM:.0%} sure takes {said}.",)
 
 
 def clipped(text: str) -> str:

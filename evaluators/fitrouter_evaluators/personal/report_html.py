@@ -12,7 +12,7 @@ from fitrouter.stores.figures import usd
 from fitrouter_evaluators.personal.base import describe_base
 from fitrouter_evaluators.personal.leaderboard import LeaderboardRow
 from fitrouter_evaluators.personal.report import FitReport, ModelFit, ModelUsage, Quote
-from fitrouter_evaluators.personal.scores import percent
+from fitrouter_evaluators.personal.scores import chance, percent, votes_said
 
 _STYLE = """
 :root { color-scheme: light dark; --page: #fbfaf7; --card: #fff; --ink: #22252b; --soft: #626873; --line: #dfe1e6;
@@ -47,7 +47,7 @@ def page(report: FitReport) -> str:
     board = report.board
     who = board.user or f"the role {board.role}"
     about = f" as {board.role}" if board.user and board.role else ""
-    basis = f"{board.labels} votes" if board.people is None else f"{board.labels} votes of {board.people} people"
+    basis = votes_said(board.labels, board.people)
     tasks = f"their latest {board.tasks} requests" if board.tasks else "an average task"
     body = [
         f"<p class=soft>fitrouter · fit report, from {basis}, for {tasks}</p>",
@@ -57,8 +57,8 @@ def page(report: FitReport) -> str:
         "<h2>Match</h2>",
         _plot(board.models),
         "<h2>What they like</h2>",
-        _list(f"{each.words.capitalize()} — {each.sure:.0%} sure" for each in report.likes)
-        or "<p class=soft>No preference in style is clear yet.</p>",
+        _list(f"{each.words.capitalize()} — {chance(each.sure)} sure, from {basis}" for each in report.likes)
+        or f"<p class=soft>No preference in style is clear yet, from {basis}.</p>",
         "<h2>What personalising is worth</h2>",
         f"<p>{_text(worth_words(report))}</p>",
         "<h2>What would change this</h2>",
@@ -90,7 +90,8 @@ def worth_words(report: FitReport) -> str:
         return f"Nothing yet: {board.first} is first for them and for everybody."
     said = (
         f"{board.first} instead of {board.population_first} is worth {100 * worth.satisfaction:+.0f} points of "
-        f"satisfaction out of 100 (80 % interval {100 * worth.low:+.0f} to {100 * worth.high:+.0f})"
+        f"satisfaction out of 100 (80 % interval {100 * worth.low:+.0f} to {100 * worth.high:+.0f}), from "
+        f"{votes_said(board.labels, board.people)}"
     )
     if worth.usd_per_1000 is None:
         return f"{said}; what it costs is not known: the price or the answers of one of them are missing."
@@ -124,7 +125,7 @@ def _plot(models: tuple[LeaderboardRow, ...]) -> str:
     ticks = "".join(f'<line class="grid" x1="{x}" x2="{x}" y1="0" y2="{_HIGH}"/>' for x in map(_position, _TICKS))
     rows = []
     for each in models:
-        told = f"{percent(each.rating)} % ({percent(each.low)} to {percent(each.high)}), best with {each.best:.0%}"
+        told = f"{percent(each.rating)} % ({percent(each.low)} to {percent(each.high)}), best with {chance(each.best)}"
         middle = _HIGH / 2
         rows.append(
             f"<div class=row><span>{each.rank}. {_text(each.model)}</span><span class=soft>{told}</span></div>"

@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 
 from fitrouter.router import Router
-from fitrouter.stores.figures import RATED, Z
+from fitrouter.stores.figures import RATED, Z, interval
 from fitrouter.types import Floats, Identity
 from fitrouter_evaluators.replay.log.sources import open_log
 from fitrouter_evaluators.replay.study.satisfaction import satisfaction
@@ -73,7 +73,10 @@ class Satisfaction(msgspec.Struct, frozen=True, kw_only=True):
     people: int
     ratings: int
     mean: Interval | None = None
-    """Mean over people of their mean ratings; None, like the others, with fewer than ten people."""
+    """Mean over people of their mean ratings; None, like the others, with fewer than ten people.
+
+    The others are None, too, where their interval has no width or is the whole scale.
+    """
     variance: Interval | None = None
     """Variance between people's true means, without luck."""
     cvar10: Interval | None = None
@@ -163,8 +166,10 @@ def satisfaction_of(rows: Sequence[tuple[Any, ...]], rare: Mapping[str, float], 
     found = msgspec.structs.replace(
         found,
         mean=interval_of(own),
-        variance=everybody and Interval(everybody.sd**2, everybody.sd_low**2, everybody.sd_high**2),
-        cvar10=everybody and Interval(everybody.worst_decile, everybody.worst_decile_low, everybody.worst_decile_high),
+        variance=_telling(everybody and Interval(everybody.sd**2, everybody.sd_low**2, everybody.sd_high**2)),
+        cvar10=_telling(
+            everybody and Interval(everybody.worst_decile, everybody.worst_decile_low, everybody.worst_decile_high)
+        ),
         worst_role=worst
         and Interval(
             worst.mean.estimate,
@@ -174,7 +179,7 @@ def satisfaction_of(rows: Sequence[tuple[Any, ...]], rare: Mapping[str, float], 
         worst_role_name=worst.name if worst else "",
         departed=_group("departed", own[now - last > DEPARTED_S]),
         best_single=best,
-        worse_off=share,
+        worse_off=_telling(share),
         worse_off_people=known,
         roles=by_role,
         rarity=thirds,
@@ -196,9 +201,13 @@ def _simultaneous(intervals: int) -> float:
 
 def interval_of(own: Floats, z: float = Z, low: float = 0.0, high: float = 1.0) -> Interval:
     """Mean of independent people's values, with its interval."""
-    half = z * float(own.std(ddof=1)) / math.sqrt(len(own)) if len(own) > 1 else high - low
-    mean = float(own.mean())
-    return Interval(mean, max(mean - half, low), min(mean + half, high))
+    half, mean = z * float(own.std(ddof=1)) / math.sqrt(len(own)) if len(own) > 1 else high - low, float(own.mean())
+    return Interval(mean, *interval(mean, half, len(own), z=z, low=low, high=high))
+
+
+def _telling(found: Interval | None) -> Interval | None:
+    """The same, or None for an interval without width, or one over the whole scale: both say nothing."""
+    return None if found is None or not 0.0 < found.high - found.low < 1.0 else found
 
 
 def _group(name: str, own: Floats, z: float = Z) -> Group | None:
@@ -215,6 +224,8 @@ def _by_rarity(users: Any, own: Floats, rare: Mapping[str, float]) -> tuple[tupl
     groups = [_group(name, part) for name, part in zip(("common", "between", "rare"), parts, strict=True)]
     gap = float(parts[2].mean() - parts[0].mean())
     half = Z * math.sqrt(sum(float(part.var(ddof=1)) / len(part) for part in (parts[0], parts[2])))
+    if half <= 0.0:  # all alike
+        half = math.hypot(*(found.high - found.low for found in map(interval_of, (parts[0], parts[2]))))
     return tuple(group for group in groups if group), Interval(gap, max(gap - half, -1.0), min(gap + half, 1.0))
 
 
@@ -259,11 +270,18 @@ def _worse_off(rows: Sequence[tuple[Any, ...]], people: Any, y: Floats) -> tuple
 
 def _sentences(found: Satisfaction) -> tuple[str, ...]:
     said = []
+    if found.variance is None or found.cvar10 is None:
+        said.append(f"{found.people} people: no interval of the variance between them, or the worst tenth, shows yet.")
     if found.worse_off is not None:
         share = found.worse_off
         said.append(
             f"{share.estimate:.0%} of {found.worse_off_people} people would fare better with {found.best_single} alone "
             f"(95 % interval {share.low:.0%} to {share.high:.0%})."
+        )
+    elif found.best_single:
+        said.append(
+            f"How many of {found.worse_off_people} people would fare better with {found.best_single} alone is not "
+            "known from their ratings."
         )
     if found.rare_gap is not None:
         gap = found.rare_gap

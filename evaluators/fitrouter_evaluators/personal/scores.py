@@ -1,5 +1,7 @@
 """Scores of any text for a person: predicted rating per dimension, with uncertainty and reasons in words.
 
+Ratings are on a scale from 0 to 1: a prediction beyond an end counts as that end. The rating of an answer with a fault
+that no taste outweighs (`base`) is a quarter of what the taste alone would predict.
 The reward model is the one that scores and decisions read (`Router.taste`): the mixture of heads of population, role
 and user. Nothing is logged and nothing is learnt.
 """
@@ -12,15 +14,19 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from fitrouter.errors import InvalidRequest
 from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.router import Router
 from fitrouter.routing.explanation_text import FEATURES
 from fitrouter.types import Floats, Identity
+from fitrouter_evaluators.personal.base import faults
 
 MOST_TEXTS, LONGEST_TEXT = 64, 50_000
 """Most answers of a call, and characters of a prompt or an answer."""
+FAULTY = 0.25
+"""Factor of the rating of an answer that is empty, refused or broken (`base.faults`), whatever a taste says."""
 CLAIM = 0.8
 """Probability from which something is claimed of a person."""
 Z80 = 1.2815515655446004
@@ -39,7 +45,7 @@ class PromptAnswers(msgspec.Struct, frozen=True):
 
 
 class Dimension(msgspec.Struct, frozen=True, kw_only=True):
-    """Predicted rating in a dimension, on a scale from 0 to 1; a prediction can lie slightly outside."""
+    """Predicted rating in a dimension, on a scale from 0 to 1."""
 
     mean: float
     sd: float
@@ -69,6 +75,8 @@ class Scored(msgspec.Struct, frozen=True, kw_only=True):
     words: str
     best: float
     """Probability that this person rates no other answer to the prompt higher; 1 for a single answer."""
+    faults: tuple[str, ...]
+    """Of the common base, such as `empty`; the ratings of an answer with one are a quarter of what they would be."""
     missing: tuple[str, ...]
     """Features that were not read, which count as average."""
 
@@ -112,29 +120,38 @@ class Scores:
         for item in items:
             rows = h[start : start + len(item.answers)]
             start += len(item.answers)
-            best = _best(tastes["overall"][0], np.nan_to_num(rows))
+            wrong = [faults(item.prompt, answer) for answer in item.answers]
+            best = _best(tastes["overall"][0], np.nan_to_num(rows), np.array([bool(each) for each in wrong]))
             found.append(
                 tuple(
-                    self._scored(row, tastes, share, personal=bool(who.user or who.role))
-                    for row, share in zip(rows, best.tolist(), strict=True)
+                    self._scored(row, tastes, share, found, personal=bool(who.user or who.role))
+                    for row, share, found in zip(rows, best.tolist(), wrong, strict=True)
                 )
             )
         return found
 
     def _scored(
-        self, row: Floats, tastes: dict[str, tuple[Gaussian, Gaussian]], best: float, *, personal: bool
+        self,
+        row: Floats,
+        tastes: dict[str, tuple[Gaussian, Gaussian]],
+        best: float,
+        wrong: tuple[str, ...],
+        *,
+        personal: bool,
     ) -> Scored:
         names, h = self.router.features, np.nan_to_num(row)
-        dimensions = {name: predicted(own, common, h) for name, (own, common) in tastes.items()}
+        dimensions = {name: predicted(own, common, h, wrong) for name, (own, common) in tastes.items()}
         reasons = reasons_of(names, h, *tastes["overall"])
         overall = dimensions["overall"]
         said = f"Predicted rating {percent(overall.mean)} % (80 % interval {percent(overall.low)} to "
         said += f"{percent(overall.high)} %"
         said += f"; everybody: {percent(overall.population)} %)." if personal else ")."
-        if reasons:
+        if wrong:
+            said += f" No taste outweighs a fault: {', '.join(wrong)}."
+        elif reasons:
             said += f" It {'; it '.join(reason.words for reason in reasons)}."
         missing = tuple(name for name, value in zip(names, row.tolist(), strict=True) if math.isnan(value))
-        return Scored(dimensions=dimensions, reasons=reasons, words=said, best=best, missing=missing)
+        return Scored(dimensions=dimensions, reasons=reasons, words=said, best=best, faults=wrong, missing=missing)
 
 
 def check(items: Sequence[PromptAnswers]) -> None:
@@ -154,11 +171,22 @@ def check(items: Sequence[PromptAnswers]) -> None:
         raise InvalidRequest(f"items: got a text of {longest} characters; allowed are {LONGEST_TEXT}; shorten it")
 
 
-def predicted(own: Gaussian, common: Gaussian, h: Floats) -> Dimension:
-    """Predict the rating of an answer with features h."""
+def on_scale(ratings: Floats, faulty: NDArray[np.bool_]) -> Floats:
+    """Bring predicted ratings of answers, some of them with a fault of the common base, to the scale from 0 to 1."""
+    bounded: Floats = np.clip(ratings, 0.0, 1.0) * np.where(faulty, FAULTY, 1.0)
+    return bounded
+
+
+def predicted(own: Gaussian, common: Gaussian, h: Floats, wrong: Sequence[str] = ()) -> Dimension:
+    """Predict the rating of an answer with features h and faults of the common base.
+
+    The interval is around the rating on the scale, so that it has a width also where a prediction is beyond an end.
+    """
     gain, mean = own.along(h)
-    sd = math.sqrt(max(float(h @ gain), 0.0))
-    return Dimension(mean=mean, sd=sd, low=mean - Z80 * sd, high=mean + Z80 * sd, population=common.along(h)[1])
+    sd, mean = math.sqrt(max(float(h @ gain), 0.0)), min(max(mean, 0.0), 1.0)
+    found = np.array([mean, mean - Z80 * sd, mean + Z80 * sd, common.along(h)[1]])
+    mean, low, high, population = on_scale(found, np.array(bool(wrong))).tolist()
+    return Dimension(mean=mean, sd=FAULTY * sd if wrong else sd, low=low, high=high, population=population)
 
 
 def reasons_of(names: Sequence[str], h: Floats, own: Gaussian, common: Gaussian) -> tuple[Reason, ...]:
@@ -178,17 +206,33 @@ def reasons_of(names: Sequence[str], h: Floats, own: Gaussian, common: Gaussian)
     return tuple(found[:_REASONS])
 
 
+def chance(p: float) -> str:
+    """Format a probability that was estimated, which is never 0 % or 100 %.
+
+    >>> chance(0.9), chance(0.9999), chance(0.0)
+    ('90%', 'over 99%', 'under 1%')
+    """
+    return "over 99%" if p > 0.995 else "under 1%" if p < 0.005 else f"{p:.0%}"
+
+
+def votes_said(labels: int, people: int | None) -> str:
+    """Say how many votes, and of how many people, a statement rests on."""
+    votes = f"{labels} vote{'s' * (labels != 1)}"
+    return votes if people is None else f"{votes} of {people} people"
+
+
 def percent(rating: float) -> int:
     """Format a rating as a percentage from 0 to 100."""
     return round(100.0 * min(max(rating, 0.0), 1.0))
 
 
-def _best(taste: Gaussian, h: Floats) -> Floats:
+def _best(taste: Gaussian, h: Floats, faulty: NDArray[np.bool_]) -> Floats:
     """Probability that each of the answers is rated highest, float64[A]."""
     if len(h) == 1:
         return np.ones(1)
     values, vectors = np.linalg.eigh(h @ taste.cov @ h.T)
     drawn = np.random.default_rng(0).standard_normal((_DRAWS, len(h))) * np.sqrt(np.maximum(values, 0.0))
-    winner = (h @ taste.mean + drawn @ vectors.T).argmax(axis=1)
+    ratings = h @ taste.mean + drawn @ vectors.T
+    winner = np.where(faulty, on_scale(ratings, faulty), ratings).argmax(axis=1)
     found: Floats = np.bincount(winner, minlength=len(h)) / _DRAWS
     return found

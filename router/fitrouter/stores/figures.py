@@ -3,7 +3,8 @@
 A request counts once its end is logged, as what docs/console.md, Counts, says (the view `requests`). A rating is the
 latest thumb or rating of an answer as a whole, from 0 to 1. A mean rating is that of the rated answers; its 95 %
 interval takes people as independent, and the ratings of one person as dependent: mean ± 1.96 · √(Σᵤ (Sᵤ − nᵤ · mean)² ·
-m / (m − 1)) / n, of m people with nᵤ ratings of sum Sᵤ. Money of unknown amount is no money: it is counted apart.
+m / (m − 1)) / n, of m people with nᵤ ratings of sum Sᵤ; where all are alike, that of a share of m people. Money of
+unknown amount is no money: it is counted apart.
 """
 
 from __future__ import annotations
@@ -112,6 +113,23 @@ class Money(msgspec.Struct, frozen=True):
         return f"{least}, {self.unpriced:,} answer{'s' * (self.unpriced != 1)} without a price"
 
 
+def interval(
+    mean: float, half: float, people: int, *, z: float = Z, low: float = 0.0, high: float = 1.0
+) -> tuple[float, float]:
+    """Ends of a mean's interval on a scale: mean ± half, or, where all people are alike, as of a share (Wilson 1927).
+
+    That nothing varied among a few does not say that nothing does: no interval has the width zero.
+
+    >>> interval(0.5, 0.1, 20), [round(end, 3) for end in interval(1.0, 0.0, 10)]
+    ((0.4, 0.6), [0.722, 1.0])
+    """
+    if half > 1e-9:
+        return max(low, mean - half), min(high, mean + half)
+    p, z2 = (mean - low) / (high - low), z * z / people
+    centre, half = (p + z2 / 2) / (1 + z2), math.sqrt(z2 * p * (1 - p) + z2 * z2 / 4) / (1 + z2)
+    return low + (high - low) * min(max(centre - half, 0.0), p), low + (high - low) * max(min(centre + half, 1.0), p)
+
+
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     """Requests, and what they took."""
 
@@ -210,7 +228,7 @@ def ratings(who: Identity | None = None, *, since: float = 0.0, by: str = "''") 
     def read(row: tuple[Any, ...]) -> Rating:
         mean, n, people, error = row
         half = Z * error * math.sqrt(people / (people - 1)) if people >= FEWEST else None
-        low, high = (None, None) if half is None else (max(0.0, mean - half), min(1.0, mean + half))
+        low, high = (None, None) if half is None else interval(mean, half, people)
         return Rating(mean=mean, low=low, high=high, ratings=int(n), people=people)
 
     sql = _RATINGS.format(by=by, served=_SERVED if "served_by" in by else "")

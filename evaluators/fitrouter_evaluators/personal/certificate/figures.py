@@ -72,7 +72,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """None where a ratio has no weight."""
     low: float | None
     high: float | None
-    """Interval of a single look; None with fewer than five rated answers."""
+    """Interval of a single look; None with fewer than five rated answers, or where all are rated alike."""
     sequence_low: float
     sequence_high: float
     """Confidence sequence."""
@@ -106,6 +106,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     beats: float
     """Probability that the report's first model is better for them than the population's; 0 if they are the same."""
     claimed: bool
+    """With `beats` of .8 or more, and at least one rated decision among the rows."""
     anchors: dict[str, float]
 
 
@@ -132,7 +133,7 @@ def figures(rows: Rows, method: Method) -> Figures:
         report=tuple(Fit(**{f: getattr(each, f) for f in Fit.__struct_fields__}) for each in standings),
         population_first=rows.compared.population_first,
         beats=beats,
-        claimed=beats >= CLAIM,
+        claimed=beats >= CLAIM and bool(rated),
         anchors={each.model: each.score for each in rows.anchors},
     )
 
@@ -158,7 +159,7 @@ def _estimate(model: str, rated: list[Decided], estimator: Estimator, alpha: flo
         weight * y, 1.0 - weight * (1.0 - y), 1.0, 2.0, alpha=alpha, within=(0.0, 1.0), looks=np.array([len(y)])
     )
     value, low, high = float(found.value[0]), float(found.low[0]), float(found.high[0])
-    known = int(hit.sum()) >= LEAST and math.isfinite(low)
+    known = int(hit.sum()) >= LEAST and math.isfinite(low) and low < high
     return Estimate(
         model=model,
         eligible=len(own),

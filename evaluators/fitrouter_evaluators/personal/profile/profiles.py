@@ -2,9 +2,9 @@
 
 A profile holds what the person said (declared values, topics, marked examples, counts of votes, and comments where
 `content` keeps them), what they are there for (role, goals, priorities), counts of what they did, what was learnt of
-them as deviations from everybody's taste, per named feature, and where the two differ; no single votes or latent
-directions. An import declares it: expected deviations, which are shrunk towards nothing by how little is known, become
-declared values, which feedback on the new installation can overrule.
+them as deviations from everybody's taste, per named feature, and where the two differ; no vote beside its answer, and
+no latent directions. An import declares it: expected deviations, which are shrunk towards nothing by how little is
+known, become declared values, which feedback on the new installation can overrule.
 """
 
 from __future__ import annotations

@@ -22,9 +22,10 @@ import numpy as np
 
 from fitrouter.errors import InvalidRequest, ProviderError, in_words
 from fitrouter.router import Router
+from fitrouter.stores.figures import interval
 from fitrouter.types import Floats, Identity
 from fitrouter_evaluators.personal.base import LEAST, base_of, faults, wrong
-from fitrouter_evaluators.personal.scores import reasons_of
+from fitrouter_evaluators.personal.scores import Z80, on_scale, reasons_of
 from fitrouter_evaluators.personal.suite.judge import CALIBRATION, PairJudge, Trust, agreements
 from fitrouter_evaluators.personal.suite.models import Models
 from fitrouter_evaluators.personal.suite.results import ModelResult
@@ -160,24 +161,28 @@ class Runner:
         sampled = rng.integers(len(prompts), size=(DRAWS, len(prompts)))
         wins = np.take_along_axis(draws, sampled[:, :, None], axis=1).mean(axis=1)
 
-        ratings, theirs = h @ own.mean, h @ common.mean
+        wrong = [[faults(p, text) for text in row] for p, row in zip(prompts, answers, strict=True)]
+        broken = np.array([[bool(each) for each in row] for row in wrong])
+        ratings, theirs = (on_scale(h @ taste.mean, broken) for taste in (own, common))
         anchors = [at for at, prompt in enumerate(asked) if prompt.source == "anchor"]
         equated = _equated(ratings[anchors], theirs[anchors])
-        bases = [
-            base_of([*based[k], *(faults(prompt, row[k]) for prompt, row in zip(prompts, answers, strict=True))])
-            for k in range(len(names))
-        ]
+        bases = [base_of([*based[k], *(row[k] for row in wrong)]) for k in range(len(names))]
         order = sorted(range(len(names)), key=lambda k: (bases[k].sound < LEAST, -wins[:, k].mean(), names[k]))
         population = {k: rank for rank, k in enumerate(np.argsort(-theirs.mean(axis=0), kind="stable").tolist(), 1)}
         best = np.bincount(wins.argmax(axis=1), minlength=len(names)) / DRAWS
         apart = h.mean(axis=0) - h.mean(axis=(0, 1))
+        ends = np.quantile(wins, (0.1, 0.9), axis=0)
+        spans = [
+            (low, high) if low < high else interval(low, 0.0, len(prompts), z=Z80)
+            for low, high in zip(*ends.tolist(), strict=True)
+        ]
         return [
             ModelResult(
                 model=names[k],
                 rank=rank,
                 wins=float(wins[:, k].mean()),
-                low=float(np.quantile(wins[:, k], 0.1)),
-                high=float(np.quantile(wins[:, k], 0.9)),
+                low=spans[k][0],
+                high=spans[k][1],
                 best=float(best[k]),
                 rating=float(ratings[:, k].mean()),
                 population=float(theirs[:, k].mean()),
@@ -279,7 +284,7 @@ def _equated(own: Floats, common: Floats) -> Floats | None:
     if len(own) < 2 or own.std() < 1e-9:
         return None
     found: Floats = common.mean() + common.std() * (own.mean(axis=0) - own.mean()) / own.std()
-    return found
+    return np.clip(found, 0.0, 1.0)
 
 
 def _on_side(suite: Suite, features: Sequence[str], h: Floats, model: int) -> float:

@@ -35,7 +35,7 @@ _SCRIPTS = (
 )
 """Language or group → its letters; Japanese stands first, as it also has Chinese characters."""
 _OF_SCRIPT = tuple((name, re.compile(f"[{letters}]")) for name, letters in _SCRIPTS)
-_OTHER = "another language than English"
+OTHER = "another language than English"
 CHARACTERS = frozenset(("Chinese", "Japanese"))
 """Written without spaces, one token a character (`Reading`)."""
 UNCOUNTED = frozenset(("Thai", "a language of India", "a language of South-East Asia"))
@@ -169,9 +169,9 @@ def language_of(text: str) -> str:
     if not english and len(hints) > 1 and hints - _NAMES and 5 * len(hints) >= len(words):
         telling += 1
     if telling > 0 and telling >= max(english, LEAST_SHARE * len(words)):
-        return votes.most_common(1)[0][0] if votes else _OTHER
+        return votes.most_common(1)[0][0] if votes else OTHER
     if len(words) >= LEAST_WORDS and english < LEAST_SHARE * len(words):
-        return votes.most_common(1)[0][0] if telling else _OTHER
+        return votes.most_common(1)[0][0] if telling else OTHER
     return ENGLISH
 
 
@@ -180,4 +180,4 @@ def _by_script(letters: str) -> str:
     if 10 * counts["Japanese"] >= counts["Chinese"] + counts["Japanese"] > 0:
         counts["Japanese"] += counts["Chinese"]
     best = max(counts, key=lambda name: counts[name])
-    return best if counts[best] else _OTHER
+    return best if counts[best] else OTHER

@@ -22,6 +22,7 @@ from fitrouter_evaluators.personal.certificate import (
     issued,
     verify,
 )
+from fitrouter_evaluators.personal.scores import chance
 from fitrouter_integrations.commands._files import read_file, refuse_existing, write_new
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile
 from fitrouter_integrations.commands.personal.leaderboard import printable
@@ -66,14 +67,14 @@ def text(found: Verified) -> list[str]:
         f"key  {found.key}",
         f"{said.decisions} drawn decisions, {said.rated} rated; journal {said.first_seq} to {said.last_seq}",
         f"first {printable(first.model)[:30]}, everybody's {printable(said.population_first)[:30]}",
-        f"personal ranking {claim}: better with a probability of {said.beats:.0%}",
+        f"personal ranking {claim}: better with a probability of {chance(said.beats)}, {said.rated} rated",
         "",
         f"{'report':<30} {'rating':>7} {'80 % interval':>16} {'P(best)':>8} {'anchors':>8}",
     ]
     for each in said.report:
         anchor = f"{said.anchors[each.model]:.2f}" if each.model in said.anchors else ""
         interval = f"{each.low:.2f} to {each.high:.2f}"
-        lines.append(f"{_name(each.model)} {each.rating:>7.2f} {interval:>16} {each.best:>8.0%} {anchor:>8}")
+        lines.append(f"{_name(each.model)} {each.rating:>7.2f} {interval:>16} {chance(each.best):>8} {anchor:>8}")
     lines += [
         "",
         f"{f'log, {document.method.estimator}':<30} {'rating':>7} {f'{level:.0%} interval':>16} {'sequence':>16}",

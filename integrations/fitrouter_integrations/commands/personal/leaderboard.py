@@ -15,6 +15,7 @@ from fitrouter.config import load_config
 from fitrouter.router import Router
 from fitrouter.types import Identity
 from fitrouter_evaluators.personal import Leaderboards
+from fitrouter_evaluators.personal.scores import chance
 from fitrouter_evaluators.personal.suite import results
 from fitrouter_integrations._http import call
 from fitrouter_integrations.commands._files import as_json, read_file
@@ -61,7 +62,7 @@ def table(models: Sequence[dict[str, Any]]) -> list[str]:
         interval = f"{_percent(each['low'])} to {_percent(each['high'])} %"
         theirs = f"{_percent(each['population'])} % (rank {each['population_rank']})"
         match = f"{_percent(each['rating'])} %"
-        lines.append(f"{each['rank']:>2}  {name:<30} {match:>6} {interval:>14} {each['best']:>8.0%} {theirs:>14}")
+        lines.append(f"{each['rank']:>2}  {name:<30} {match:>6} {interval:>14} {chance(each['best']):>8} {theirs:>14}")
     return [line[:WIDTH].rstrip() for line in lines]
 
 

@@ -15,6 +15,7 @@ from fitrouter.router import Router
 from fitrouter.types import Identity
 from fitrouter_evaluators.personal import FitReport, Reports, cost_words, page, seconds, worth_words
 from fitrouter_evaluators.personal.base import describe_base
+from fitrouter_evaluators.personal.scores import chance, votes_said
 from fitrouter_integrations._http import call
 from fitrouter_integrations.commands._files import write_json
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, JsonFile, Named, whose
@@ -54,8 +55,9 @@ def text(report: FitReport) -> list[str]:
     """The lines of a report, at most 80 columns wide."""
     lines = table(msgspec.to_builtins(report.board.models)) + wrapped(report.board.sentences)
     if report.likes:
-        likes = "; ".join(f"{each.words} ({each.sure:.0%} sure)" for each in report.likes)
-        lines += ["", *wrapped([f"They like a model that {likes}."])]
+        basis = votes_said(report.board.labels, report.board.people)
+        likes = "; ".join(f"{each.words} ({chance(each.sure)} sure)" for each in report.likes)
+        lines += ["", *wrapped([f"They like a model that {likes}, from {basis}."])]
     lines += ["", *wrapped([f"Worth: {worth_words(report)}", *report.change])]
     for model in report.models:
         said = [f"it {each.words}".replace(" which you", " which they") for each in model.style]
