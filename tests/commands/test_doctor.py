@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from fitrouter.config import Config, load_config
 from fitrouter.router import Router
 from fitrouter.stores.journal import SqliteJournal
+from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
 from fitrouter.stores.warehouse.segments import MANIFEST, SegmentFeed
 from fitrouter_integrations import _http, cli
 from fitrouter_integrations.commands.setup import check
@@ -151,3 +152,19 @@ def test_a_damaged_journal_is_told_and_left_as_it_is(config: Config) -> None:
     code, found = doctor()
     assert (code, found["journal"]["level"]) == (1, "fault")
     assert path.read_bytes() == data
+
+
+def test_a_warehouse_beside_an_unreadable_journal(config: Config) -> None:
+    """How far it is behind is not known then: it is not called up to date."""
+    path = config.data / "journal.db"
+    with closing(SqliteJournal(path)) as journal:
+        done(journal.append(*(decision(n) for n in range(4))))
+        feed = WarehouseFeed(journal, Warehouse(config.data / "fitrouter.duckdb"))
+        while feed.step():
+            pass
+        feed.release()
+    assert doctor()[1]["warehouse"]["text"].startswith("at event 4, 0 events behind the journal")
+    path.write_bytes(b"x" * 8192)
+    found = doctor()[1]["warehouse"]
+    assert found["level"] == "warning"
+    assert "how far it is behind is not known" in found["text"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
@@ -15,8 +16,9 @@ from tests.personal.test_quizzes import ANN, logged, played
 from typer.testing import CliRunner
 
 from fitrouter.config import Config, load_config
-from fitrouter.errors import InvalidRequest, NotAuthorized
+from fitrouter.errors import InvalidRequest, NotAuthorized, StoreError
 from fitrouter.router import Router
+from fitrouter.stores.identities import Identities, UnknownSubject
 from fitrouter.types import Identity, ProfileChange, Request, Score
 from fitrouter_evaluators.personal import Mark, Profile, Profiles, Quizzes, merged_profiles, parsed_profile
 from fitrouter_evaluators.personal.profile import Comment, Example, Learnt, declared, values_of
@@ -163,6 +165,26 @@ def test_stated_things_are_kept_replaced_and_travel(tmp_path: Path) -> None:
 
     played(install(one), there)
     played(install(two), here)
+
+
+def test_words_that_cannot_be_read_are_not_taken_for_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An erased person has said nothing; a text that cannot be decrypted is an error in profile, report and scores."""
+
+    async def there(router: Router, _quizzes: Quizzes, _config: Config) -> None:
+        profiles = Profiles(router)
+        await profiles.declare(ANN, {"warmth": 0.5}, goals=["find a flat in Vienna"])
+        who = await router.recall(ANN)
+        for error, told in ((UnknownSubject("erased"), False), (ValueError("changed"), True)):
+
+            def fail(_self: object, _blob: bytes, error: Exception = error) -> str:
+                raise error
+
+            raised = pytest.raises(StoreError, match="not readable") if told else nullcontext()
+            with monkeypatch.context() as patch, raised:
+                patch.setattr(Identities, "decrypt", fail)
+                assert not router.stated(who)
+
+    played(install(tmp_path), there)
 
 
 def test_texts_are_kept_where_contents_are(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from tests.kits.tables import table_driven
 from typer.testing import CliRunner
 
 from fitrouter.config import Config
-from fitrouter.errors import BudgetExhausted, InvalidRequest, StoreError
+from fitrouter.errors import BudgetExhausted, InvalidRequest, ProviderUnavailable, StoreError
 from fitrouter.providers import Recorded
 from fitrouter.router import Router
 from fitrouter.routing.explanation_text import FEATURES
@@ -54,6 +54,7 @@ from fitrouter_evaluators.personal.suite import (
 from fitrouter_evaluators.personal.suite.ledger import LedgerAnswer
 from fitrouter_evaluators.personal.suite.pairs import FORM, SURFACE, fair, from_templates, style
 from fitrouter_evaluators.personal.suite.suite import MATERIAL
+from fitrouter_integrations.commands.personal.leaderboard import suite_table
 from fitrouter_integrations.commands.personal.suite import app
 
 TASTES = {
@@ -271,6 +272,29 @@ def test_a_model_without_the_base_is_not_first(tmp_path: Path) -> None:
     assert (ranking[-1].model, ranking[-1].faults.keys()) == ("warm", {"secret"})
     assert ranking[-1].wins == max(each.wins for each in ranking)
     assert base_of([(), ("secret",)]).sound == 0.5
+
+
+def test_calls_without_an_answer_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that is down has empty answers, and the table says how many of its calls failed."""
+    config, ask = install(tmp_path), Models.ask
+
+    async def down(self: Models, model: str, *rest: Any, **more: Any) -> str | None:
+        if model == "warm":
+            raise ProviderUnavailable("it is down")
+        return await ask(self, model, *rest, **more)
+
+    async def run() -> list[ModelResult]:
+        async with Router.from_config(config) as router:
+            monkeypatch.setattr(Models, "ask", down)
+            return (await measured(config, router, "short and warm", tmp_path))[1]
+
+    found = asyncio.run(run())
+    failed = {each.model: each.failed for each in found}
+    assert failed.pop("warm") > 0
+    assert not any(failed.values())
+    assert f"warm left {next(each.failed for each in found if each.failed)} calls without an answer." in " ".join(
+        suite_table(found)
+    )
 
 
 # --- paid calls ---

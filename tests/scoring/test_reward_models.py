@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -380,3 +381,15 @@ def test_features_never_raise(monkeypatch: pytest.MonkeyPatch) -> None:
     assert RewardModels([]).features(items(3)).shape == (3, 0)
     assert np.isnan(models.features(items(3))).all()
     assert np.isfinite(models.features(items(30, 3))).all()
+
+
+@pytest.mark.parametrize("damage", [b"{", b'{"dimensions": 7}', b""])
+def test_damaged_statistics_are_told(damage: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A state that is not there is new; one that cannot be read, with a judge's costs, begins anew and is logged."""
+    path = tmp_path / "state.json"
+    with caplog.at_level(logging.WARNING):
+        assert load_state(path) == ModelState()
+        assert not caplog.messages
+        path.write_bytes(damage)
+        assert load_state(path) == ModelState()
+    assert "not readable" in caplog.text

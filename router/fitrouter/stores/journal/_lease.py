@@ -112,7 +112,8 @@ class FileLease:
             if not self._valid():
                 self._descriptor.close()
                 return False
-            if self._descriptor.fd >= 0:
+            lost = self._descriptor.fd >= 0
+            if lost:
                 if self._descriptor.current():
                     return True
                 self._descriptor.close()
@@ -123,6 +124,8 @@ class FileLease:
                 return False
             except OSError as error:
                 self._descriptor.close()
+                if lost:
+                    return False
                 raise StoreError(f"the lease {str(self._descriptor.path)!r} cannot be taken: {error}") from error
             if not self._descriptor.current():
                 self._descriptor.close()

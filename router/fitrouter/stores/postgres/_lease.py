@@ -26,7 +26,7 @@ class Leases:
         self._closed = False
 
     def held(self, lease: SessionLease) -> bool:
-        """Acquire a lease, or check that this process still holds it.
+        """Acquire a lease, or check that this process still holds it; False also for one that is lost.
 
         Raises:
             StoreError: the database cannot be asked.
@@ -45,7 +45,10 @@ class Leases:
                     self._holders[lease.name] = lease
                     return True
             except psycopg.Error as error:
+                lost = lease.name in self._holders
                 self._drop()
+                if lost:
+                    return False
                 raise StoreError(f"the lease {lease.name!r} cannot be taken: {in_short(error)}") from error
             return False
 
