@@ -203,7 +203,7 @@ def test_everybody_is_everybody() -> None:
     for _ in range(10):
         it.end("ok", 9, tenant="large", model="m", every_s=0.1)
         it.end("ok", tenant="small", model="n", every_s=0.1)
-    for _ in range(3):
+    for _ in range(6):
         it.end("failed", 4, tenant="large", model="m", every_s=0.1)
         it.end("failed", tenant="small", model="n", every_s=0.1)
         it.refuse(3, tenant="large")

@@ -462,7 +462,10 @@ async def test_a_call_that_failed_elsewhere_teaches_availability_and_nothing_els
         after = await beliefs(router)
     assert [made.chosen for made in logged(router, Decision) if made.mode is Mode.PINNED] == ["beta"] * 10
     ends = logged(router, Execution)
-    assert {(end.status, end.served_by, end.chosen) for end in ends} == {("failed", None, "beta")}
+    assert {(end.status, end.served_by, end.chosen) for end in ends} == {
+        ("failed", None, "beta"),
+        ("rejected", None, "beta"),
+    }
     assert rejected.availability == before.availability
     assert after.availability[1] < before.availability[1] - 0.1
     assert (after.availability[0], after.availability[2]) == (before.availability[0], before.availability[2])

@@ -137,7 +137,7 @@ class _Track:
 
     def calm(self) -> None:
         self.red = False
-        for each in (self._fresh, self.errors, self.reasons):
+        for each in (self._last, self._fresh, self.errors, self.reasons):
             each.clear()
 
     def _answers_again(self, now: float) -> bool:
