@@ -12,6 +12,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 from tests.kits.gateway import PATIENCE_S, Echo, cards, chat, client, config, make_router, serving, wait_for
+from tests.kits.unreadable import REASON, WAREHOUSE, unreadable
 
 from fitrouter.assemble import extender
 from fitrouter.router import Router
@@ -160,6 +161,26 @@ def test_a_decision_is_followed_and_gets_a_thumb(shown: Shown) -> None:
     shown.page.wait_for_selector("[data-key=thumb-down][aria-pressed=true]")
     votes = shown.http.get(f"/v1/decisions/{decision}").json()["feedback"]
     assert [vote["value"] for vote in votes][-1] == 0.0
+
+
+def test_what_cannot_be_read_is_said(gateway: tuple[str, Router], browser: Any) -> None:
+    """An open view keeps its figures and says that they are late; none is drawn as for an empty installation."""
+    url, _ = gateway
+    page = browser.new_page()
+    page.set_default_timeout(1000 * PATIENCE_S)
+    page.goto(f"{url}/console#/now?window=all")
+    page.wait_for_selector("[data-figure=requests]")
+    with unreadable(WAREHOUSE):
+        page.wait_for_selector(f".stale:has-text('Not up to date: {REASON}')")
+        assert page.inner_text("[data-figure=requests]") == "24"
+        for view in VIEWS:
+            page.goto(f"{url}/console#/{view}?window=1h")
+            page.wait_for_selector(f"[role=alert]:has-text('{REASON}'), .stale:has-text('{REASON}')")
+            assert not re.search(r"Nobody yet|No decisions yet|No requests|Not known yet", page.inner_text("#main")), (
+                view
+            )
+    page.wait_for_selector(".body:not([aria-busy]) form, .body:not([aria-busy]) section")
+    page.close()
 
 
 def test_filters_and_the_keyboard_alone(shown: Shown) -> None:
