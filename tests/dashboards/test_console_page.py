@@ -325,7 +325,7 @@ def test_a_role_and_a_person_are_shown(shown: Shown) -> None:
     shown.open("people")
     (some, *_) = shown.http.get("/console/api/people").json()["persons"]
     choice = shown.page.locator("[data-key=f-people-person]")
-    label = f"{some['user']}: {some['answers']} answers, {some['ratings']} ratings"
+    label = f"{some['user']}: {some['requests']} requests, {some['votes']} votes"
     sync_api.expect(choice).to_contain_text(label)
     choice.select_option(label=label)
     sync_api.expect(shown.page.locator("section[aria-label='This person']")).to_contain_text(some["user"])

@@ -29,7 +29,7 @@ export const people = {
       event.preventDefault();
       if (field.value.trim()) go({ user: field.value.trim(), tenant: session.admin ? shown?.tenant : undefined });
     } }, choice("Role", at < 0 ? [["", shown?.role || "choose one"], ...options] : options, at < 0 ? "" : String(at), (i) => { if (i !== "") go({ role: data.roles[i].role, tenant: session.admin ? data.roles[i].tenant : undefined }); }, "f-people-role"),
-    data.persons.length ? choice("Person", [["", "choose one"], ...data.persons.map((p, i) => [String(i), `${p.user.slice(0, 40)}: ${count(p.answers)} answers, ${count(p.ratings)} ratings`])], whom < 0 ? "" : String(whom),
+    data.persons.length ? choice("Person", [["", "choose one"], ...data.persons.map((p, i) => [String(i), `${p.user.slice(0, 40)}: ${count(p.requests)} requests, ${count(p.votes)} votes`])], whom < 0 ? "" : String(whom),
       (i) => { if (i !== "") go({ user: data.persons[i].user, tenant: session.admin ? data.persons[i].tenant : undefined }); }, "f-people-person") : null,
     data.people ? h("label", { class: "field" }, h("span", null, "or a person"), h("span", { class: "with" }, field, h("button", null, "Show"))) : null);
     if (!shown) return [filters, card("Nobody yet", {}, empty("No request has named a role or a user.", "Name one in the request’s ", h("code", null, "metadata.role"), data.people ? ", or show a person by name." : "."))];
