@@ -668,6 +668,13 @@ class Config(_Section):
         """
         return self._identities
 
+    def as_json(self) -> dict[str, Any]:
+        """Return the settings as `parse_config` reads them, in another process too; they may contain a password."""
+        found = self.model_dump(mode="json")
+        if self._database:
+            found |= {"data": self._database, "identities": self._identities or None, "folder": str(self.data)}
+        return found
+
     def in_folder(self, folder: Path) -> Config:
         """Return a copy of the settings with all stores in another folder."""
         moved = self.model_copy(update={"data": folder, "warehouse": WarehouseConfig()})

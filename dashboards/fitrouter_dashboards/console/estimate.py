@@ -27,7 +27,7 @@ async def estimate(config: Config, log: Path, candidate: dict[str, Any]) -> dict
         StoreError: it takes too long, or it ends without an answer.
     """
     return await in_background(
-        __name__, {"config": config.model_dump(mode="json"), "log": str(log), "candidate": candidate}
+        __name__, {"config": config.as_json(), "log": str(log), "candidate": candidate}
     )
 
 

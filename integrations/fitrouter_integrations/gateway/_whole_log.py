@@ -109,7 +109,7 @@ class WholeLog:
         self._busy.add(call.tenant)
         try:
             async with self._slots:
-                asked = {"what": what, "config": self._config.model_dump(mode="json"), "who": msgspec.to_builtins(who)}
+                asked = {"what": what, "config": self._config.as_json(), "who": msgspec.to_builtins(who)}
                 found = await in_background(__name__, asked | more)
         finally:
             self._busy.discard(call.tenant)
