@@ -305,9 +305,10 @@ def test_logs_with_propensities_only_are_audited() -> None:
     honest = honest._replace(options=honest.options._replace(prob=np.full(12_000, np.nan)))
     checks = found(honest)
     assert all(check.ok for check in checks.values())
-    assert "holds only the propensities" in checks["choices of each arm"].detail
+    assert "holds only the propensities" in checks["choices against probabilities (χ²)"].detail
+    assert checks["choices of each arm"].checked
     lying = honest._replace(decisions=honest.decisions._replace(propensity=honest.decisions.propensity * 0.8))
-    assert failed(lying) == {"e-process against the probabilities"}
+    assert failed(lying) == {"e-process against the probabilities", "choices of each arm"}
 
 
 def test_a_log_without_draws_fails_the_audit() -> None:

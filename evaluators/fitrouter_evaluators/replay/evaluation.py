@@ -52,6 +52,10 @@ from fitrouter_evaluators.replay.study.study import Pmfs, Study, has_full_pmf
 from fitrouter_evaluators.replay.study.units import Units, closed_units
 
 POLICIES = ("candidate", "against")
+MIN_ROWS, MIN_UNITS = 30, 10
+"""Fewest decisions, and fewest sessions, from which anything is concluded."""
+FAR, FAR_SE = 0.1, 5.0
+"""A mean importance weight this far from 1, also in standard errors, is no chance."""
 MIN_ESS_PER_USER = 5.0
 """Minimum effective sample size per user for satisfaction across users."""
 
@@ -102,6 +106,10 @@ def evaluate(
     people = _satisfaction(study, known[0], settings.alpha, warnings)
     bands, count = _bands(study, settings, slices, warnings), sum(len(each.names) for each in slices)
     rows = (*difference_rows(study, slices, settings.alpha), *policy_rows(study, settings.alpha))
+    refused = _refused(study, checks, known)
+    decision = _gate_decision(gate, units, pmfs, study, _GateInputs(checks, known, people, groups)) if gate else None
+    if decision is not None and refused:
+        decision = msgspec.structs.replace(decision, verdict="not enough evidence", reasons=[refused])
     return _report(
         study,
         (candidate, against),
@@ -118,7 +126,8 @@ def evaluate(
         correction=f"Bonferroni: each of the {count} slices at α = {settings.alpha / count:.3g}" if count else "",
         sensitivity=_sensitivity_note(study, settings.sensitivity),
         warnings=warnings,
-        gate=_gate_decision(gate, units, pmfs, study, _GateInputs(checks, known, people, groups)) if gate else None,
+        refused=refused,
+        gate=decision,
     )
 
 
@@ -130,7 +139,7 @@ def compare_models(log: Log, against: Candidate, settings: ReplaySettings) -> li
     Raises:
         InvalidLog: as `evaluate`.
     """
-    audit(log)
+    checks = audit(log)
     units = _units(log, settings)
     base, study = _pmf_at_draws(against, units), None
     drawn = np.bincount(log.options.arm[log.decisions.chosen[units.draw]], minlength=len(log.names.arms))
@@ -140,11 +149,39 @@ def compare_models(log: Log, against: Candidate, settings: ReplaySettings) -> li
         pmfs = Pmfs(_pmf_at_draws(FixedCandidate(arm), units), base)
         study = Study(units, pmfs, settings.metric) if study is None else study.between(pmfs)
         difference, _ = robust_rows(study, alpha)
-        found.append(msgspec.structs.replace(_in_range(difference, study, _diagnostics(study)), policy=arm))
+        known = _diagnostics(study)
+        row = _in_range(difference, study, known)
+        found.append(msgspec.structs.replace(row, policy=arm, biased=_refused(study, checks, known) or row.biased))
     if study is None:
         return []
     _, value = robust_rows(study, settings.alpha)
     return [*found, _in_range(value, study)]
+
+
+def _refused(study: Study, checks: Sequence[Check], known: Sequence[Diagnostics]) -> str:
+    """Reason why nothing may be concluded from a log, with the remedy; empty if something may."""
+    remedy = "log the probability with which the model was drawn, when it is drawn"
+    if broken := [f"{check.name}: {check.detail}" for check in checks if not check.ok]:
+        return f"the log fails its audit ({'; '.join(broken)}); {remedy}"
+    rows, sessions = len(study.units.member), len(np.unique(study.units.cluster))
+    if rows < MIN_ROWS or sessions < MIN_UNITS:
+        return (
+            f"{rows} decisions in {sessions} sessions are too few; {MIN_ROWS} in {MIN_UNITS} sessions are the fewest "
+            "from which anything is concluded: log more"
+        )
+    for each in known:
+        off = abs(each.mean_weight - 1.0)
+        if off > FAR and off > FAR_SE * each.mean_weight_se and each.unsupported <= FAR:
+            why = (
+                "models were drawn more often than the logged probabilities imply"
+                if each.mean_weight > 1.0
+                else "models were drawn less often than the logged probabilities imply, or could not always be drawn"
+            )
+            return (
+                f"the mean importance weight of {each.policy} is {each.mean_weight:.3f} ± {each.mean_weight_se:.3f} "
+                f"where 1 is expected: {why}; {remedy}, and which models were eligible"
+            )
+    return ""
 
 
 _MOST_MODELS = 12
@@ -200,6 +237,11 @@ def _in_range(found: _Estimated, study: Study, known: Sequence[Diagnostics] = ()
     inside = {"value": clip(found.value), "low": clip(found.low - margin), "high": clip(found.high + margin)}
     if math.isnan(inside["value"]):  # no weight: nothing is known
         inside["low"], inside["high"] = least, most
+    elif not inside["high"] - inside["low"] > 1e-9 * span:
+        # All of the sample is alike, or it is one session. What it has not shown has up to this probability.
+        unseen = 1.0 - (0.5 * found.alpha) ** (1.0 / min(len(np.unique(study.units.cluster)), max(found.n, 1)))
+        reach = span * unseen * (1.0 if found.policy in POLICIES else 2.0)
+        inside["low"], inside["high"] = clip(inside["value"] - reach), clip(inside["value"] + reach)
     inside["low"], inside["high"] = min(inside["low"], inside["value"]), max(inside["high"], inside["value"])
     if isinstance(found, Band):
         paths = {
@@ -251,6 +293,7 @@ def _rejection_report(
         bands=[],
         diagnostics=[each for each in _diagnostics(study) if each.policy == "against"],
         checks=checks,
+        refused=_refused(study, checks, ()),
         warnings=[said, *_warnings(study, settings)],
     )
 

@@ -186,6 +186,8 @@ class Report(_Value, frozen=True, kw_only=True):
     advice: list[str] = []
     """What keeps the log from a better answer, and what to change."""
     warnings: list[str] = []
+    refused: str = ""
+    """Why nothing may be concluded from the estimates; empty if something may."""
     gate: GateDecision | None = None
     version: str = ""
     """Of fitrouter."""

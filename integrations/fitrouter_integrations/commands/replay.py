@@ -359,7 +359,7 @@ def _print_models(found: _Comparison, log: Path) -> None:
     for row in rows:
         word = "no difference is shown"
         if row.biased:
-            word = "a prediction, ⚠"
+            word = "no verdict, ⚠"
         elif row.low > 0.0 or row.high < 0.0:
             word = "better" if (row.low > 0.0) is not less else "worse"
         typer.echo(f"  always {row.policy:<{width}}  {row.value:+.3f}  ({row.low:+.3f} … {row.high:+.3f})  {word}")

@@ -11,6 +11,7 @@ from fitrouter.errors import ConfigError, InvalidLog
 from fitrouter_evaluators.replay.importing._staging import SourceFile, StagedFile
 from fitrouter_evaluators.replay.importing.column_map import (
     ARM,
+    Amount,
     ArmList,
     ArmsFile,
     Category,
@@ -41,8 +42,9 @@ _NEAR = 1e-12
 
 def columns_of(columns: ColumnMap, source: SourceFile) -> list[str]:
     """Names of the columns that a map reads; for per-arm columns, all that match."""
-    parts = (columns.reward, columns.time, columns.eligible, columns.pmf, *columns.features)
-    plain = (columns.arm, columns.propensity, columns.id, columns.cost_usd, columns.latency_s)
+    amounts = columns.cost_usd, columns.latency_s
+    parts = (columns.reward, columns.time, columns.eligible, columns.pmf, *amounts, *columns.features)
+    plain = (columns.arm, columns.propensity, columns.id)
     names = [name for name in (*plain, *(getattr(columns, field) for field in _IDENTITY)) if name is not None]
     for part in parts:
         if isinstance(part, PerArm):
@@ -103,8 +105,8 @@ def rows_sql(columns: ColumnMap, staged: StagedFile, arms: Sequence[str], featur
         "chosen": staged.text(columns.arm),
         "reward": f"coalesce({staged.number(columns.reward.column)}, {word})",
         "drawn": staged.number(columns.propensity) if columns.propensity else "NULL::DOUBLE",
-        "cost_usd": staged.number(columns.cost_usd) if columns.cost_usd else "0.0",
-        "latency_s": staged.number(columns.latency_s) if columns.latency_s else "0.0",
+        "cost_usd": _amount(staged, columns.cost_usd),
+        "latency_s": _amount(staged, columns.latency_s),
         "features": features.sql,
         "listed": staged.list_of(eligible.column, eligible.separator, "VARCHAR") if eligible else "NULL::VARCHAR[]",
     }
@@ -130,6 +132,11 @@ def rows_sql(columns: ColumnMap, staged: StagedFile, arms: Sequence[str], featur
             cost_usd, latency_s, features, {reasons(checks)} AS reason
         FROM complete
     """
+
+
+def _amount(staged: StagedFile, amount: Amount | None) -> str:
+    """SQL of a cost or a latency; what is missing is 0."""
+    return "0.0" if amount is None else f"{staged.number(amount.column)} * {amount.factor!r}"
 
 
 def _identity(columns: ColumnMap, staged: StagedFile) -> dict[str, str]:
@@ -241,7 +248,7 @@ def _propensity_checks(columns: ColumnMap) -> list[Check]:
 
 
 def _outcome_checks(columns: ColumnMap, staged: StagedFile) -> list[Check]:
-    low, high = columns.reward.scale
+    low, high = sorted(columns.reward.scale)
     text = staged.text(columns.reward.column)
     rated = f"{text} IS NOT NULL AND " if columns.reward.unrated else ""
     checks = [
@@ -252,7 +259,8 @@ def _outcome_checks(columns: ColumnMap, staged: StagedFile) -> list[Check]:
     ]
     for name, column in (("cost_usd", columns.cost_usd), ("latency_s", columns.latency_s)):
         if column is not None:
-            reason = cell_reason(staged, name, staged.text(column), "allowed are finite numbers of at least 0")
+            remedy = "allowed are finite numbers of at least 0"
+            reason = cell_reason(staged, name, staged.text(column.column), remedy)
             checks.append((f"NOT coalesce({name} >= 0 AND isfinite({name}), false)", reason))
     return checks
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 TEXT = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 """Suffixes of text files."""
-JSON = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
-"""Suffixes of files with a JSON object a line."""
+JSON = (".jsonl", ".ndjson", ".json", ".jsonl.gz", ".ndjson.gz", ".json.gz")
+"""Suffixes of files with a JSON object a line, or one array of objects."""
 TABLES = (*TEXT, *JSON, ".parquet")
 _LONGEST = 1 << 21
 """Longest line in characters: the reader of rows takes no longer ones."""
@@ -36,7 +36,7 @@ _LONGEST_NAME, _HEADER_LINES = 1 << 17, 1000
 """Bounds of a header: characters of a name, and lines (a name may have line breaks)."""
 _BOMS = (b"\xff\xfe", b"\xfe\xff")
 
-_READ_JSON = f"read_json($path, format='newline_delimited', sample_size=-1, maximum_object_size={_LONGEST})"
+_READ_JSON = f"read_json($path, format='{{}}', sample_size=-1, maximum_object_size={_LONGEST})"
 _WRONG = {
     "MISSING COLUMNS": "it has fewer columns than the header",
     "TOO MANY COLUMNS": "it has more columns than the header",
@@ -51,6 +51,10 @@ class SourceFile(NamedTuple):
     names: tuple[str, ...]
     delimiter: str
     """Empty for JSON and Parquet."""
+    array: bool = False
+    """Whether it is one JSON array."""
+    nested: tuple[tuple[str, ...], ...] = ()
+    """Paths of the fields inside of objects; they are the last of the names, joined by dots."""
 
     def position(self, name: str) -> int:
         """Position of a named column; raises ConfigError unless the header has it exactly once."""
@@ -123,7 +127,7 @@ def open_source(path: Path, delimiter: str | None = None) -> SourceFile:
     if name.endswith(".parquet"):
         return SourceFile(path, _parquet_names(path), "")
     if name.endswith(JSON):
-        return SourceFile(path, _json_names(path), "")
+        return _json_source(path)
     if not name.endswith(TEXT):
         raise ConfigError(f"{str(path)!r} has an unknown type; rename it to end in one of {', '.join(TABLES)}")
     delimiter = delimiter or ("\t" if ".tsv" in name[-7:] else ",")
@@ -200,29 +204,69 @@ def _lines(file: IO[str]) -> Iterator[str]:
     return iter(lambda: file.readline(_LONGEST), "")
 
 
-def _json_names(path: Path) -> tuple[str, ...]:
-    """Names of the keys of all rows."""
+def _json_source(path: Path) -> SourceFile:
+    """Read the names of the keys of all rows, and of the keys of objects in them as `outer.inner`."""
     import duckdb
 
+    array = _is_array(path)
     try:
         with duckdb.connect() as connection:
-            found = connection.execute(f"DESCRIBE SELECT * FROM {_READ_JSON}", {"path": str(path)}).fetchall()
+            reader = _READ_JSON.format("array" if array else "newline_delimited")
+            found = connection.execute(f"SELECT * FROM {reader} LIMIT 0", {"path": str(path)}).description or []
     except duckdb.Error as error:
-        raise InvalidLog(f"{path.name!r} cannot be read: {_bad_json(path) or error}") from None
+        raise InvalidLog(f"{path.name!r} cannot be read: {_bad_json(path, array) or error}") from None
     names = tuple(str(row[0]) for row in found)
     if names == ("json",):
-        raise InvalidLog(f"{path.name!r} cannot be read: {_bad_json(path)}")
-    return names
+        raise InvalidLog(f"{path.name!r} cannot be read: {_bad_json(path, array) or 'it has no rows'}")
+    nested = tuple(field for name, kind, *_ in found for field in _fields((str(name),), kind))
+    return SourceFile(path, (*names, *map(".".join, nested)), "", array, nested)
 
 
-def _bad_json(path: Path) -> str:
+def _fields(path: tuple[str, ...], kind: Any) -> Iterator[tuple[str, ...]]:
+    """Iterate over the paths of the fields inside of a column of objects."""
+    if kind.id == "struct":
+        for name, inner in kind.children:
+            yield (*path, name)
+            yield from _fields((*path, name), inner)
+
+
+def _is_array(path: Path) -> bool:
+    """Whether a file is one JSON array; raises InvalidLog for an object around the rows."""
+    with _text(path) as lines:
+        first = next((line for line in _lines(lines) if line.strip()), "")
+    if first.lstrip().startswith("["):
+        return True
+    try:
+        row = msgspec.json.decode(first) if first else {}
+    except msgspec.DecodeError:
+        return False
+    around = [key for key, value in row.items() if _rows_in(value)] if isinstance(row, dict) else []
+    if around and len(row) <= _AROUND:
+        raise InvalidLog(
+            f"{path.name!r} is one object, whose {around[0]!r} seems to be the rows; write them alone: as an array "
+            "[{…}, {…}], or an object a line"
+        )
+    return False
+
+
+def _rows_in(value: Any) -> bool:
+    return isinstance(value, list) and len(value) > 1 and all(isinstance(each, dict) for each in value)
+
+
+_AROUND = 8
+"""Most keys of an object that holds rows; a row with lists of objects has more."""
+
+
+def _bad_json(path: Path, array: bool) -> str:
     """Describe the first line that is not a JSON object; empty if all are."""
+    if array:
+        return "it is not an array of objects; write [{…}, {…}], or an object a line"
     with _text(path) as lines:
         for number, line in enumerate(_lines(lines), start=1):
             try:
                 found = msgspec.json.decode(line) if line.strip() else {}
             except msgspec.DecodeError as error:
-                return f"line {number} is not JSON ({error}); write an object a line"
+                return f"line {number} is not JSON ({error}); write an object a line, or one array [{{…}}, {{…}}]"
             if not isinstance(found, dict):
                 return f"line {number} is not a JSON object; write an object a line"
     return ""
@@ -257,13 +301,28 @@ def reader_of(source: SourceFile, table: str) -> tuple[str, dict[str, str]]:
     """SQL that reads a file, and its parameters."""
     path, everything = str(source.path), range(len(source.names))
     if not source.delimiter:
-        read = "read_parquet($path)" if path.lower().endswith(".parquet") else _READ_JSON
-        return f"{read} AS t({', '.join(f'c{i}' for i in everything)})", {"path": path}
+        own = len(source.names) - len(source.nested)
+        form = _READ_JSON.format("array" if source.array else "newline_delimited")
+        read = "read_parquet($path)" if path.lower().endswith(".parquet") else form
+        read = f"{read} AS t({', '.join(f'c{i}' for i in everything[:own])})"
+        if source.nested:
+            inner = (f"{_field(source, at)} AS c{own + i}" for i, at in enumerate(source.nested))
+            read = f"(SELECT *, {', '.join(inner)} FROM {read})"
+        return read, {"path": path}
     columns = ", ".join(f"'c{i}': 'VARCHAR'" for i in everything)
     return (
         "read_csv($path, auto_detect=false, header=true, delim=$delimiter, quote='\"', escape='\"', "
         f"columns={{{columns}}}, store_rejects=true, rejects_scan='{table}_scans', rejects_table='{table}_rejects')"
     ), {"path": path, "delimiter": source.delimiter}
+
+
+def _field(source: SourceFile, at: tuple[str, ...]) -> str:
+    """SQL of a field inside of objects."""
+    found = f"c{source.names.index(at[0])}"
+    for name in at[1:]:
+        quoted = name.replace("'", "''")
+        found = f"struct_extract({found}, '{quoted}')"
+    return found
 
 
 def _rejected(connection: duckdb.DuckDBPyConnection, table: str) -> dict[int, str]:

@@ -40,8 +40,21 @@ class Time(_Column):
     unit: Literal["s", "ms", "us", "ns"] | None = None
 
 
+class Amount(_Column):
+    """A cost or a latency, in a unit that `factor` converts: .01 for cents, .001 for milliseconds, −1 to negate."""
+
+    factor: float = 1.0
+
+    @pydantic.field_validator("factor")
+    @classmethod
+    def _converts(cls, value: float) -> float:
+        if not value:
+            raise ValueError("a factor of 0 makes every amount 0; give the size of one unit, such as 0.01 for cents")
+        return value
+
+
 class Reward(_Column):
-    """The outcome, on a scale from the worst to the best value."""
+    """The outcome, on a scale from the worst to the best value; `[5, 0]` where less is better."""
 
     scale: tuple[float, float] = (0.0, 1.0)
     unrated: bool = False
@@ -49,9 +62,9 @@ class Reward(_Column):
 
     @pydantic.field_validator("scale")
     @classmethod
-    def _rises(cls, value: tuple[float, float]) -> tuple[float, float]:
-        if not value[0] < value[1]:
-            raise ValueError(f"{list(value)} is not a scale; give the lowest and the highest value, such as [0, 1]")
+    def _differs(cls, value: tuple[float, float]) -> tuple[float, float]:
+        if value[0] == value[1]:
+            raise ValueError(f"{list(value)} is not a scale; give the worst and the best value, such as [0, 1]")
         return value
 
 
@@ -181,8 +194,8 @@ class ColumnMap(_Part):
     role: str | None = None
     task: str | None = None
     session: str | None = None
-    cost_usd: str | None = None
-    latency_s: str | None = None
+    cost_usd: Amount | None = None
+    latency_s: Amount | None = None
     features: tuple[Feature, ...] = ()
     constants: Constants = Constants()
     tolerance: float = pydantic.Field(1e-9, ge=0.0, le=0.01)
@@ -241,6 +254,8 @@ def load_map(source: ColumnMap | Mapping[str, Any] | str | os.PathLike[str]) -> 
 
 _SECTIONS: dict[str, type[pydantic.BaseModel]] = {
     "reward": Reward,
+    "cost_usd": Amount,
+    "latency_s": Amount,
     "time": Time,
     "eligible": ListColumn,
     "constants": Constants,

@@ -83,6 +83,7 @@ def guess_map(path: Path, given: Mapping[str, str]) -> Guess:
     """Complete the map of a table: the parts that are given, and guesses for the others."""
     source = open_source(path, given.get("delimiter") or _delimiter(path))
     found = dict(given)
+    factors = {part: _factor(source, found, part) for part in _FIELDS if part in given}
     for part, names in NAMES.items():
         if part not in found and (column := _column(source, names.split(), taken=set(found.values()))) is not None:
             found[part] = column
@@ -102,8 +103,22 @@ def guess_map(path: Path, given: Mapping[str, str]) -> Guess:
         if "time" in found and "unit" not in found and facts.time is not None:
             found["unit"] = next(unit for least, unit in _UNITS if abs(facts.time) >= least)
     return Guess(
-        _map(found, source.delimiter, unrated=bool(facts.empty)), ",".join(f"{k}={v}" for k, v in found.items())
+        _map(found, source.delimiter, factors, unrated=bool(facts.empty)),
+        ",".join(f"{k}={v}" + (f"*{factors[k]:g}" if factors.get(k, 1.0) != 1.0 else "") for k, v in found.items()),
     )
+
+
+def _factor(source: SourceFile, found: dict[str, str], part: str) -> float:
+    """Split a given `COLUMN*FACTOR` of a cost or a latency; returns the factor."""
+    name, _, factor = found[part].rpartition("*")
+    if not name or found[part] in source.names:
+        return 1.0
+    try:
+        value = float(factor)
+    except ValueError:
+        raise ConfigError(f"--map: {part}={found[part]} has no number after the *; give {part}=COLUMN*0.01") from None
+    found[part] = name
+    return value
 
 
 def _parsed(line: str) -> dict[str, str]:
@@ -117,14 +132,17 @@ def _parsed(line: str) -> dict[str, str]:
     return found
 
 
-def _map(found: Mapping[str, str], delimiter: str, *, unrated: bool) -> ColumnMap:
+def _map(found: Mapping[str, str], delimiter: str, factors: Mapping[str, float], *, unrated: bool) -> ColumnMap:
     low, _, high = found["scale"].partition(":")
     try:
         scale = [float(low), float(high)]
     except ValueError:
         raise ConfigError(f"--map: scale={found['scale']} is not a scale; give the ends, such as scale=1:5") from None
-    plain = ("arm", "propensity", "id", "tenant", "user", "role", "task", "session", *_FIELDS)
-    content: dict[str, Any] = {_FIELDS.get(name, name): found[name] for name in plain if name in found}
+    plain = ("arm", "propensity", "id", "tenant", "user", "role", "task", "session")
+    content: dict[str, Any] = {name: found[name] for name in plain if name in found}
+    for part, field in _FIELDS.items():
+        if part in found:
+            content[field] = {"column": found[part], "factor": factors.get(part, 1.0)}
     content["reward"] = {"column": found["reward"], "scale": scale, "unrated": unrated}
     content["tolerance"] = 1e-3
     if "time" in found:

@@ -26,6 +26,8 @@ from fitrouter_evaluators.replay.report import Check
 
 _AGAIN = np.exp(np.array([-1.5, -0.5, 0.5, 1.5]))
 """Factors on the odds of the arm last drawn for the session or user."""
+_EXCESS = (0.02, 0.1, 0.3)
+"""Shares of the stake that are bet on a mean weight above 1."""
 _EXPECTED = 10.0
 """χ² uses arms whose count has at least this variance, the `_WIDEST` largest of them."""
 _WIDEST = 100
@@ -48,12 +50,14 @@ def audit(log: Log) -> list[Check]:
         "repeated arms of a session": lambda: _repeats(log, draws, "session", decisions.session),
         "repeated arms of a user": lambda: _repeats(log, draws, "user", decisions.user),
         "choices against probabilities (χ²)": lambda: _overall(log, draws),
-        "choices of each arm": lambda: _largest_deviation(log, *_deviations(log, draws)),
     }
     found = {
         "draws repeated from their seeds": _repeat_from_seeds(log, draws),
         "e-process against the probabilities": _bets(log, draws),
         **{name: test() if draws.known else _NOT_POSSIBLE for name, test in with_pmf.items()},
+        "choices of each arm": (
+            _largest_deviation(log, *_deviations(log, draws)) if draws.known else _arm_weights(log, draws)
+        ),
         "mean weight of the uniform policy": _mean_weight(draws),
         "floor": _floor(log, draws) if draws.known else _NOT_POSSIBLE,
         "uniform slice": _uniform_slice(log, draws),
@@ -239,6 +243,24 @@ def _largest_deviation(log: Log, deviation: Floats, variance: Floats) -> _Result
         f"largest deviation: {arms[k]!r}, {deviation[k]:+.1f} choices, {times:+.2f} standard deviations; "
         f"p ≤ {min(bounds[k], 1.0):.3g} (alarm below {ALPHA:g})"
     )
+
+
+def _arm_weights(log: Log, draws: Draws) -> _Result:
+    """Test that no arm was drawn more often than its propensities imply; nothing but those of the drawn arms is needed.
+
+    The weight of always choosing an arm, 1/p where it was drawn and 0 elsewhere, has a mean of 1 at most, so that bets
+    on more are an e-process. That it has less shows nothing: the arm may have had almost no chance.
+    """
+    arms, first = np.unique(draws.arm, return_index=True)
+    arms = arms[np.argsort(first)][:ARMS]
+    drew = draws.drew
+    weight = [np.where(drew == arm, 1.0 / draws.p, 0.0) for arm in arms]
+    logs = (np.log1p(share * (each - 1.0)) for each in weight for share in _EXCESS)
+    path = e_process_path(logs, np.full(len(arms) * len(_EXCESS), 1.0 / (len(arms) * len(_EXCESS))), draws.n)
+    k = int(np.argmax([each.mean() for each in weight]))
+    se = weight[k].std() / math.sqrt(draws.n)
+    prefix = f"the largest mean weight is {weight[k].mean():.3f} ± {se:.3f}, of {log.names.arms[arms[k]]!r}; "
+    return _alarm(log, draws, path, prefix)
 
 
 def _freedman(total: float, variance: float, step: float) -> float:

@@ -180,7 +180,10 @@ def finding(report: Report) -> str:
 
 
 def verdict(report: Report) -> str:
-    found = finding(report)
+    """The first sentence of a report."""
+    if report.refused and report.gate is None:
+        return f"No verdict: {printable(report.refused)}."
+    found = "no verdict" if report.refused else finding(report)
     if report.gate is None:
         return f"No gate: {found}."
     word = printable(report.gate.verdict)

@@ -97,7 +97,9 @@ def policy_rows(study: Study, alpha: float) -> list[PolicyEstimate]:
     found: list[PolicyEstimate] = []
     for i, policy in enumerate(("candidate", "against")):
         rounds = study.powered[i]
-        estimators: list[Estimator] = [*PLAIN, *(tuned(name, rounds)[0] for name in TUNED)]
+        estimators: list[Estimator] = [*PLAIN]
+        if study.units.n > 1:
+            estimators += [tuned(name, rounds)[0] for name in TUNED]
         all_of = deltas(estimators, rounds, cluster=cluster, alpha=alpha)
         found += _rows(policy, labels, all_of, estimators=estimators, alpha=alpha, biased=biased)
         found += _rejection(study, i, policy, labels, alpha, biased)
