@@ -1,51 +1,48 @@
-"""Agreement of the report's scores with people's own judgements that it has not seen. Prints JSON.
+"""Agreement of served scores and reports with people's own judgements that they have not seen. Prints JSON.
 
-    python -m benchmarks.personal.judgements                  # minutes on an idle core
+    python -m benchmarks.personal.judgements                  # a quarter of an hour of an idle core
     python -m benchmarks.personal.judgements --sets ttcw llm_rubric
 
 * `human_feedback`, `mt_bench`: comparisons of two models' answers (`../shared/data`);
 * `ttcw`, `llm_rubric`: ratings of stories and dialogues in several dimensions, of those whose text is published.
 
-Half of the people with ten judgements of a dimension or more are new to an installation that has learnt from everybody
-else. Of each new person the first half of the judgements is known, and the other half is predicted: of two answers that
-the person judged unequally (compared; or rated, in the same dimension), which one is better. Agreement is the
-share that is foreseen.
+Half of the people with ten judgements of a dimension or more are new. An installation with the default settings is
+given the judgements of everybody else and the first half of each new person's, by `Router.observe` and
+`Router.feedback` (`POST /v1/feedback`). The other half is predicted: of two answers that the person judged unequally
+(compared; or rated, in the same dimension), which one is better. Agreement is the share that is foreseen.
 
-Rows: `average model`, the one whose model everybody else judged better on average; `population`, the reward model
-without the person; `report`, the means that the fit report reads: the person's exact posterior of overall ratings
-(`posterior.person_draws`), and the heads of the other dimensions. Worse and better: share of people whose agreement is
-lower or higher than that of the average model by more than a standard error of the difference. For comparisons
-also the report's stated probability beside the share that is true.
+Rows: `average model`, the answer whose model everybody else judged better on average; `population` and `score`, the
+answer with the higher rating by everybody and by the person as `Scores` serves it (`POST /v1/score`); `report`, the
+one whose model has the higher figure in the person's report (`Reports`, `GET /v1/report`). Worse and better: share of
+people whose agreement by `score` is lower or higher than that of the average model by more than a standard error of
+the difference. For comparisons also `best` of `POST /v1/score`, the stated probability, beside the share that is true.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
+import asyncio
 import json
 import sys
+import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from benchmarks.personal.served import CROWD_FROM, MEMORY, Clock, learnt
 
-from fitrouter.context.encoders import get_encoder
-from fitrouter.context.features import context_features, context_names, read_prompt
-from fitrouter.posterior.labels import Answered, FitParams, Label
-from fitrouter.posterior.likelihoods import SIGNALS
-from fitrouter.posterior.model import Fit
-from fitrouter.posterior.person_draws import PersonPosterior
-from fitrouter.types import FeedbackKind, Floats, Identity, Request
+from fitrouter.config import Config, parse_config
+from fitrouter.router import Router
+from fitrouter.types import Completion, FeedbackKind, Floats, Identity, Request
 from fitrouter_evaluators.datasets import llm_rubric, mt_bench, ttcw
-from fitrouter_evaluators.scoring import Answer, ResponseFeatures, global_scalar
-from fitrouter_evaluators.scoring.prior import shipped_prior
+from fitrouter_evaluators.personal import MOST_TEXTS, PromptAnswers, Reports, Scores
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
-LEAST, ROWS, CLIP_CHARS = 10, ("average model", "population", "report"), 20_000
+LEAST, ROWS, CLIP_CHARS = 10, ("average model", "population", "score", "report"), 20_000
+BATCH = 200
 SETS = ("human_feedback", "mt_bench", "ttcw", "llm_rubric")
-DRAWS, MADE, PAIR = 1000, 1.6e9, SIGNALS[FeedbackKind.PAIR]
 
 
 class Judgement(NamedTuple):
@@ -78,7 +75,7 @@ def read(name: str, folder: Path) -> list[Judgement]:
                 "overall",
                 FeedbackKind.PAIR,
                 each.label,
-                tuple((side.model or "", each.prompt, side.text) for side in (each.a, each.b)),
+                tuple((side.model or "unknown", each.prompt, side.text) for side in (each.a, each.b)),
             )
             for each in mt_bench.convert(folder / "mt_bench_human")
         ]
@@ -89,46 +86,19 @@ def read(name: str, folder: Path) -> list[Judgement]:
             {"Q0": "overall"}.get(each.dimension, each.dimension),
             FeedbackKind.THUMB if each.kind == "thumb" else FeedbackKind.RATING,
             (each.rating - each.scale[0]) / (each.scale[1] - each.scale[0]),
-            ((each.model or "", each.prompt, each.response[:CLIP_CHARS]),),
+            ((each.model or "unknown", each.prompt, each.response[:CLIP_CHARS]),),
         )
         for each in found
         if each.response and each.dimension != "Q8"
     ]
 
 
-class Installation:
-    """A fresh installation: features of all texts, and reward models."""
+class Pair(NamedTuple):
+    """Two answers that a person judged unequally: model, prompt and text of each, and whether the first is better."""
 
-    def __init__(self, judgements: Sequence[Judgement]) -> None:
-        encoder = get_encoder("static")
-        self.features = ResponseFeatures(encoder, scalar=global_scalar(encoder))
-        self.prior = shipped_prior(self.features.names, encoder.id)
-        sides = list(dict.fromkeys(side for each in judgements for side in each.sides))
-        h = self.features.encode([Answer(prompt=prompt, text=text) for _, prompt, text in sides])
-        contexts: dict[str, Floats] = {}
-        for _, prompt, _ in sides:
-            if prompt not in contexts:
-                request = Request(messages=({"role": "user", "content": prompt or " "},))
-                contexts[prompt] = context_features(read_prompt(request), encoder)
-        self.answered = {side: Answered(side[0], contexts[side[1]], row) for side, row in zip(sides, h, strict=True)}
-
-    def fit(self) -> Fit:
-        """Return a new reward model of a fresh installation."""
-        names = self.features.names
-        return Fit(len(context_names()), self.features.dim, FitParams(), names=names, prior=self.prior)
-
-    def label(self, each: Judgement, number: int) -> Label:
-        """Convert a judgement to a label."""
-        first, *other = (self.answered[side] for side in each.sides)
-        return Label(
-            Identity(user=each.user),
-            first,
-            each.y,
-            each.kind,
-            against=other[0] if other else None,
-            dimension=each.dimension,
-            ts=MADE + 60.0 * number,
-        )
+    first: tuple[str, str, str]
+    second: tuple[str, str, str]
+    better: bool
 
 
 class Told(NamedTuple):
@@ -138,7 +108,7 @@ class Told(NamedTuple):
     hits: Floats
     """float64[pairs, rows]."""
     stated: Floats
-    """float64[pairs]: the report's probability that the first answer is preferred; empty for ratings."""
+    """float64[pairs]: the stated probability that the first answer is preferred; empty for ratings."""
     first: Floats
     """float64[pairs]: whether it is."""
 
@@ -152,94 +122,84 @@ def averages(judgements: Sequence[Judgement]) -> dict[tuple[str, str], float]:
     return {key: float(np.mean(values)) for key, values in found.items()}
 
 
-class Reader:
-    """Predictions of an installation for one person in one dimension.
-
-    Args:
-        fit: it has learnt from everybody else, and, in dimensions other than overall, from the known judgements.
-        known: judgements of the person.
-        arms: all models that the person judged.
-        mean: of each model.
-    """
-
-    def __init__(
-        self, fit: Fit, known: Sequence[Label], arms: Sequence[str], mean: dict[tuple[str, str], float]
-    ) -> None:
-        who, self.dimension = known[0].identity, known[0].dimension
-        self.arms, self.mean = list(arms), mean
-        if self.dimension == "overall":
-            sides = [side for vote in known for side in (vote.answer, vote.against) if side is not None]
-            posterior = PersonPosterior(fit, who, known, arms, np.mean([side.x for side in sides], axis=0))
-            self.correction: Callable[[str, Floats], float] | None = posterior.correction
-            self.taste, self.level = posterior.draw(DRAWS, [0])
-            self.common = fit.tastes.population.mean
-        else:
-            blocks = fit.tastes.others_of(who, self.dimension)
-            self.correction, self.level = None, np.zeros((1, len(arms)))
-            self.taste = np.sum([block.mean for block in blocks], axis=0)[None]
-            self.common = blocks[0].mean
-
-    def draws(self, side: Answered) -> Floats:
-        """Return posterior draws of an answer's rating; the mean in dimensions other than overall."""
-        found: Floats = (
-            self.taste @ np.nan_to_num(side.h) + self.level[:, self.arms.index(side.arm)] + self._fixed(side)
+async def tell(router: Router, clock: Clock, known: Sequence[Judgement]) -> None:
+    """Log the known judgements: each person's answers once, and a vote for each judgement."""
+    decisions: dict[tuple[str, tuple[str, str, str]], str] = {}
+    for start in range(0, len(known), BATCH):
+        clock.now = CROWD_FROM + 60.0 * start
+        batch = known[start : start + BATCH]
+        new = dict.fromkeys(
+            (each.user, side) for each in batch for side in each.sides if (each.user, side) not in decisions
         )
-        return found
+        plans = await asyncio.gather(*(_observed(router, user, side) for user, side in new))
+        decisions |= dict(zip(new, plans, strict=True))
+        await learnt(router)
+        for each in batch:
+            first, *other = (decisions[each.user, side] for side in each.sides)
+            await router.feedback(
+                first,
+                each.kind,
+                each.y,
+                scale=(0.0, 1.0) if each.kind is FeedbackKind.RATING else None,
+                dimension=each.dimension,
+                other=other[0] if other else None,
+                identity=Identity(user=each.user),
+            )
+    await learnt(router, copied=True)
 
-    def of(self, side: Answered) -> tuple[float, ...]:
-        """Return the predicted value of an answer by each row's method."""
-        assert side.h is not None
-        blind = float(self.common @ np.nan_to_num(side.h)) + self._fixed(side)
-        return self.mean.get((self.dimension, side.arm), 0.5), blind, float(self.draws(side).mean())
 
-    def _fixed(self, side: Answered) -> float:
-        return 0.0 if self.correction is None else self.correction(side.arm, side.x)
+async def _observed(router: Router, user: str, side: tuple[str, str, str]) -> str:
+    model, prompt, text = side
+    request = Request(messages=({"role": "user", "content": prompt or " "},), identity=Identity(user=user))
+    said = Completion(message={"role": "assistant", "content": text})
+    return (await router.observe(request, said, model, cost_usd=0.0, latency_ms=None)).decision.id
 
 
-def told(home: Installation, fit: Fit, mean: dict[tuple[str, str], float], mine: Sequence[Judgement]) -> list[Told]:
-    """Measure agreement with one new person, per dimension, of an installation that has learnt from everybody else."""
-    by: defaultdict[str, list[Judgement]] = defaultdict(list)
-    for each in mine:
+async def told(
+    router: Router, config: Config, mean: dict[tuple[str, str], float], held: Sequence[Judgement]
+) -> list[Told]:
+    """Measure agreement with the held-out judgements of one new person, per dimension."""
+    who, by = Identity(user=held[0].user), defaultdict(list)
+    for each in held:
         by[each.dimension].append(each)
-    by = defaultdict(list, {name: rows for name, rows in by.items() if len(rows) >= LEAST})
-    labels = {name: [home.label(each, i) for i, each in enumerate(rows)] for name, rows in by.items()}
-    if by.keys() - {"overall"}:
-        fit = copy.deepcopy(fit)
-        for name in by.keys() - {"overall"}:
-            for label in labels[name][: len(labels[name]) // 2]:
-                fit.learn(label)
+    report = await Reports(router, config).of(who)
+    fits = {each.model: {name: value.mean for name, value in each.dimensions.items()} for each in report.models}
     found = []
     for name, rows in by.items():
-        half = len(rows) // 2
-        arms = tuple(dict.fromkeys(side[0] for each in rows for side in each.sides))
-        pairs = unequal(labels[name][half:])
-        if pairs:
-            reader = Reader(fit, labels[name][:half], arms, mean)
-            gaps = np.array([np.subtract(reader.of(a), reader.of(b)) for a, b, _ in pairs])
-            first = np.array([float(better) for *_, better in pairs])
-            hits = np.where(gaps == 0.0, 0.5, ((gaps > 0.0) == (first[:, None] > 0.5)).astype(float))
-            compared = rows[0].kind is FeedbackKind.PAIR
-            stated = [_preferred(reader.draws(a) - reader.draws(b)) for a, b, _ in pairs] if compared else []
-            found.append(Told(name, hits, np.array(stated), first))
+        if not (pairs := unequal(rows)):
+            continue
+        compared = rows[0].kind is FeedbackKind.PAIR
+        if compared:  # one prompt, both answers, as a caller would ask
+            items = [PromptAnswers(a[1], (a[2], b[2])) for a, b, _ in pairs]
+        else:
+            items = [PromptAnswers(side[1], (side[2],)) for pair in pairs for side in pair[:2]]
+        batch = MOST_TEXTS // 2 if compared else MOST_TEXTS
+        scored = []
+        for start in range(0, len(items), batch):
+            scored += await Scores(router).score(who, items[start : start + batch])
+        flat = [each.dimensions[name] for item in scored for each in item]
+        values = np.array(
+            [
+                (mean.get((name, side[0]), 0.5), value.population, value.mean, fits[side[0]][name])
+                for side, value in zip((side for pair in pairs for side in pair[:2]), flat, strict=True)
+            ]
+        )
+        gaps = values[::2] - values[1::2]
+        first = np.array([float(pair.better) for pair in pairs])
+        hits = np.where(gaps == 0.0, 0.5, ((gaps > 0.0) == (first[:, None] > 0.5)).astype(float))
+        found.append(Told(name, hits, np.array([item[0].best for item in scored] if compared else []), first))
     return found
 
 
-def _preferred(gap: Floats) -> float:
-    return float((1.0 / (1.0 + np.exp(-np.clip(gap / PAIR.temperature, -30.0, 30.0)))).mean())
-
-
-def unequal(labels: Sequence[Label]) -> list[tuple[Answered, Answered, bool]]:
-    """List the pairs of answers that were judged unequally, and whether the first is better."""
-    compared = [
-        (each.answer, each.against, each.y > 0.5) for each in labels if each.against is not None and each.y != 0.5
-    ]
-    if any(each.against is not None for each in labels):
-        return [(a, b, better) for a, b, better in compared if b is not None]
+def unequal(rows: Sequence[Judgement]) -> list[Pair]:
+    """List the pairs of answers that were judged unequally."""
+    if rows[0].kind is FeedbackKind.PAIR:
+        return [Pair(each.sides[0], each.sides[1], each.y > 0.5) for each in rows if each.y != 0.5]
     return [
-        (one.answer, other.answer, one.y > other.y)
-        for i, one in enumerate(labels)
-        for other in labels[:i]
-        if one.y != other.y and one.answer is not other.answer
+        Pair(one.sides[0], other.sides[0], one.y > other.y)
+        for i, one in enumerate(rows)
+        for other in rows[:i]
+        if one.y != other.y and one.sides != other.sides
     ]
 
 
@@ -251,7 +211,7 @@ def summary(told: Sequence[Told]) -> dict[str, Any]:
     gain = np.array([each.mean() for each in apart])
     found: dict[str, Any] = {"people": len(told), "pairs": sum(len(each.hits) for each in told)}
     found |= {row: round(float(value), 3) for row, value in zip(ROWS, shares.mean(axis=0), strict=True)}
-    found["report minus average model"] = [
+    found["score minus average model"] = [
         round(float(gain.mean()), 3),
         round(float(gain.std(ddof=1) / np.sqrt(len(gain))), 3) if len(gain) > 1 else None,
     ]
@@ -275,28 +235,48 @@ def summary(told: Sequence[Told]) -> dict[str, Any]:
     return found
 
 
+async def split(judgements: Sequence[Judgement], new: set[str]) -> list[Told]:
+    """Measure agreement with the new people of one installation."""
+    known, held = [], defaultdict(list)
+    halves: defaultdict[tuple[str, str], list[Judgement]] = defaultdict(list)
+    for each in judgements:
+        if each.user in new:
+            halves[each.user, each.dimension].append(each)
+        else:
+            known.append(each)
+    mean = averages(known)
+    for (user, _), rows in halves.items():
+        if len(rows) >= LEAST:
+            known += rows[: len(rows) // 2]
+            held[user] += rows[len(rows) // 2 :]
+    names = sorted({side[0] for each in judgements for side in each.sides})
+    clock = Clock(CROWD_FROM)
+    with tempfile.TemporaryDirectory(prefix="fitrouter-", dir=MEMORY) as folder:
+        config = parse_config(
+            {
+                "data": folder,
+                "providers": {"unused": {"kind": "simulated"}},
+                "models": [{"name": name, "provider": "unused"} for name in names],
+            }
+        )
+        async with Router.from_config(config, clock=clock) as router:
+            await tell(router, clock, known)
+            return [one for user in sorted(held) for one in await told(router, config, mean, held[user])]
+
+
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     """Summarise every set by dimension."""
     out: dict[str, Any] = {}
     for name in args.sets:
         judgements = read(name, args.data)
-        home, found = Installation(judgements), []
-        mine: defaultdict[str, list[Judgement]] = defaultdict(list)
+        found: list[Told] = []
+        numbers: defaultdict[tuple[str, str], int] = defaultdict(int)
         for each in judgements:
-            mine[each.user].append(each)
-        able = sorted(
-            user
-            for user, rows in mine.items()
-            if max(np.unique([each.dimension for each in rows], return_counts=True)[1]) >= LEAST
-        )
+            numbers[each.user, each.dimension] += 1
+        able = sorted({user for (user, _), n in numbers.items() if n >= LEAST})
         for draw in range(args.draws):
             order = np.random.default_rng([0, draw]).permutation(len(able))
-            new = {able[i] for i in order[: (len(able) + 1) // 2]}
-            crowd, fit = [each for each in judgements if each.user not in new], home.fit()
-            for number, each in enumerate(crowd):
-                fit.learn(home.label(each, number))
-            mean = averages(crowd)
-            found += [one for user in sorted(new) for one in told(home, fit, mean, mine[user])]
+            found += asyncio.run(split(judgements, {able[i] for i in order[: (len(able) + 1) // 2]}))
         names = sorted({each.dimension for each in found}, key=lambda each: (each != "overall", each))
         out[name] = {each: summary([one for one in found if one.dimension == each]) for each in names}
         if len(names) > 1:

@@ -1,7 +1,7 @@
 """Best possible reading of a simulated person's answers: Bayes' rule with the true prior and likelihood of the world.
 
 It bounds what any reader of the same comparisons and ratings can reach on average, as it knows which of the worlds of
-`benchmarks.quiz` the person comes from and how noisy their answers are. Importance sampling from the prior.
+`benchmarks.personal.served` the person comes from and how noisy their answers are. Importance sampling from the prior.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from benchmarks.quiz import ATTRIBUTES, FORMS, RANDOM, Answers
+from benchmarks.personal.served import ATTRIBUTES, FORMS, RANDOM, Answers
 from scipy.special import expit, ndtr
 
 from fitrouter.types import Floats
 from fitrouter_evaluators.personal.beliefs import PAIR
 
-PRIOR_DRAWS, POSTERIOR_DRAWS = 200_000, 400
+PRIOR_DRAWS, POSTERIOR_DRAWS = 100_000, 400
 
 
 class Seen:
@@ -59,8 +59,8 @@ def oracle(
         return q / q.sum()
 
     if world == "form":
-        pool = answers.pool
-        people = np.stack([form(pool.n[:, list(models)], pool.b[:, list(models)]) for form in FORMS.values()])
+        n_chars, items = answers.n[:, list(models)], answers.b[:, list(models)]
+        people = np.stack([form(n_chars, items) for form in FORMS.values()])
         q = weigh(people[:, prompts, places])
         return q @ people.mean(axis=1), float(1.0 / (q**2).sum())
     common = np.random.default_rng(5).normal(0.0, 1.0, len(ATTRIBUTES))
