@@ -26,9 +26,7 @@ async def estimate(config: Config, log: Path, candidate: dict[str, Any]) -> dict
     Raises:
         StoreError: it takes too long, or it ends without an answer.
     """
-    return await in_background(
-        __name__, {"config": config.as_json(), "log": str(log), "candidate": candidate}
-    )
+    return await in_background(__name__, {"config": config.as_json(), "log": str(log), "candidate": candidate})
 
 
 def replayed(config: Config, log: Path, candidate: dict[str, Any]) -> dict[str, Any]:
