@@ -234,16 +234,12 @@ def test_results_pages_name_their_command() -> None:
         assert f"({page.name})" in index, page
 
 
-REMEASURED = {"judgements.md", "quiz.md", "report.md"}
-"""Pages that are being measured again, through what is served."""
-
-
 def test_results_pages_name_what_serves_them(tmp_path: Path) -> None:
     """A page says first whether it measures what is served or a component, and names an existing route or command."""
     routes = create_app(make_router(tmp_path), gateway_config()).routes
     known = {f"{method} {each.path}" for each in routes for method in getattr(each, "methods", ())}  # type: ignore[attr-defined]
     for page in sorted((ROOT / "docs" / "results").glob("*.md")):
-        if page.name in {"README.md", "reward_table.md", *REMEASURED}:
+        if page.name in {"README.md", "reward_table.md"}:
             continue
         said = re.match(
             r"# .*\n\nMeasures (?:what is served|a component): ((?:.+\n)+)\n", page.read_text(encoding="utf-8")
