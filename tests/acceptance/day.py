@@ -1,0 +1,240 @@
+"""The day: what twelve people ask, what they say of the answers, and what happens to the models meanwhile."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import httpx
+import openai
+from tests.acceptance.company import ADDED, CUT_USD, ERASED, KEYS, MODELS, PEOPLE, Person, Upstream
+from tests.acceptance.ledger import Asked, Ledger, Voted
+
+__all__ = ["Day"]
+
+TOPICS = ("rivers", "budgets", "bandages", "compilers", "poems", "trains", "vaccines", "harbours")
+PARAMETERS = {"type": "object", "properties": {"topic": {"type": "string"}}}
+TOOL = {"type": "function", "function": {"name": "look_up", "parameters": PARAMETERS}}
+OLD = [name for name in MODELS if name != ADDED]
+BY_NAME = {(who.tenant, who.name): who for who in PEOPLE}
+
+
+class Day:
+    """Lives through the day against a gateway.
+
+    Args:
+        url: of the gateway.
+        upstream: the models' server.
+        rounds: requests of each person in the morning; as many follow in the afternoon.
+    """
+
+    def __init__(self, url: str, upstream: Upstream, rounds: int = 8) -> None:
+        self.upstream, self.rounds, self.ledger = upstream, rounds, Ledger(calls=upstream.calls)
+        self._clients = {
+            tenant: openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=60.0)
+            for tenant, key in KEYS.items()
+        }
+        self._http = {
+            tenant: httpx.Client(base_url=url, timeout=60.0, headers={"authorization": f"Bearer {key}"})
+            for tenant, key in KEYS.items()
+        }
+
+    def live(self) -> Ledger:
+        """Live through it; returns the books."""
+        self.round_of(OLD, 1)
+        self.talk()
+        self.outage("lister")
+        self.noon()
+        self.declare()
+        self.round_of(list(MODELS), 2)
+        self.comment()
+        self.cut()
+        self.erase(ERASED)
+        for client in (*self._clients.values(), *self._http.values()):
+            client.close()
+        return self.ledger
+
+    # --- what people do ---
+
+    def round_of(self, models: list[str], streamed: int) -> None:
+        """Everybody asks and rates, every other time a model by name: the one that they like, or each in turn."""
+        for r in range(self.rounds):
+            for i, who in enumerate(PEOPLE):
+                named = (who.likes, models[(r + i) % len(models)])[r // 2 % 2] if r % 2 else None
+                self.rate(self.ask(who, named, stream=r % 3 == streamed))
+
+    def talk(self) -> None:
+        """Conversations of several turns, and a tool that is called."""
+        for who in PEOPLE[:2]:
+            messages: list[dict[str, Any]] = []
+            for _ in range(3):
+                asked = self.ask(who, session=f"talk of {who.name}", before=messages)
+                messages += [{"role": "user", "content": asked.prompt}, {"role": "assistant", "content": asked.text}]
+                self.rate(asked)
+        for who in (PEOPLE[6], PEOPLE[9]):
+            called = self.ask(who, "brief", tools=True)
+            assert called.call is not None
+            before = [{"role": "user", "content": called.prompt}, called.call]
+            result = {"role": "tool", "tool_call_id": called.call["tool_calls"][0]["id"]}
+            self.rate(self.ask(who, "brief", before=before, tools=True, last=result))
+
+    def ask(
+        self,
+        who: Person,
+        pinned: str | None = None,
+        *,
+        stream: bool = False,
+        tools: bool = False,
+        session: str | None = None,
+        before: list[dict[str, Any]] | tuple[()] = (),
+        last: dict[str, Any] | None = None,
+    ) -> Asked:
+        """Ask something, and write down what comes back.
+
+        Args:
+            who: asks.
+            pinned: the model by name.
+            stream: whether the answer is streamed.
+            tools: whether a tool is offered.
+            session: name of the conversation.
+            before: its messages.
+            last: of the message, beside its text; a user's by default.
+        """
+        asked = Asked(len(self.ledger.asked), who, pinned, stream, session)
+        self.ledger.asked.append(asked)
+        asked.prompt = f"Question (no. {asked.n}) about {TOPICS[asked.n % len(TOPICS)]}?"
+        body: dict[str, Any] = {
+            "model": pinned or "fitrouter/auto",
+            "messages": [*before, {**(last or {"role": "user"}), "content": asked.prompt}],
+            "user": who.name,
+            "max_tokens": 300,
+            "extra_headers": {
+                "x-fitrouter-role": who.role,
+                **({"x-fitrouter-session": session} if session else {}),
+            },
+            **({"tools": [TOOL]} if tools else {}),
+        }
+        chat = self._clients[who.tenant].chat.completions
+        try:
+            if stream:
+                chunks = list(chat.create(**body, stream=True, stream_options={"include_usage": True}))
+                asked.text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+                answer, usage = chunks[0], chunks[-1].usage
+            else:
+                answer = chat.create(**body)
+                message, usage = answer.choices[0].message, answer.usage
+                asked.text = message.content or ""
+                asked.call = message.model_dump(exclude_none=True) if message.tool_calls else None
+        except openai.APIStatusError as error:
+            asked.status, asked.code = error.status_code, error.code
+            asked.id = error.response.headers.get("x-fitrouter-decision", "")
+            return asked
+        asked.status, asked.id, asked.model = 200, answer.id.removeprefix("chatcmpl-"), answer.model
+        asked.solicited = answer.fitrouter["asked"]
+        asked.tokens = (usage.prompt_tokens, usage.completion_tokens)
+        return asked
+
+    def vote(self, on: Asked, kind: str, value: float, **more: Any) -> None:
+        """Vote on an answer; it is in the books once it is acknowledged."""
+        other: Asked | None = more.pop("other", None)
+        vote = Voted(on, kind, value, more.get("scale", (0.0, 1.0)), more.get("dimension", "overall"), other)
+        self.tell(on, {"kind": kind, "value": value, **more, **({"other": other.id} if other else {})})
+        self.ledger.votes.append(vote)
+
+    def tell(self, on: Asked, said: dict[str, Any]) -> dict[str, Any]:
+        """Send feedback on an answer until it is acknowledged: an answer does not wait for a slow commit."""
+        for _ in range(200):
+            body = {"decision_id": on.id, "user": on.who.name, **said}
+            reply = self._http[on.who.tenant].post("/v1/feedback", json=body)
+            if reply.status_code != 404:
+                break
+            time.sleep(0.05)
+        assert reply.status_code == 200, reply.text
+        found: dict[str, Any] = reply.json()
+        return found
+
+    def rate(self, asked: Asked) -> None:
+        """Say what the person thinks of an answer: full marks for the model that they like; and a few other things."""
+        if asked.status != 200:
+            return
+        likes, how, n = asked.model == asked.who.likes, asked.who.rates, asked.n
+        if how == "thumb" or (how == "both" and n % 2):
+            if n % 16 == 3:
+                self.vote(asked, "thumb", 0.0 if likes else 1.0)  # a slip, which is taken back
+            self.vote(asked, "thumb", 1.0 if likes else 0.0)
+        else:
+            self.vote(asked, "rating", 5.0 if likes else 1.0 + n % 2, scale=(1.0, 5.0))
+        if n % 12 == 5:
+            self.vote(asked, "rating", 4.0, scale=(1.0, 5.0), dimension="tone")
+        if n % 14 == 2:
+            self.vote(asked, "accept" if likes else "regenerate", 1.0)
+        if n % 20 == 7:
+            self.vote(asked, "edit", 0.0 if likes else 0.5)
+        if n % 20 == 9:
+            self.vote(asked, "dwell", 12.5)
+        if n % 20 == 11:
+            self.vote(asked, "copy", 1.0)
+        rated = [vote.on for vote in self.ledger.votes if vote.on.who == asked.who and vote.on.model != asked.model]
+        if n % 10 == 1 and rated and (likes or rated[-1].model == asked.who.likes):
+            self.vote(asked, "pair", 1.0 if likes else 0.0, other=rated[-1])
+
+    def declare(self) -> None:
+        """Two people say what they value."""
+        for name, values in (("cem", {"length": -0.5}), ("finn", {"length": -1.0, "warmth": 0.5})):
+            who = BY_NAME["acme", name]
+            reply = self._http["acme"].put("/v1/profile", json={"user": name, "values": values})
+            assert reply.status_code == 200, reply.text
+            self.ledger.declared[who] = values
+
+    def comment(self) -> None:
+        """Some say what is wrong with a long answer."""
+        for who in PEOPLE:
+            wordy = [each for each in self.ledger.asked if each.who == who and each.model == "rambler"]
+            if wordy and who.likes == "brief":
+                understood = self.tell(wordy[-1], {"comment": "Too long."})["understood"]
+                self.ledger.comments.append((wordy[-1], understood))
+
+    # --- what happens ---
+
+    def outage(self, model: str) -> None:
+        """A model fails for an hour: others stand in, those who named it get errors, until a breaker refuses them."""
+        self.upstream.failing.add(model)
+        for i in range(6):
+            self.rate(self.ask(PEOPLE[(3, 7)[i % 2]]))  # those who like it
+        for i in range(12):
+            self.ask(PEOPLE[i % 10], model)
+        self.upstream.failing.clear()
+
+    def noon(self) -> None:
+        """Add a model."""
+        prices = MODELS[ADDED]
+        assert prices is not None
+        body = {"name": ADDED, "provider": "house", "prices": {"input": prices[0], "output": prices[1]}}
+        reply = self._http[""].post("/v1/models", json=body)
+        assert reply.status_code == 200, reply.text
+        self._known(ADDED)
+
+    def _known(self, model: str) -> None:
+        """Wait until the workers have it."""
+        for _ in range(200):
+            listed = [self._http["acme"].get("/v1/models").json()["data"] for _ in range(4)]
+            if all(any(each["id"] == model for each in one) for one in listed):
+                return
+            time.sleep(0.05)
+
+    def cut(self) -> None:
+        """Cut a tenant's budget to little more than what it has spent, and spend the rest."""
+        who = BY_NAME["birch", "ann"]
+        limit = self.ledger.spent_usd("birch") + CUT_USD
+        body = {"action": "budget", "tenant": "birch", "usd_per_period": limit}
+        reply = self._http[""].post("/v1/policy", json=body)
+        assert reply.status_code == 200, reply.text
+        self.ledger.limit_usd = limit
+        for _ in range(20):
+            self.ask(who, "rambler")
+
+    def erase(self, who: Person) -> None:
+        """Erase somebody."""
+        reply = self._http[who.tenant].delete("/v1/profile", headers={"x-fitrouter-user": who.name})
+        assert reply.status_code == 200, reply.text
+        self.ledger.erased.add(who)

@@ -1,0 +1,117 @@
+"""An installation of the company's gateway: real processes, on SQLite or PostgreSQL, that stop and start."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import yaml
+from tests.acceptance.company import KEYS
+
+__all__ = ["Installation", "wait_for"]
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = [str(ROOT / name) for name in ("router", "evaluators", "dashboards", "integrations")]
+ENVIRONMENT = {f"DAY_KEY_{(tenant or 'ops').upper()}": key for tenant, key in KEYS.items()}
+PATIENCE_S = 120.0
+T = TypeVar("T")
+
+
+class Installation:
+    """A folder with a configuration, and the processes that serve it.
+
+    Args:
+        folder: of configuration and data.
+        settings: the configuration.
+        workers: processes that serve.
+    """
+
+    def __init__(self, folder: Path, settings: dict[str, Any], workers: int = 1) -> None:
+        self.folder, self.workers, self.url = folder, workers, ""
+        self.config = folder / "fitrouter.yaml"
+        self.config.write_text(yaml.safe_dump(settings))
+        self.data = Path(settings.get("folder") or settings["data"])
+        self.said: list[str] = []
+        """Lines of its log."""
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        """Start, and wait until all workers are ready."""
+        command = [sys.executable, "-m", "fitrouter_integrations.cli", "serve", "--config", str(self.config)]
+        self.url = ""
+        self._process = subprocess.Popen(
+            [*command, "--port", "0", "--workers", str(self.workers)],
+            env={**os.environ, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(SOURCES), "HF_HUB_OFFLINE": "1"},
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+        )
+        threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
+        wait_for(lambda: self.url or self._process is None or self._process.poll() is not None)
+        assert self.url, "".join(self.said)
+        wait_for(lambda: len(self.reports()) == self.workers)
+
+    def _listen(self, process: subprocess.Popen[str]) -> None:
+        assert process.stderr is not None
+        for line in process.stderr:
+            self.said.append(line)
+            if " on http://" in line and not self.url:
+                self.url = line[line.index("http://") :].split()[0].removesuffix("/v1")
+
+    def reports(self) -> dict[int, dict[str, Any]]:
+        """The workers' reports at /readyz, by process id."""
+        found: dict[int, dict[str, Any]] = {}
+        for _ in range(12 * self.workers):
+            try:  # another connection may be another worker's
+                reply = httpx.get(f"{self.url}/readyz", headers={"authorization": f"Bearer {KEYS['']}"}, timeout=10.0)
+            except httpx.TransportError:
+                continue
+            if reply.status_code == 200:
+                found[reply.json()["pid"]] = reply.json()
+            if len(found) == self.workers:
+                break
+        return found
+
+    def rest(self) -> None:
+        """Wait until nothing is left to score, fold or ingest, and all workers agree."""
+
+        def settled() -> Any:
+            found = list(self.reports().values())
+            quiet = all(not any(each["lag"].values()) and each["digest"] for each in found)
+            return quiet and len({(each["seq"], each["digest"]) for each in found}) == 1 and found[0]["seq"]
+
+        while True:
+            before = wait_for(settled)
+            time.sleep(1.2)  # the services report every half second what they read every half second
+            if wait_for(settled) == before:
+                return
+
+    def stop(self) -> None:
+        """End it as an operator does."""
+        if self._process is not None:
+            self._process.terminate()
+            assert self._process.wait(PATIENCE_S) == 0, "".join(self.said)
+            self._process = None
+
+    def kill(self) -> None:
+        """End it, whatever it does; its workers end with it."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+def wait_for(condition: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
+    """The first true value of a condition; fails the test when it does not come."""
+    deadline = time.monotonic() + patience_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.05)
+    return value

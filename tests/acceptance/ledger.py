@@ -1,0 +1,295 @@
+"""What happened, in plain Python: what was sent, what came back, and what the upstream billed for it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from statistics import fmean, stdev
+from typing import Any
+
+from tests.acceptance.company import ADDED, ASSUMED, MODELS, PEOPLE, TENANTS, Call, Person, cost_usd
+
+__all__ = ["Asked", "Ledger", "Voted"]
+
+Z = 1.959964
+"""Standard errors of a 95 % interval."""
+
+
+@dataclass(eq=False)
+class Asked:
+    """A request, and what came back."""
+
+    n: int
+    who: Person
+    pinned: str | None
+    stream: bool = False
+    session: str | None = None
+    prompt: str = ""
+    status: int = 0
+    """Of HTTP."""
+    code: str | None = None
+    """Of an error."""
+    id: str = ""
+    """Of the decision; empty if none was told."""
+    model: str | None = None
+    """That answered, as the answer says."""
+    text: str = ""
+    call: dict[str, Any] | None = None
+    """The message, if it calls a tool."""
+    tokens: tuple[int, int] = (0, 0)
+    """Of prompt and answer, as the answer says."""
+    solicited: bool = False
+    """Whether the answer asks for feedback."""
+
+
+@dataclass(eq=False)
+class Voted:
+    """A vote that was acknowledged."""
+
+    on: Asked
+    kind: str
+    value: float
+    scale: tuple[float, float] = (0.0, 1.0)
+    dimension: str = "overall"
+    other: Asked | None = None
+
+    @property
+    def y(self) -> float:
+        """The value from 0 to 1; of `dwell` the seconds."""
+        low, high = self.scale
+        return (self.value - low) / (high - low)
+
+
+@dataclass
+class Ledger:
+    """The day's books."""
+
+    asked: list[Asked] = field(default_factory=list)
+    votes: list[Voted] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    declared: dict[Person, dict[str, float]] = field(default_factory=dict)
+    comments: list[tuple[Asked, dict[str, float]]] = field(default_factory=list)
+    erased: set[Person] = field(default_factory=set)
+    limit_usd: float = 0.0
+
+    # --- selections ---
+
+    def people(self) -> list[Person]:
+        """Those who were not erased."""
+        return [who for who in PEOPLE if who not in self.erased]
+
+    def decided(self) -> list[Asked]:
+        """The requests that were decided, answered or not, of those who were not erased."""
+        return [each for each in self.asked if each.id and each.who not in self.erased]
+
+    def answered(self) -> list[Asked]:
+        """Those of them that were answered."""
+        return [each for each in self.decided() if each.status == 200]
+
+    def failed(self) -> list[Asked]:
+        """Those of them that were not."""
+        return [each for each in self.decided() if each.status != 200]
+
+    def given(self) -> list[Voted]:
+        """All votes of those who were not erased."""
+        return [vote for vote in self.votes if vote.on.who not in self.erased]
+
+    def standing(self) -> list[Voted]:
+        """The votes that count: the last one of each answer, kind and dimension."""
+        last = {(vote.on.n, vote.kind, vote.dimension): vote for vote in self.given()}
+        return [vote for vote in self.given() if last[vote.on.n, vote.kind, vote.dimension] is vote]
+
+    def ratings(self) -> list[Voted]:
+        """Those that rate an answer as a whole: thumbs and ratings."""
+        return [vote for vote in self.standing() if vote.kind in {"thumb", "rating"} and vote.dimension == "overall"]
+
+    def bill(self, asked: Asked) -> Call | None:
+        """What the upstream billed for a request."""
+        bills = [call for call in self.calls if call.n == asked.n and call.status == 200]
+        assert len(bills) <= 1, bills
+        return bills[0] if bills else None
+
+    def usd(self, asked: Asked) -> float | None:
+        """What a request cost; None where its model has no price."""
+        bill = self.bill(asked)
+        return 0.0 if bill is None else cost_usd(bill.model, bill.prompt_tokens, bill.completion_tokens)
+
+    def assumed_usd(self, asked: Asked) -> float:
+        """What a request counts for in a budget: without a price as much as the most expensive model's answer."""
+        bill, usd = self.bill(asked), self.usd(asked)
+        if usd is None and bill is not None:
+            usd = cost_usd(ASSUMED, bill.prompt_tokens, bill.completion_tokens)
+        return usd or 0.0
+
+    def spent_usd(self, tenant: str) -> float:
+        """What a tenant has spent, erased people included: money does not come back."""
+        return math.fsum(self.assumed_usd(each) for each in self.asked if each.who.tenant == tenant)
+
+    def check(self) -> None:
+        """What came back is what the upstream said and billed."""
+        for each in self.asked:
+            bill = self.bill(each)
+            if each.status == 200:
+                assert bill is not None
+                assert (bill.model, bill.prompt_tokens, bill.completion_tokens) == (each.model, *each.tokens)
+                assert each.call is not None or each.text == bill.text
+            else:
+                assert bill is None, "an answer was billed that nobody got"
+
+
+def by(key: Callable[[Any], Any], entries: Iterable[Any]) -> dict[Any, int]:
+    """How often each key occurs."""
+    return dict(Counter(key(each) for each in entries))
+
+
+def total(key: Callable[[Any], Any], amount: Callable[[Any], float], entries: Iterable[Any]) -> dict[Any, float]:
+    """The sum of amounts by key."""
+    found: dict[Any, list[float]] = {}
+    for each in entries:
+        found.setdefault(key(each), []).append(amount(each))
+    return {name: math.fsum(amounts) for name, amounts in found.items()}
+
+
+def means(key: Callable[[Any], Any], votes: Iterable[Voted]) -> dict[Any, float]:
+    """The mean rating by key."""
+    found: dict[Any, list[float]] = {}
+    for vote in votes:
+        found.setdefault(key(vote), []).append(vote.y)
+    return {name: fmean(values) for name, values in found.items()}
+
+
+def clustered(votes: list[Voted]) -> tuple[float, float] | None:
+    """The 95 % interval of a mean rating, clustered by person; None for fewer than five people."""
+    mean, people = fmean(vote.y for vote in votes), {vote.on.who for vote in votes}
+    if len(people) < 5:
+        return None
+    off = [sum(vote.y - mean for vote in votes if vote.on.who == who) for who in people]
+    half = Z * math.sqrt(len(people) / (len(people) - 1)) * math.sqrt(math.fsum(d * d for d in off)) / len(votes)
+    return max(0.0, mean - half), min(1.0, mean + half)
+
+
+def of_people(votes: list[Voted]) -> tuple[float, float, float]:
+    """The mean of people's mean ratings, with its 95 % interval."""
+    own = list(means(lambda vote: vote.on.who, votes).values())
+    mean, half = fmean(own), Z * stdev(own) / math.sqrt(len(own))
+    return mean, max(0.0, mean - half), min(1.0, mean + half)
+
+
+def tenant(entry: Asked | Voted) -> str:
+    return person(entry)[0]
+
+
+def person(entry: Asked | Voted) -> tuple[str, str]:
+    who = entry.who if isinstance(entry, Asked) else entry.on.who
+    return who.tenant, who.name
+
+
+def role(entry: Asked | Voted) -> tuple[str, str]:
+    who = entry.who if isinstance(entry, Asked) else entry.on.who
+    return who.tenant, who.role
+
+
+def model(entry: Asked | Voted) -> tuple[str, str]:
+    asked = entry if isinstance(entry, Asked) else entry.on
+    return tenant(asked), asked.model or asked.pinned or ""
+
+
+def figures(books: Ledger) -> dict[str, Any]:
+    """The answer to every question, from the books alone."""
+    decided, answered, failed = books.decided(), books.answered(), books.failed()
+    standing, ratings, given = books.standing(), books.ratings(), books.given()
+    priced = [each for each in answered if books.usd(each) is not None]
+    unpriced = [each for each in answered if books.usd(each) is None]
+    known = {who.tenant: [v for v in ratings if v.on.who.tenant == who.tenant] for who in books.people()}
+
+    def usd(each: Asked) -> float:
+        return books.usd(each) or 0.0
+
+    def up(vote: Voted) -> bool:
+        return vote.y >= 0.5
+
+    verdicts = [vote for vote in standing if vote.kind != "dwell"]
+    ever = [each for each in books.asked if each.id]
+    refused = [each for each in books.asked if each.status != 200]
+    return {
+        "requests": by(tenant, decided),
+        "requests_by_person": by(person, decided),
+        "requests_by_role": by(role, decided),
+        "requests_by_model": by(model, decided),
+        "requests_by_person_and_model": by(lambda e: (*person(e), model(e)[1]), decided),
+        "requests_by_role_and_model": by(lambda e: (*role(e), e.model), decided),
+        "ids": {each.id for each in decided},
+        "answered": by(tenant, answered),
+        "answered_by_model": by(model, answered),
+        "failed": by(tenant, failed),
+        "failed_by_model": by(model, failed),
+        "pinned": by(tenant, [each for each in decided if each.pinned]),
+        "pinned_by_model": by(lambda e: (tenant(e), e.pinned), [each for each in decided if each.pinned]),
+        "conversation": by(lambda e: (*person(e), e.session), [each for each in decided if each.session]),
+        "solicited": by(tenant, [each for each in answered if each.solicited]),
+        "streamed": by(lambda e: e.model, [each for each in ever if each.stream and each.status == 200]),
+        "fallbacks": by(
+            tenant, [each for each in answered if any(c.n == each.n and c.status != 200 for c in books.calls)]
+        ),
+        "attempts_failed": by(lambda c: c.model, [call for call in books.calls if call.status != 200]),
+        "errors": by(lambda e: e.code, refused),
+        "requests_ever": by(lambda e: (e.model or e.pinned, e.who.role, "ok" if e.status == 200 else "failed"), ever),
+        "tokens": total(tenant, lambda e: sum(e.tokens), answered),
+        "prompt_tokens_by_model": total(model, lambda e: e.tokens[0], answered),
+        "answer_tokens_by_model": total(model, lambda e: e.tokens[1], answered),
+        "tokens_ever": total(lambda e: e.model, lambda e: sum(e.tokens), [e for e in ever if e.status == 200]),
+        "money": total(tenant, usd, priced),
+        "money_by_model": total(model, usd, priced),
+        "money_by_person": total(person, usd, priced),
+        "money_ever": total(lambda e: e.model, usd, [e for e in ever if e.status == 200 and books.usd(e) is not None]),
+        "money_per_answer": {k: v / by(model, priced)[k] for k, v in total(model, usd, priced).items()},
+        "unpriced": by(tenant, unpriced),
+        "unpriced_by_model": by(model, unpriced),
+        "assumed": total(tenant, books.assumed_usd, unpriced),
+        "budget": {"birch": books.limit_usd},
+        "budget_spent": {"birch": books.spent_usd("birch")},
+        "votes": by(tenant, standing),
+        "votes_given": by(tenant, given),
+        "votes_replaced": {t: n - by(tenant, standing)[t] for t, n in by(tenant, given).items()},
+        "votes_by_person": by(person, standing),
+        "votes_given_by_person": by(person, given),
+        "votes_by_kind": by(lambda v: (tenant(v), v.kind, v.dimension), standing),
+        "votes_given_by_kind": by(lambda v: (tenant(v), v.kind), given),
+        "votes_ever": by(lambda v: v.kind, books.votes),
+        "votes_by_model": by(model, standing),
+        "votes_by_person_and_kind": by(lambda v: (*person(v), v.kind, v.dimension), standing),
+        "value_by_person_and_kind": means(lambda v: (*person(v), v.kind, v.dimension), standing),
+        "ups": by(lambda v: (*person(v), v.on.model), filter(up, verdicts)),
+        "downs": by(lambda v: (*person(v), v.on.model), [v for v in verdicts if not up(v)]),
+        "pairs": {(v.on.id, v.other.id if v.other else "", v.value) for v in standing if v.kind == "pair"},
+        "rated": by(tenant, {v.on for v in ratings}),
+        "ratings": by(tenant, ratings),
+        "rating": {t: fmean(v.y for v in votes) for t, votes in known.items()},
+        "rating_interval": {t: clustered(votes) for t, votes in known.items()},
+        "rating_by_model": means(model, ratings),
+        "rating_interval_by_model": {k: clustered([v for v in ratings if model(v) == k]) for k in by(model, ratings)},
+        "rating_by_person": means(person, ratings),
+        "raters": {t: len({v.on.who for v in votes}) for t, votes in known.items()},
+        "satisfaction": {"acme": of_people(known["acme"])},
+        "satisfaction_by_role": {
+            r: (n, fmean(means(person, [v for v in ratings if role(v) == r]).values()))
+            for r in by(role, ratings)
+            if (n := len({v.on.who for v in ratings if role(v) == r})) >= 5
+        },
+        "first": {(w.tenant, w.name): w.likes for w in books.people()},
+        "claimed": {(w.tenant, w.name): True for w in books.people() if w.tenant == "acme" and w.likes != "brief"},
+        "people": {(w.tenant, w.name) for w in books.people()},
+        "roles": by(lambda w: (w.tenant, w.role), books.people()),
+        "declared": {(w.tenant, w.name): values for w, values in books.declared.items()},
+        "comments": by(person, [asked for asked, said in books.comments if said and asked.who not in books.erased]),
+        "comments_ever": len([1 for _, said in books.comments if said]),
+        "models": set(MODELS),
+        "prices": {name: price for name, price in MODELS.items() if price is not None},
+        "no_price": {name for name, price in MODELS.items() if price is None},
+        "added": {ADDED},
+        "erased": {(w.tenant, w.name) for w in books.erased},
+        "scored": by(tenant, answered),
+        "tenants": set(TENANTS),
+    }
