@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.acceptance.company import ADDED, ASSUMED, MODELS, PEOPLE, TENANTS, Call, Person, cost_usd
 
-__all__ = ["Asked", "Ledger", "Voted"]
+__all__ = ["Asked", "Ledger", "Voted", "by", "figures", "total"]
 
 Z = 1.959964
 """Standard errors of a 95 % interval."""
@@ -212,14 +212,23 @@ def figures(books: Ledger) -> dict[str, Any]:
 
     verdicts = [vote for vote in standing if vote.kind != "dwell"]
     ever = [each for each in books.asked if each.id]
-    refused = [each for each in books.asked if each.status != 200]
+    errors = [each for each in books.asked if each.status != 200]
+    turned = [each for each in errors if not each.id and each.who not in books.erased]
+    turned_ever = [each for each in errors if not each.id]
+    worst = {
+        key: fmean(means(person, [v for v in known["acme"] if role(v) == key]).values())
+        for key in by(role, known["acme"])
+    }
     return {
-        "requests": by(tenant, decided),
+        "decided": by(tenant, decided),
+        "requests": by(tenant, [*decided, *turned]),
+        "refused": by(tenant, turned),
         "requests_by_person": by(person, decided),
         "requests_by_role": by(role, decided),
         "requests_by_model": by(model, decided),
         "requests_by_person_and_model": by(lambda e: (*person(e), model(e)[1]), decided),
-        "requests_by_role_and_model": by(lambda e: (*role(e), e.model), decided),
+        "traffic_by_person_and_model": by(lambda e: (*person(e), model(e)[1]), [*decided, *turned]),
+        "requests_by_role_and_model": by(lambda e: (*role(e), e.model), [*decided, *turned]),
         "ids": {each.id for each in decided},
         "answered": by(tenant, answered),
         "answered_by_model": by(model, answered),
@@ -234,8 +243,9 @@ def figures(books: Ledger) -> dict[str, Any]:
             tenant, [each for each in answered if any(c.n == each.n and c.status != 200 for c in books.calls)]
         ),
         "attempts_failed": by(lambda c: c.model, [call for call in books.calls if call.status != 200]),
-        "errors": by(lambda e: e.code, refused),
-        "requests_ever": by(lambda e: (e.model or e.pinned, e.who.role, "ok" if e.status == 200 else "failed"), ever),
+        "errors": by(lambda e: e.code, errors),
+        "requests_ever": by(lambda e: (e.model or e.pinned, e.who.role, "ok" if e.status == 200 else "failed"), ever)
+        | by(lambda e: (e.pinned, e.who.role, "refused"), turned_ever),
         "tokens": total(tenant, lambda e: sum(e.tokens), answered),
         "prompt_tokens_by_model": total(model, lambda e: e.tokens[0], answered),
         "answer_tokens_by_model": total(model, lambda e: e.tokens[1], answered),
@@ -247,12 +257,15 @@ def figures(books: Ledger) -> dict[str, Any]:
         "money_per_answer": {k: v / by(model, priced)[k] for k, v in total(model, usd, priced).items()},
         "unpriced": by(tenant, unpriced),
         "unpriced_by_model": by(model, unpriced),
+        "unpriced_ever": by(lambda e: e.model, [e for e in ever if e.status == 200 and books.usd(e) is None]),
         "assumed": total(tenant, books.assumed_usd, unpriced),
         "budget": {"birch": books.limit_usd},
         "budget_spent": {"birch": books.spent_usd("birch")},
         "votes": by(tenant, standing),
         "votes_given": by(tenant, given),
-        "votes_replaced": {t: n - by(tenant, standing)[t] for t, n in by(tenant, given).items()},
+        "votes_replaced": {
+            t: n - by(tenant, standing)[t] for t, n in by(tenant, given).items() if n > by(tenant, standing)[t]
+        },
         "votes_by_person": by(person, standing),
         "votes_given_by_person": by(person, given),
         "votes_by_kind": by(lambda v: (tenant(v), v.kind, v.dimension), standing),
@@ -285,6 +298,22 @@ def figures(books: Ledger) -> dict[str, Any]:
         "declared": {(w.tenant, w.name): values for w, values in books.declared.items()},
         "comments": by(person, [asked for asked, said in books.comments if said and asked.who not in books.erased]),
         "comments_ever": len([1 for _, said in books.comments if said]),
+        "one_decision": {
+            each.id: (
+                each.model,
+                sum(each.tokens),
+                sorted((v.kind, v.dimension, v.value) for v in given if v.on is each),
+            )
+            for each in decided[::7]
+        },
+        "profile_votes": by(lambda v: (*person(v), v.kind), [v for v in standing if v.dimension == "overall"]),
+        "raters_of_acme": len({v.on.who for v in known["acme"]}),
+        "ratings_of_acme": len(known["acme"]),
+        "people_of_acme": len([who for who in books.people() if who.tenant == "acme"]),
+        "shares_of_acme": {
+            name: n / by(tenant, answered)["acme"] for (of, name), n in by(model, answered).items() if of == "acme"
+        },
+        "worst_role": min(worst, key=lambda key: worst[key])[1],
         "models": set(MODELS),
         "prices": {name: price for name, price in MODELS.items() if price is not None},
         "no_price": {name for name, price in MODELS.items() if price is None},

@@ -23,6 +23,14 @@ __all__ = ["READERS", "Surfaces"]
 
 Figures = dict[str, Any]
 Reader = Callable[["Surfaces"], Figures]
+SAMPLE = {("acme", "ben"), ("acme", "dora"), ("acme", "joe"), ("birch", "ann")}
+"""Those whom the surfaces that take a second for a person are asked about."""
+SAMPLED = frozenset(
+    {
+        *("GET /v1/leaderboard", "GET /v1/report", "GET /v1/certificate", "GET /console/api/people"),
+        *("fitrouter leaderboard", "fitrouter report", "fitrouter users show"),
+    }
+)
 READERS: dict[str, Reader] = {}
 """Surface → its reader. The names of surfaces are those of the product: a route, a command, a table, a metric."""
 
@@ -62,7 +70,7 @@ class Surfaces:
         headers = {"authorization": f"Bearer {KEYS[tenant]}"}
         headers |= {"x-fitrouter-user": user} if user else {}
         headers |= {"x-fitrouter-role": role} if role else {}
-        reply = httpx.get(f"{self.installation.url}{path}", headers=headers, timeout=60.0)
+        reply = httpx.get(f"{self.installation.url}{path}", headers=headers, timeout=60.0, verify=False)
         assert reply.status_code == 200, (path, tenant, user, role, reply.text)
         return reply.text if text else reply.json()
 
@@ -108,21 +116,21 @@ class Surfaces:
         listed = [one for tenant in TENANTS for one in self.get("/v1/users?last=1000", tenant)["data"]]
         return {subject: one["user"] for one in listed for subject in (one["subject"], *one["aliases"])}
 
-    def each(self, read: Callable[[str, str], Any]) -> dict[tuple[str, str], Any]:
-        """What is read of each person."""
-        return {(tenant, name): read(tenant, name) for tenant, name in self.people}
+    def each(self, read: Callable[[str, str], Any], whom: Iterable[tuple[str, str]] = ()) -> dict[tuple[str, str], Any]:
+        """What is read of each person, or of some."""
+        return {(tenant, name): read(tenant, name) for tenant, name in whom or self.people}
 
 
 # --- lists of answers and votes, whatever shows them ---
 
 
 def of_answers(rows: Iterable[Mapping[str, Any]]) -> Figures:
-    """The figures that a list of answers has: id, tenant, user, role, model, mode, status, cost_usd, cost_assumed."""
+    """The figures that a list of answers has: id, tenant, user, role, model, mode, status, cost_usd."""
     rows = list(rows)
     answered = [row for row in rows if row["status"] == "ok"]
     failed = [row for row in rows if row["status"] == "failed"]
     pinned = [row for row in rows if row["mode"] == "pinned"]
-    priced = [row for row in answered if row["cost_usd"] is not None and not row["cost_assumed"]]
+    priced = [row for row in answered if row["cost_usd"] is not None]
     unpriced = [row for row in answered if row not in priced]
 
     def tenant(row: Mapping[str, Any]) -> Any:
@@ -138,7 +146,7 @@ def of_answers(rows: Iterable[Mapping[str, Any]]) -> Figures:
         return float(row["cost_usd"])
 
     return {
-        "requests": by(tenant, rows),
+        "decided": by(tenant, rows),
         "requests_by_person": by(person, rows),
         "requests_by_role": by(lambda row: (row["tenant"], row["role"]), rows),
         "requests_by_model": by(model, rows),
@@ -213,9 +221,9 @@ def of_shown(people: Mapping[tuple[str, str], Mapping[str, Any]]) -> Figures:
     """The figures of users in full, each with counts of their answers by model."""
     tallies = {(*who, each["model"]): each for who, one in people.items() for each in one["models"]}
     return {
-        "requests_by_person": {who: one["answers"] for who, one in people.items()},
+        "requests_by_person": {who: one["requests"] for who, one in people.items()},
         "requests_by_person_and_model": {key: each["answers"] for key, each in tallies.items()},
-        "votes_given_by_person": {who: one["ratings"] for who, one in people.items()},
+        "votes_given_by_person": {who: one["votes"] for who, one in people.items()},
         "ups": {key: each["up"] for key, each in tallies.items() if each["up"]},
         "downs": {key: each["down"] for key, each in tallies.items() if each["down"]},
         "declared": {who: one["declared"] for who, one in people.items() if one["declared"]},
@@ -227,8 +235,8 @@ def of_users(rows: Iterable[Mapping[str, Any]]) -> Figures:
     rows = [(row["tenant"], row["user"], row) for row in rows]
     return {
         "people": {(tenant, user) for tenant, user, _ in rows},
-        "requests_by_person": {(tenant, user): row["answers"] for tenant, user, row in rows},
-        "votes_given_by_person": {(tenant, user): row["ratings"] for tenant, user, row in rows},
+        "requests_by_person": {(tenant, user): row["requests"] for tenant, user, row in rows},
+        "votes_given_by_person": {(tenant, user): row["votes"] for tenant, user, row in rows},
         "comments": {(tenant, user): row["remarks"] for tenant, user, row in rows if row["remarks"]},
     }
 
@@ -257,17 +265,7 @@ def _(s: Surfaces) -> Figures:
 
 @reads("GET /v1/decisions/{decision_id}")
 def _(s: Surfaces) -> Figures:
-    found = {each: s.get(f"/v1/decisions/{each.id}", each.who.tenant) for each in s.books.decided()[::7]}
-    return {
-        "one_decision": {
-            each.id: (
-                one["execution"]["served_by"],
-                one["execution"]["prompt_tokens"] + one["execution"]["completion_tokens"],
-                sorted((vote["kind"], vote["dimension"]) for vote in one["feedback"]),
-            )
-            for each, one in found.items()
-        },
-    }
+    return of_stories({each.id: s.get(f"/v1/decisions/{each.id}", each.who.tenant) for each in s.books.decided()[::7]})
 
 
 @reads("GET /v1/feedback")
@@ -283,7 +281,7 @@ def _(s: Surfaces) -> Figures:
 
 @reads("GET /v1/leaderboard")
 def _(s: Surfaces) -> Figures:
-    return of_boards(s.each(lambda tenant, user: s.get("/v1/leaderboard", tenant, user)))
+    return of_boards(s.each(lambda tenant, user: s.get("/v1/leaderboard", tenant, user), SAMPLE))
 
 
 @reads("GET /v1/models")
@@ -301,8 +299,12 @@ def _(s: Surfaces) -> Figures:
     return {
         "requests": {tenant: one["requests"] for tenant, one in totals.items()},
         "answered": {tenant: one["answered"] for tenant, one in totals.items()},
+        "failed": {tenant: one["failed"] for tenant, one in totals.items() if one["failed"]},
+        "refused": {tenant: one["refused"] for tenant, one in totals.items() if one["refused"]},
         "fallbacks": {tenant: one["fallbacks"] for tenant, one in totals.items() if one["fallbacks"]},
-        "money": {tenant: one["cost_usd"] - one["cost_assumed_usd"] for tenant, one in totals.items()},
+        "tokens": {tenant: one["prompt_tokens"] + one["completion_tokens"] for tenant, one in totals.items()},
+        "money": {tenant: one["cost"]["usd"] for tenant, one in totals.items()},
+        "unpriced": {tenant: one["cost"]["unpriced"] for tenant, one in totals.items() if one["cost"]["unpriced"]},
         "ratings": {tenant: one["reward"]["ratings"] for tenant, one in totals.items()},
         "raters": {tenant: one["reward"]["people"] for tenant, one in totals.items()},
         "rating": {tenant: one["reward"]["mean"] for tenant, one in totals.items()},
@@ -324,11 +326,8 @@ def bounds(rating: Mapping[str, Any]) -> tuple[float, float] | None:
 
 @reads("duckdb answers")
 def _(s: Surfaces) -> Figures:
-    names = ("decision_id", "tenant", "user", "role", "model", "mode", "status", "cost_usd", "cost_assumed")
-    rows = s.sql("""
-        SELECT decision_id, a.tenant, who, a.role, model, mode, a.status, a.cost_usd, coalesce(cost_assumed, false)
-        FROM answers AS a LEFT JOIN executions USING (decision_id)
-    """)
+    names = ("decision_id", "tenant", "user", "role", "model", "mode", "status", "cost_usd")
+    rows = s.sql("SELECT decision_id, tenant, who, role, model, mode, status, cost_usd FROM answers")
     return of_answers({**dict(zip(names, row, strict=True)), "user": s.names.get(row[2], row[2])} for row in rows)
 
 
@@ -356,13 +355,13 @@ def _(s: Surfaces) -> Figures:
 
         return {k: v for k, v in total(key, lambda sample: sample[1], found.get(f"fitrouter_{name}", ())).items() if v}
 
-    assumed = summed("cost_assumed_usd_total", "model")
     return {
         "requests_ever": summed("requests_total", "model", "role", "status"),
         "errors": summed("errors_total", "kind"),
         "attempts_failed": summed("attempts_failed_total", "model"),
         "tokens_ever": summed("tokens_total", "model"),
-        "money_ever": {k: v for k, v in summed("cost_usd_total", "model").items() if k not in assumed},
+        "money_ever": summed("cost_usd_total", "model"),
+        "unpriced_ever": summed("unpriced_total", "model"),
         "votes_ever": summed("feedback_total", "kind"),
         "comments_ever": sum(summed("remarks_total", "kind").values()),
         "streamed": summed("ttft_seconds_count", "model"),
@@ -379,4 +378,383 @@ def _(s: Surfaces) -> Figures:
 
 @reads("fitrouter leaderboard")
 def _(s: Surfaces) -> Figures:
-    return of_boards(s.each(lambda tenant, user: s.json("leaderboard", "--tenant", tenant, "--user", user)))
+    return of_boards(s.each(lambda tenant, user: s.json("leaderboard", "--tenant", tenant, "--user", user), SAMPLE))
+
+
+# --- the rest of HTTP ---
+
+
+def of_reports(reports: Mapping[tuple[str, str], Mapping[str, Any]]) -> Figures:
+    """The figures of fit reports."""
+    usage = {
+        (tenant, each["model"]): each["usage"]
+        for (tenant, _), report in reports.items()
+        for each in report["models"]
+        if each["usage"]
+    }
+    return of_boards({who: report["board"] for who, report in reports.items()}) | {
+        "answered_by_model": {key: each["answers"] for key, each in usage.items()},
+        "money_per_answer": {key: each["cost_usd"] for key, each in usage.items() if each["cost_usd"] is not None},
+        "no_price": {name for (_, name), each in usage.items() if each["cost_usd"] is None},
+    }
+
+
+@reads("GET /v1/report")
+def _(s: Surfaces) -> Figures:
+    return of_reports(s.each(lambda tenant, user: s.get("/v1/report", tenant, user), SAMPLE))
+
+
+@reads("GET /v1/profile")
+def _(s: Surfaces) -> Figures:
+    return of_profiles(s.each(lambda tenant, user: s.get("/v1/profile", tenant, user)))
+
+
+def of_profiles(profiles: Mapping[tuple[str, str], Mapping[str, Any]]) -> Figures:
+    given = {
+        (*who, kind): each
+        for who, one in profiles.items()
+        for kind, each in {**one.get("said", {}), **one.get("did", {})}.items()
+    }
+    return {
+        "declared": {who: one["declared"] for who, one in profiles.items() if one["declared"]},
+        "profile_votes": {key: each["number"] for key, each in given.items() if each["number"]},
+    }
+
+
+def of_satisfaction(found: Mapping[str, Any]) -> Figures:
+    """Of acme: the other tenant has too few people."""
+    mean = found["mean"]
+    return {
+        "raters_of_acme": found["people"],
+        "ratings_of_acme": found["ratings"],
+        "satisfaction": {"acme": (mean["estimate"], mean["low"], mean["high"])},
+        "satisfaction_by_role": {
+            ("acme", each["name"]): (each["people"], each["mean"]["estimate"]) for each in found["roles"]
+        },
+        "worst_role": found["worst_role_name"],
+    }
+
+
+@reads("GET /v1/satisfaction")
+def _(s: Surfaces) -> Figures:
+    return of_satisfaction(s.get("/v1/satisfaction", "acme"))
+
+
+def of_exposure(found: Mapping[str, Any]) -> Figures:
+    return {"people_of_acme": found["people"], "shares_of_acme": found["models"]}
+
+
+@reads("GET /v1/exposure")
+def _(s: Surfaces) -> Figures:
+    return of_exposure(s.get("/v1/exposure", "acme"))
+
+
+@reads("GET /v1/certificate")
+def _(s: Surfaces) -> Figures:
+    found = s.each(lambda tenant, user: s.get("/v1/certificate", tenant, user)["certificate"], SAMPLE)
+    figures = {who: json.loads(document)["figures"] for who, document in found.items()}
+    own = {who: each for who, each in figures.items() if who[0] == "acme" and each["beats"]}
+    return {"claimed": {who: each["claimed"] for who, each in own.items()}}
+
+
+# --- the rest of the console ---
+
+
+@reads("GET /console/api/models")
+def _(s: Surfaces) -> Figures:
+    found = {
+        (tenant, each["name"]): each for tenant in TENANTS for each in s.get("/console/api/models", tenant)["models"]
+    }
+    figures = {key: each["figures"] for key, each in found.items() if each["figures"]}
+    rewards = {key: each["reward"] for key, each in figures.items() if each.get("reward")}
+    return {
+        "answered_by_model": {key: each["answered"] for key, each in figures.items() if each["answered"]},
+        "failed_by_model": {key: each["failed"] for key, each in figures.items() if each["failed"]},
+        "money_by_model": {
+            key: each["cost"]["usd"]
+            for key, each in figures.items()
+            if each["answered"] and each["cost"]["usd"] is not None
+        },
+        "unpriced_by_model": {
+            key: each["cost"]["unpriced"] for key, each in figures.items() if each["cost"]["unpriced"]
+        },
+        "prompt_tokens_by_model": {key: each["prompt_tokens"] for key, each in figures.items() if each["answered"]},
+        "answer_tokens_by_model": {key: each["completion_tokens"] for key, each in figures.items() if each["answered"]},
+        "rating_by_model": {key: each["mean"] for key, each in rewards.items()},
+        "rating_interval_by_model": {key: bounds(each) for key, each in rewards.items()},
+        "models": {name for _, name in found},
+        "prices": {
+            name: (each["input_usd_per_million"], each["output_usd_per_million"])
+            for (_, name), each in found.items()
+            if each["input_usd_per_million"] is not None
+        },
+        "no_price": {name for (_, name), each in found.items() if each["input_usd_per_million"] is None},
+        "added": {name for (_, name), each in found.items() if each["added"]},
+    }
+
+
+@reads("GET /console/api/people")
+def _(s: Surfaces) -> Figures:
+    found = s.each(lambda tenant, user: s.get(f"/console/api/people?user={user}", tenant), SAMPLE)
+    votes = {(*who, v["kind"], v["dimension"]): v for who, one in found.items() for v in (*one["said"], *one["done"])}
+    roles = {
+        (tenant, each["role"]): each for tenant in TENANTS for each in s.get("/console/api/people", tenant)["roles"]
+    }
+    return of_reports({who: one["report"] for who, one in found.items()}) | {
+        "votes_by_person_and_kind": {key: each["votes"] for key, each in votes.items()},
+        "value_by_person_and_kind": {key: each["mean"] for key, each in votes.items()},
+        "traffic_by_person_and_model": {
+            (*who, each["model"]): each["requests"] for who, one in found.items() for each in one["traffic"]
+        },
+        "declared": {who: one["declared"]["values"] for who, one in found.items() if one["declared"]["values"]},
+        "comments": {who: n for who, one in found.items() if (n := sum(each["comments"] for each in one["comments"]))},
+        "roles": {key: each["people"] for key, each in roles.items()},
+        "requests_by_role": {key: each["requests"] for key, each in roles.items()},
+    }
+
+
+@reads("GET /console/api/decisions")
+def _(s: Surfaces) -> Figures:
+    rows: list[dict[str, Any]] = []
+    for tenant in TENANTS:
+        before = ""
+        while True:
+            page = s.get(f"/console/api/decisions{before}", tenant)
+            rows += page["decisions"]
+            if page["next"] is None:
+                break
+            before = f"?before={page['next']}"
+    return of_answers(
+        {**row, "user": s.names.get(row["user"], row["user"]), "model": row["served_by"] or row["chosen"]}
+        for row in rows
+    ) | {
+        "scored": by(lambda row: row["tenant"], [row for row in rows if row["score"] is not None]),
+        "solicited": by(lambda row: row["tenant"], [row for row in rows if row["asked"]]),
+    }
+
+
+@reads("GET /console/api/decisions/{decision_id}")
+def _(s: Surfaces) -> Figures:
+    found = {each.id: s.get(f"/console/api/decisions/{each.id}", each.who.tenant) for each in s.books.decided()[::7]}
+    return of_stories(found)
+
+
+@reads("GET /console/api/policy")
+def _(s: Surfaces) -> Figures:
+    found = s.get("/console/api/policy")
+    return {
+        "budget": {name: each["usd_per_period"] for name, each in found["budgets"].items()},
+        "budget_spent": {name: each["spent_usd"] for name, each in found["budgets"].items()},
+        "added": {each["name"] for each in found["changes"] if each["action"] == "add_model"},
+    }
+
+
+@reads("GET /console/api/learning")
+def _(s: Surfaces) -> Figures:
+    labels = {tenant: s.get("/console/api/learning", tenant)["labels"] for tenant in TENANTS}
+    return {
+        "decided": {tenant: each["decisions"] for tenant, each in labels.items()},
+        "solicited": {tenant: each["asked"] for tenant, each in labels.items() if each["asked"]},
+    }
+
+
+def of_stories(found: Mapping[str, Mapping[str, Any]]) -> Figures:
+    """The figures of single decisions."""
+    return {
+        "one_decision": {
+            id_: (
+                one["execution"]["served_by"],
+                one["execution"]["prompt_tokens"] + one["execution"]["completion_tokens"],
+                sorted((vote["kind"], vote["dimension"], vote["value"]) for vote in one["feedback"]),
+            )
+            for id_, one in found.items()
+        }
+    }
+
+
+# --- the rest of DuckDB ---
+
+
+def grouped(rows: Iterable[tuple[Any, ...]]) -> dict[Any, Any]:
+    """The last column by the others."""
+    return {key[0] if len(key) == 1 else tuple(key): value for *key, value in rows if value}
+
+
+@reads("duckdb requests")
+def _(s: Surfaces) -> Figures:
+    def count(where: str, *columns: str) -> dict[Any, Any]:
+        names = ", ".join(columns or ("tenant",))
+        return grouped(s.sql(f"SELECT {names}, CAST(sum(n) AS BIGINT) FROM requests WHERE {where} GROUP BY ALL"))
+
+    return {
+        "requests": count("true"),
+        "answered": count("outcome = 'answered'"),
+        "failed": count("outcome = 'failed'"),
+        "refused": count("outcome = 'refused'"),
+        "requests_by_role_and_model": count("true", "tenant", "role", "served_by"),
+        "tokens": grouped(
+            s.sql("SELECT tenant, CAST(sum(prompt_tokens + completion_tokens) AS BIGINT) FROM requests GROUP BY ALL")
+        ),
+    }
+
+
+@reads("duckdb refusals")
+def _(s: Surfaces) -> Figures:
+    return {"refused": grouped(s.sql("SELECT tenant, CAST(sum(n) AS BIGINT) FROM refusals GROUP BY ALL"))}
+
+
+@reads("duckdb outcomes")
+def _(s: Surfaces) -> Figures:
+    return {
+        "decided": grouped(s.sql("SELECT tenant, count(*) FROM outcomes GROUP BY ALL")),
+        "money": grouped(s.sql("SELECT tenant, sum(cost_usd) FROM outcomes GROUP BY ALL")),
+        "unpriced": grouped(s.sql("SELECT tenant, count(*) FROM outcomes WHERE NOT price_known GROUP BY ALL")),
+        "scored": grouped(s.sql("SELECT tenant, count(score_mean) FROM outcomes GROUP BY ALL")),
+        "ratings": grouped(s.sql("SELECT tenant, count(coalesce(thumb, rating)) FROM outcomes GROUP BY ALL")),
+        "rating": grouped(s.sql("SELECT tenant, avg(coalesce(thumb, rating)) FROM outcomes GROUP BY ALL")),
+    }
+
+
+@reads("duckdb latest_feedback")
+def _(s: Surfaces) -> Figures:
+    return {
+        "votes": grouped(s.sql("SELECT tenant, count(*) FROM latest_feedback GROUP BY ALL")),
+        "votes_by_kind": grouped(s.sql("SELECT tenant, kind, dimension, count(*) FROM latest_feedback GROUP BY ALL")),
+        "pairs": set(s.sql("SELECT decision_id, other, value FROM latest_feedback WHERE kind = 'pair'")),
+    }
+
+
+@reads("duckdb feedback")
+def _(s: Surfaces) -> Figures:
+    return {
+        "votes_given": grouped(s.sql("SELECT tenant, count(*) FROM feedback GROUP BY ALL")),
+        "votes_given_by_kind": grouped(s.sql("SELECT tenant, kind, count(*) FROM feedback GROUP BY ALL")),
+    }
+
+
+@reads("duckdb decisions")
+def _(s: Surfaces) -> Figures:
+    return {
+        "decided": grouped(s.sql("SELECT tenant, count(*) FROM decisions GROUP BY ALL")),
+        "ids": {id_ for (id_,) in s.sql("SELECT decision_id FROM decisions")},
+        "pinned_by_model": grouped(
+            s.sql("SELECT tenant, chosen, count(*) FROM decisions WHERE mode = 'pinned' GROUP BY ALL")
+        ),
+        "solicited": grouped(s.sql("SELECT tenant, count(*) FROM decisions WHERE asked GROUP BY ALL")),
+        "roles": grouped(s.sql('SELECT tenant, role, count(DISTINCT "user") FROM decisions GROUP BY ALL')),
+    }
+
+
+@reads("duckdb executions")
+def _(s: Surfaces) -> Figures:
+    def by_model(value: str, where: str = "status = 'ok'") -> dict[Any, Any]:
+        return grouped(s.sql(f"SELECT tenant, served_by, {value} FROM executions WHERE {where} GROUP BY ALL"))
+
+    return {
+        "answered_by_model": by_model("count(*)"),
+        "prompt_tokens_by_model": by_model("CAST(sum(prompt_tokens) AS BIGINT)"),
+        "answer_tokens_by_model": by_model("CAST(sum(completion_tokens) AS BIGINT)"),
+        "money_by_model": by_model("sum(cost_usd)", "status = 'ok' AND NOT coalesce(cost_assumed, false)"),
+        "fallbacks": grouped(s.sql("SELECT tenant, count(*) FROM executions WHERE served_by <> chosen GROUP BY ALL")),
+        "attempts_failed": grouped(
+            s.sql("""
+                SELECT a.model, count(*) FROM (SELECT unnest(attempts) AS a FROM executions)
+                WHERE a.error IS NOT NULL GROUP BY ALL
+            """)
+        ),
+    }
+
+
+@reads("duckdb scores")
+def _(s: Surfaces) -> Figures:
+    return {"scored": grouped(s.sql("SELECT tenant, count(*) FROM scores WHERE status = 'ok' GROUP BY ALL"))}
+
+
+@reads("duckdb remarks")
+def _(s: Surfaces) -> Figures:
+    rows = s.sql("""SELECT tenant, "user", count(*) FROM remarks WHERE kind = 'comment' GROUP BY ALL""")
+    return {"comments": {(tenant, s.names[user]): n for tenant, user, n in rows}}
+
+
+@reads("duckdb profiles")
+def _(s: Surfaces) -> Figures:
+    rows = s.sql("""SELECT tenant, "user", declared FROM profiles ORDER BY seq""")
+    return {"declared": {(tenant, s.names[user]): dict(said) for tenant, user, said in rows}}
+
+
+@reads("duckdb models")
+def _(s: Surfaces) -> Figures:
+    rows = s.sql("""
+        SELECT name, input_usd_per_million, output_usd_per_million, price_known FROM models
+        WHERE change_id = (SELECT arg_max(change_id, seq) FROM models)
+    """)
+    return {
+        "models": {row[0] for row in rows},
+        "prices": {name: (each, answer) for name, each, answer, known in rows if known},
+        "no_price": {row[0] for row in rows if not row[3]},
+    }
+
+
+# --- the rest of the commands ---
+
+
+@reads("fitrouter feedback")
+def _(s: Surfaces) -> Figures:
+    return of_votes(s.json("feedback", "--last", "1000"))
+
+
+@reads("fitrouter users")
+def _(s: Surfaces) -> Figures:
+    return of_users(s.json("users", "--last", "1000"))
+
+
+@reads("fitrouter users show")
+def _(s: Surfaces) -> Figures:
+    return of_shown(s.each(lambda tenant, user: s.json("users", "show", user, "--tenant", tenant), SAMPLE))
+
+
+@reads("fitrouter models")
+def _(s: Surfaces) -> Figures:
+    rows = s.json("models")
+    return {
+        "models": {row["name"] for row in rows},
+        "prices": {row["name"]: (row["input_usd"], row["output_usd"]) for row in rows if row["input_usd"] is not None},
+        "no_price": {row["name"] for row in rows if row["input_usd"] is None},
+    }
+
+
+@reads("fitrouter satisfaction")
+def _(s: Surfaces) -> Figures:
+    return of_satisfaction(s.json("satisfaction", "--tenant", "acme"))
+
+
+@reads("fitrouter exposure")
+def _(s: Surfaces) -> Figures:
+    return of_exposure(s.json("exposure", "--tenant", "acme"))
+
+
+@reads("fitrouter report")
+def _(s: Surfaces) -> Figures:
+    file = s.installation.folder / "report.json"
+
+    def read(tenant: str, user: str) -> Any:
+        s.run("report", "--tenant", tenant, "--user", user, "--json", str(file))
+        return json.loads(file.read_text())
+
+    return of_reports(s.each(read, SAMPLE))
+
+
+@reads("fitrouter top")
+def _(s: Surfaces) -> Figures:
+    totals = {
+        tenant: s.json("top", "--window", "all", "--url", s.installation.url, tenant=tenant)["now"]["totals"]
+        for tenant in TENANTS
+    }
+    return {
+        "requests": {tenant: one["requests"] for tenant, one in totals.items()},
+        "answered": {tenant: one["answered"] for tenant, one in totals.items()},
+        "refused": {tenant: one["refused"] for tenant, one in totals.items() if one["refused"]},
+        "money": {tenant: one["cost"]["usd"] for tenant, one in totals.items()},
+        "rating": {tenant: one["reward"]["mean"] for tenant, one in totals.items()},
+        "rating_interval": {tenant: bounds(one["reward"]) for tenant, one in totals.items()},
+    }

@@ -53,6 +53,8 @@ def overview(reads: Reads, tenant: str | None, window: str, now: float) -> dict[
     length = WINDOWS[window] if window in WINDOWS else max(now - (now if first is None else first), 60.0)
     step = _step(length)
     begin = (math.floor(now / step) + 1) * step - math.ceil(length / step) * step
+    if window == "all" and first is not None:  # the first request need not be in the step that the length ends in
+        begin = min(begin, math.floor(first / step) * step)
     whose = None if tenant is None else Identity(tenant=tenant)
 
     def point(seconds: float) -> str:
