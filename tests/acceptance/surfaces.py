@@ -222,7 +222,7 @@ def of_shown(people: Mapping[tuple[str, str], Mapping[str, Any]]) -> Figures:
     tallies = {(*who, each["model"]): each for who, one in people.items() for each in one["models"]}
     return {
         "requests_by_person": {who: one["requests"] for who, one in people.items()},
-        "requests_by_person_and_model": {key: each["answers"] for key, each in tallies.items()},
+        "answered_by_person_and_model": {key: each["answers"] for key, each in tallies.items()},
         "votes_given_by_person": {who: one["votes"] for who, one in people.items()},
         "ups": {key: each["up"] for key, each in tallies.items() if each["up"]},
         "downs": {key: each["down"] for key, each in tallies.items() if each["down"]},
