@@ -128,13 +128,6 @@ async def test_broken_whole_answers_are_unavailable(subtests: pytest.Subtests) -
         reply(200, {"choices": []}),
         reply(200, b"<html>", "text/html"),
         Reply(),
-        reply(
-            200,
-            {
-                "id": "1",
-                "choices": [{"index": 0, "message": {"role": "assistant", "content": ""}, "finish_reason": "stop"}],
-            },
-        ),
     ):
         with subtests.test(fault=fault):
             async with FakeOpenAI([fault]) as server:

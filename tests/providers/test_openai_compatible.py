@@ -222,9 +222,7 @@ WHOLE_FAULTS = {
     "error text in a 200": reply(200, {"error": "overloaded"}),
     "empty 200": reply(200, b""),
     "no choices": reply(200, {"choices": []}),
-    "empty message": reply(
-        200, {"choices": [{"message": {"role": "assistant", "content": ""}, "finish_reason": "stop"}]}
-    ),
+    "empty message, no reason": reply(200, {"choices": [{"message": {"role": "assistant", "content": ""}}]}),
     "null message": reply(200, {"choices": [{"message": None}]}),
     "choices of another type": reply(200, {"choices": "hello"}),
     "invalid JSON": reply(200, b'{"choices": ['),
@@ -257,7 +255,7 @@ async def test_every_broken_whole_answer_is_unavailable(subtests: pytest.Subtest
 STREAM_FAULTS = {
     "nothing": sse(),
     "only [DONE]": sse(DONE),
-    "empty deltas": sse(event({"choices": [{"delta": {"role": "assistant", "content": ""}}]}), FINISH, DONE),
+    "empty deltas": sse(event({"choices": [{"delta": {"role": "assistant", "content": ""}}]}), DONE),
     "no finish": sse(SAID, DONE),
     "no finish, no [DONE]": sse(SAID),
     "early EOF": sse(SAID, end=False),
@@ -269,7 +267,7 @@ STREAM_FAULTS = {
     "an error event": sse(SAID, event({"error": {"message": "overloaded"}}), DONE),
     "a named error event": sse(SAID, b'event: error\ndata: {"error": "overloaded"}\n\n'),
     "an error body": reply(200, {"error": {"message": "overloaded"}}),
-    "a whole answer": reply(200, {"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]}),
+    "a whole answer without content": reply(200, {"choices": [{"message": {"content": ""}}]}),
     "endless": sse(*[b": keep-alive\n\n" * 1000] * 100),
     "an endless line": sse(*[b"x" * 100_000] * 20),
     "gzip": reply(200, gzip.compress(b"data: 1\n\n"), "text/event-stream", Content_Encoding="gzip"),

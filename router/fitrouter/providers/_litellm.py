@@ -9,6 +9,7 @@ import math
 import os
 import re
 import time
+from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from itertools import islice
 from typing import Any
@@ -28,6 +29,7 @@ from fitrouter.errors import (
 from fitrouter.providers import tracing
 from fitrouter.providers._secret import Secret
 from fitrouter.providers._streams import OwnedStream
+from fitrouter.providers._uniform import UniformChoice
 from fitrouter.providers.failures import excerpt, from_status, retry_after
 from fitrouter.providers.usage import read_usage
 from fitrouter.types import Call, Chunk, Completion, Message, Usage
@@ -129,10 +131,11 @@ class LiteLLM:
     def _whole(self, response: Any, n: int) -> Completion:
         choices = []
         for choice in islice(response.choices or (), n):
-            message = self._scrubbed(_plain(choice.message))
-            if any(message.get(key) for key in _CONTENT):
+            uniform, reason = UniformChoice(), _reason(choice)
+            message = uniform.message(self._scrubbed(_plain(choice.message)))
+            if reason is not None or any(message.get(key) for key in _CONTENT):
                 message = {"role": "assistant", "content": None, **message}
-                finish_reason = _reason(choice) or "stop"
+                finish_reason = uniform.reason(reason or "stop") or "stop"
                 choices.append(Completion(message=message, finish_reason=finish_reason, logprobs=_logprobs(choice)))
         if not choices:
             raise ProviderUnavailable("litellm returned an empty answer")
@@ -140,21 +143,25 @@ class LiteLLM:
         return msgspec.structs.replace(choices[0], usage=usage, others=tuple(choices[1:]))
 
     async def _chunks(self, response: Any, n: int) -> AsyncGenerator[Chunk]:
-        said = finished = False
+        said, finished = False, None
+        uniform: defaultdict[int, UniformChoice] = defaultdict(UniformChoice)
         try:
             async for part in response:
                 usage = read_usage(getattr(part, "usage", None))
+                said = said or bool(usage and usage.completion_tokens)
                 for choice in islice(part.choices or (None,), n):
                     delta = self._scrubbed(_plain(choice.delta)) if choice is not None else {}
                     reason = _reason(choice)
-                    finished = finished or reason is not None
                     said = said or any(delta.get(key) for key in _CONTENT)
+                    finished = finished or reason
                     index = (getattr(choice, "index", 0) or 0) if n > 1 else 0
+                    delta, reason = uniform[index].delta(delta), uniform[index].reason(reason)
                     yield Chunk(delta=delta, finish_reason=reason, usage=usage, logprobs=_logprobs(choice), index=index)
                     usage = None
         except Exception as error:  # noqa: BLE001 - as above
             raise self._translated(error) from _cause(error)
-        if not (said and finished):
+        # litellm ends every stream with `stop`, also one of which nothing came, not even tokens.
+        if finished is None or (finished == "stop" and not said):
             raise ProviderUnavailable("litellm's stream ended without " + ("a finish reason" if said else "an answer"))
 
     def _scrubbed(self, message: Message) -> Message:

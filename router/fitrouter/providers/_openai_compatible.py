@@ -6,6 +6,7 @@ import asyncio
 import functools
 import json
 import time
+from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -19,12 +20,16 @@ from fitrouter.providers import tracing
 from fitrouter.providers._secret import Secret
 from fitrouter.providers._sse import sse_data
 from fitrouter.providers._streams import OwnedStream
+from fitrouter.providers._uniform import UniformChoice
 from fitrouter.providers.failures import excerpt, from_error_body, from_status, retry_after
 from fitrouter.providers.usage import read_usage
 from fitrouter.types import Call, Chunk, Completion, EmbeddingCall, Embeddings, Usage
 
 _CONTENT = ("content", "tool_calls", "function_call", "refusal", "audio", "reasoning_content", "reasoning")
 _CONNECT_S = 10.0
+_WHOLE = ("json", "text/plain")
+_STREAMED = ("text/event-stream", "text/plain", "json")
+"""Content types of answers: servers without one of their own say text/plain, and some stream nothing."""
 
 
 class _Embedded(msgspec.Struct):
@@ -41,8 +46,9 @@ class OpenAICompatible:
     connection: the router bounds their number (`fitrouter.serving.slots`), so that none waits unseen. Answers are
     limited to `max_bytes`, and compressed ones are refused (decompression bombs).
 
-    An empty answer, invalid JSON or a wrong content type is `ProviderUnavailable`; so is a stream that ends without a
-    finish reason.
+    Invalid JSON, a wrong content type, an answer without choices, or with neither content nor a finish reason is
+    `ProviderUnavailable`; so is a stream that ends without a finish reason. An empty answer that has one is an answer:
+    thinking used up its limit, it was filtered, or a turn ended after its tools.
 
     Raises:
         ConfigError: `base_url` is not an http(s) URL, or carries a password.
@@ -75,10 +81,11 @@ class OpenAICompatible:
         with self._translated():
             response = await self._post(call)
             try:
-                self._check(response, "text/event-stream" if call.stream else "json")
-                if call.stream and response.status == 200:
-                    return OwnedStream(self._chunks(response, call.n), functools.partial(_close, response))
-                return await self._whole(response, call.n)
+                self._check(response, _STREAMED if call.stream else _WHOLE)
+                if not call.stream or response.status != 200:
+                    return await self._whole(response, call.n)
+                chunks = self._one_piece if "json" in response.content_type else self._chunks
+                return OwnedStream(chunks(response, call.n), functools.partial(_close, response))
             except BaseException:
                 response.close()
                 raise
@@ -88,7 +95,7 @@ class OpenAICompatible:
         with self._translated():
             response = await self._send("/embeddings", {**call.params, "model": call.target}, call.timeout_s)
             try:
-                self._check(response, "json")
+                self._check(response, _WHOLE)
                 return self._embeddings(await self._received(response))
             except BaseException:
                 response.close()
@@ -133,31 +140,46 @@ class OpenAICompatible:
             timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=min(_CONNECT_S, timeout_s)),
         )
 
-    def _check(self, response: aiohttp.ClientResponse, expected: str) -> None:
+    def _check(self, response: aiohttp.ClientResponse, expected: tuple[str, ...]) -> None:
         if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
             raise ProviderUnavailable(
                 f"{self._base_url} sent a compressed answer ({excerpt(encoding)!r}), which is not accepted"
             )
-        if response.status == 200 and expected not in response.content_type:
+        if response.status == 200 and not any(kind in response.content_type for kind in expected):
             raise ProviderUnavailable(
-                f"{self._base_url} answered with content type {excerpt(response.content_type)!r}, expected {expected!r}"
+                f"{self._base_url} answered with content type {excerpt(response.content_type)!r}, "
+                f"expected {expected[0]!r}"
             )
 
     async def _whole(self, response: aiohttp.ClientResponse, n: int) -> Completion:
         received = await self._received(response)
         body = self._object(received)
-        choices = [
-            Completion(message=message, finish_reason=finish_reason or "stop", logprobs=logprobs)
-            for _, message, finish_reason, logprobs in _choices(body, "message", n)
-            if any(message.get(key) for key in _CONTENT)
-        ]
+        choices = []
+        for _, given, reason, logprobs in _choices(body, "message", n):
+            choice = UniformChoice()
+            message = {"role": "assistant", "content": None, **choice.message(given)}
+            if reason is not None or _says(message):
+                finish_reason = choice.reason(reason or "stop") or "stop"
+                choices.append(Completion(message=message, finish_reason=finish_reason, logprobs=logprobs))
         if not choices:
             raise ProviderUnavailable(f"{self._base_url} answered 200 with an empty answer: {excerpt(received)}")
         usage = read_usage(body.get("usage")) or Usage()
         return msgspec.structs.replace(choices[0], usage=usage, others=tuple(choices[1:]))
 
+    async def _one_piece(self, response: aiohttp.ClientResponse, n: int) -> AsyncGenerator[Chunk]:
+        """Yield the chunks of a complete answer, which some servers send although a stream was asked for."""
+        with self._translated():
+            whole = await self._whole(response, n)
+        for index, one in enumerate((whole, *whole.others)):
+            calls = one.message.get("tool_calls") or ()
+            numbered = {"tool_calls": [{"index": i, **call} for i, call in enumerate(calls)]} if calls else {}
+            delta = {**one.message, **numbered}
+            yield Chunk(delta=delta, finish_reason=one.finish_reason, logprobs=one.logprobs, index=index)
+        yield Chunk(usage=whole.usage)
+
     async def _chunks(self, response: aiohttp.ClientResponse, n: int) -> AsyncGenerator[Chunk]:
         said = finished = False
+        uniform: defaultdict[int, UniformChoice] = defaultdict(UniformChoice)
         with self._translated():
             async for data in sse_data(response.content.iter_any(), self._base_url, self._max_bytes):
                 if data == b"[DONE]":
@@ -166,10 +188,11 @@ class OpenAICompatible:
                 usage = read_usage(body.get("usage"))
                 for index, delta, reason, logprobs in _choices(body, "delta", n) or _NO_CHOICE:
                     finished = finished or reason is not None
-                    said = said or any(delta.get(key) for key in _CONTENT)
+                    said = said or _says(delta)
+                    delta, reason = uniform[index].delta(delta), uniform[index].reason(reason)
                     yield Chunk(delta=delta, finish_reason=reason, usage=usage, logprobs=logprobs, index=index)
                     usage = None
-            if not (said and finished):
+            if not finished:
                 what = "an answer without a finish reason: it may be truncated" if said else "no answer"
                 raise ProviderUnavailable(f"{self._base_url} streamed {what}")
             await asyncio.sleep(0)  # lets the end of the body arrive, so that the connection can be reused
@@ -237,6 +260,11 @@ async def _close(response: aiohttp.ClientResponse) -> None:
 _Choice: TypeAlias = tuple[int, dict[str, Any], str | None, dict[str, Any] | None]
 """Index, message or delta, finish reason, logprobs."""
 _NO_CHOICE: list[_Choice] = [(0, {}, None, None)]
+
+
+def _says(message: Mapping[str, Any]) -> bool:
+    """Whether a message or delta has content."""
+    return any(message.get(key) for key in _CONTENT)
 
 
 def _choices(body: Mapping[str, Any], key: str, n: int) -> list[_Choice]:

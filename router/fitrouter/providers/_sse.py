@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from fitrouter.errors import ProviderUnavailable
 from fitrouter.providers.failures import excerpt
 
+_BOM = b"\xef\xbb\xbf"
 _FIELDS = frozenset({b"data", b"event", b"id", b"retry"})
 
 
@@ -27,6 +28,8 @@ async def sse_data(pieces: AsyncIterator[bytes], where: str, limit: int) -> Asyn
             raise ProviderUnavailable(f"{where} streamed more than {limit} bytes")
         searched = len(buffer)  # the bytes before have no line break
         buffer += piece
+        if total <= len(_BOM) + len(piece) and buffer.startswith(_BOM):
+            del buffer[: len(_BOM)]
         start = 0
         while (end := buffer.find(b"\n", max(start, searched))) >= 0:
             line = bytes(buffer[start:end]).removesuffix(b"\r")

@@ -525,12 +525,14 @@ async def _call(request: Request, card: ModelCard, provider: Provider, timers: T
         try:
             async for chunk in rest:
                 head.append(chunk)
-                # A chunk with only a role or an end is not an answer yet: another model can still give it.
+                # A chunk with only a role is not an answer yet: another model can still give it.
                 if any(value for key, value in chunk.delta.items() if key != "role"):
                     return Answering(arm="", attempts=(), provider_s=0.0, head=tuple(head), rest=rest)
         except BaseException:
             await close(rest)
             raise
+    if any(chunk.finish_reason for chunk in head):  # an empty answer is one: it says why it ended, and what it cost
+        return Answering(arm="", attempts=(), provider_s=0.0, head=tuple(head), rest=rest)
     raise ProviderUnavailable(f"{card.name!r} ended its stream without an answer")
 
 

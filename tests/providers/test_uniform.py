@@ -1,0 +1,196 @@
+"""Answers of servers that deviate from OpenAI's format: uniform whole and streamed, and accepted as history."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.kits.fake_openai import FakeOpenAI, Reply, event, reply, sse
+
+from fitrouter.providers import OpenAICompatible
+from fitrouter.providers._uniform import UniformChoice
+from fitrouter.serving.attempts import Assembler
+from fitrouter.types import Call, Chunk, Completion
+from fitrouter_integrations.gateway.parsing._messages import messages_of
+
+DONE = b"data: [DONE]\n\n"
+OSLO, ROME = '{"city":"Oslo"}', '{"city":"Rome"}'
+
+
+def call(index: Any, id_: str | None, arguments: Any, name: str | None = "weather") -> dict[str, Any]:
+    """A call, or a piece of one; None leaves a field out."""
+    function = {key: value for key, value in (("name", name), ("arguments", arguments)) if value is not None}
+    given = {"index": index, "id": id_, "type": "function" if name else None, "function": function}
+    return {key: value for key, value in given.items() if value is not None}
+
+
+async def answered(reply_: Reply, *, stream: bool) -> Completion:
+    """A scripted answer, as whoever asked reads it."""
+    request = Call(target="m", messages=({"role": "user", "content": "hi"},), stream=stream)
+    async with FakeOpenAI([reply_]) as server:
+        provider = OpenAICompatible(server.base_url)
+        found = await provider.complete(request)
+        if isinstance(found, AsyncIterator):
+            whole = Assembler()
+            async for chunk in found:
+                whole.add(chunk)
+            found = Completion(message=whole.message(), finish_reason=whole.finish_reason or "")
+        await provider.aclose()
+    return found
+
+
+def streamed(*deltas: dict[str, Any], reason: str = "stop") -> Reply:
+    ends = {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}
+    return sse(*[event({"choices": [{"index": 0, "delta": delta}]}) for delta in deltas], event(ends), DONE)
+
+
+@pytest.mark.parametrize("reason", ["stop", "length", "content_filter", "tool_calls", "eos_token"])
+@pytest.mark.parametrize("content", ["", None], ids=["empty", "null"])
+async def test_an_empty_answer_is_an_answer(reason: str, content: str | None) -> None:
+    """Whatever ended it, with its reason, whole and streamed: thinking may have used up the limit."""
+    message = {"role": "assistant", "content": content}
+    body = {"choices": [{"index": 0, "message": message, "finish_reason": reason}]}
+    for stream, said in ((False, reply(200, body)), (True, streamed(message, reason=reason))):
+        found = await answered(said, stream=stream)
+        assert not found.message["content"]
+        assert found.finish_reason == {"eos_token": "stop"}.get(reason, reason)
+
+
+CALLS = {
+    "an object": ([call(0, "a", {"city": "Oslo"})], [OSLO]),
+    "a list": ([call(0, "a", [1])], ["[1]"]),
+    "null": ([call(0, "a", None)], [""]),
+    "a number": ([call(0, "a", 7)], ["7"]),
+    "a string": ([call(0, "a", OSLO)], [OSLO]),
+    "no id": ([call(0, None, OSLO)], [OSLO]),
+    "an empty id": ([call(0, "", OSLO)], [OSLO]),
+    "no type": ([{"id": "a", "function": {"name": "weather", "arguments": OSLO}}], [OSLO]),
+    "no index": ([call(None, "a", OSLO), call(None, "b", ROME)], [OSLO, ROME]),
+}
+
+
+@pytest.mark.parametrize("reason", ["stop", "eos", "function_call", "tool_use", "tool_calls"])
+@pytest.mark.parametrize(("calls", "arguments"), CALLS.values(), ids=CALLS)
+async def test_calls_arrive(calls: list[dict[str, Any]], arguments: list[str], reason: str) -> None:
+    """As strings with ids, ended by `tool_calls`; whole, in one chunk and as JSON for a stream; accepted as history."""
+    message = {"role": "assistant", "content": None, "tool_calls": calls}
+    body = {"choices": [{"index": 0, "message": message, "finish_reason": reason}]}
+    for stream, said in (
+        (False, reply(200, body)),
+        (True, streamed(message, reason=reason)),
+        (True, reply(200, body)),
+    ):
+        found = await answered(said, stream=stream)
+        assert [one["function"]["arguments"] for one in found.message["tool_calls"]] == arguments
+        assert len({one["id"] for one in found.message["tool_calls"]}) == len(arguments)
+        assert all(one["type"] == "function" for one in found.message["tool_calls"])
+        assert found.finish_reason == "tool_calls"
+        results = [{"role": "tool", "tool_call_id": one["id"], "content": "sun"} for one in found.message["tool_calls"]]
+        assert messages_of([{"role": "user", "content": "hi"}, found.message, *results])
+
+
+PIECES: dict[str, list[list[dict[str, Any]]]] = {
+    "equal indexes with ids": [[call(0, "a", OSLO)], [call(0, "b", ROME)]],
+    "equal indexes in one chunk": [[call(0, "a", OSLO), call(0, "b", ROME)]],
+    "equal indexes without ids": [[call(0, None, OSLO)], [call(0, None, ROME)]],
+    "no indexes": [[call(None, "a", OSLO)], [call(None, "b", ROME)]],
+    "no indexes, no ids": [[call(None, None, OSLO)], [call(None, None, ROME)]],
+    "odd indexes": [[call("x", "a", OSLO)], [call(-3, "b", ROME)]],
+    "from one": [[call(1, "a", OSLO)], [call(2, "b", ROME)]],
+    "split, equal indexes": [
+        [call(0, "a", OSLO[:5])],
+        [call(0, None, OSLO[5:], None)],
+        [call(0, "b", "")],
+        [call(0, None, ROME, None)],
+    ],
+    "split, the id in each piece": [
+        [call(0, "a", OSLO[:5])],
+        [call(0, "a", OSLO[5:], None)],
+        [call(0, "b", ROME[:3])],
+        [call(0, "b", ROME[3:], None)],
+    ],
+    "split, no indexes": [
+        [call(None, "a", OSLO[:4])],
+        [call(None, None, OSLO[4:], None)],
+        [call(None, "b", ROME)],
+    ],
+    "alternating": [
+        [call(0, "a", OSLO[:4])],
+        [call(1, "b", ROME[:4])],
+        [call(0, None, OSLO[4:], None)],
+        [call(1, None, ROME[4:], None)],
+    ],
+    "the name in each piece": [
+        [call(0, "a", OSLO[:4])],
+        [call(0, "a", OSLO[4:])],
+        [call(1, "b", ROME[:4])],
+        [call(1, "b", ROME[4:])],
+    ],
+    "objects": [[call(0, "a", {"city": "Oslo"})], [call(0, "b", {"city": "Rome"})]],
+}
+
+
+@pytest.mark.parametrize("pieces", PIECES.values(), ids=PIECES)
+async def test_parallel_calls_stay_apart(pieces: list[list[dict[str, Any]]]) -> None:
+    """With equal, missing or odd indexes, in one piece or several, each call has its own arguments, name and index."""
+    found = await answered(streamed(*[{"tool_calls": calls} for calls in pieces]), stream=True)
+    calls = found.message["tool_calls"]
+    assert [json.loads(one["function"]["arguments"])["city"] for one in calls] == ["Oslo", "Rome"]
+    assert [one["function"]["name"] for one in calls] == ["weather", "weather"]
+    assert len({one["id"] for one in calls}) == 2
+
+
+@given(st.integers(1, 9), st.sampled_from([OSLO, '{"a":"}{\\"","b":{"c":1}}', "{}"]))
+def test_arguments_may_be_split_anywhere(size: int, arguments: str) -> None:
+    """Two calls of one index come out whole, wherever the pieces end."""
+    choice, whole = UniformChoice(), Assembler()
+    for id_ in ("a", "b"):
+        pieces = [arguments[i : i + size] for i in range(0, len(arguments), size)]
+        for i, piece in enumerate(pieces):
+            sent = call(0, None if i else id_, piece, None if i else "f")
+            whole.add(Chunk(delta=choice.delta({"tool_calls": [sent]})))
+    assert [one["function"]["arguments"] for one in whole.message()["tool_calls"]] == [arguments, arguments]
+
+
+TEXTS = {
+    "texts": ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "ab", None),
+    "thinking in parts": (
+        [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": "a"}],
+        "a",
+        "hm",
+    ),
+    "thinking as text": ([{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "a"}], "a", "hm"),
+    "reasoning": ([{"type": "reasoning", "text": "hm"}, {"type": "output_text", "text": "a"}], "a", "hm"),
+    "thinking alone": ([{"type": "thinking", "thinking": "hm"}], "", "hm"),
+}
+
+
+@pytest.mark.parametrize(("parts", "text", "thought"), TEXTS.values(), ids=TEXTS)
+def test_a_list_of_texts_is_a_text(parts: list[dict[str, Any]], text: str, thought: str | None) -> None:
+    """Thinking becomes `reasoning_content`; other kinds of parts stay as they came."""
+    found = UniformChoice().message({"role": "assistant", "content": parts})
+    assert (found["content"], found.get("reasoning_content")) == (text, thought)
+    other = {"content": [*parts, {"type": "image_url", "image_url": {"url": "data:,"}}]}
+    assert UniformChoice().message(other) == other
+
+
+ODD = {
+    "a byte order mark": lambda body: sse(b"\xef\xbb\xbf" + event(body), DONE),
+    "a byte order mark in pieces": lambda body: sse(b"\xef", b"\xbb\xbf", event(body), DONE),
+    "text/plain": lambda body: sse(event(body), DONE, content_type="text/plain; charset=utf-8"),
+    "JSON": lambda body: reply(200, {"choices": [{**body["choices"][0], "message": body["choices"][0]["delta"]}]}),
+    "characters cut in half": lambda body: sse(*[bytes([byte]) for byte in event(body)], DONE),
+    "no blank after the colon": lambda body: sse(event(body).replace(b"data: ", b"data:"), DONE),
+}
+
+
+@pytest.mark.parametrize("form", ODD.values(), ids=ODD)
+async def test_odd_streams_are_read(form: Any) -> None:
+    """Whatever a stream looks like, its text and its end arrive."""
+    body = {"choices": [{"index": 0, "delta": {"content": "né 你😀"}, "finish_reason": "stop"}]}
+    found = await answered(form(body), stream=True)
+    assert (found.message["content"], found.finish_reason) == ("né 你😀", "stop")
