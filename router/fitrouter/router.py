@@ -26,7 +26,7 @@ from fitrouter.posterior.tastes import OVERALL
 from fitrouter.providers import Provider, tracing
 from fitrouter.routing.breakers import TenantBreakers
 from fitrouter.routing.decider import Decider
-from fitrouter.routing.eligibility import Wants
+from fitrouter.routing.eligibility import Wants, noted
 from fitrouter.routing.explain import contrasted, explain, grounds_by
 from fitrouter.routing.explanation import Explanation
 from fitrouter.routing.pipeline import Pipeline, Proposal
@@ -481,6 +481,7 @@ class Router:
             completion=completion,
             cost_usd=turn.cost_usd,
             logged=logged,
+            dropped=self._dropped(turn, answering.arm),
         )
 
     async def stream(self, request: Request) -> Stream:
@@ -489,7 +490,8 @@ class Router:
         answering = await self._first_answer(turn)
         ttft_ms = (time.monotonic() - turn.started) * 1000.0
         relay = (self._relay if request.n == 1 else self._relay_choices)(turn, answering, ttft_ms)
-        stream = Stream(turn.decision, answering.arm, False, relay, lambda: turn.cost_usd)
+        dropped = self._dropped(turn, answering.arm)
+        stream = Stream(turn.decision, answering.arm, False, relay, lambda: turn.cost_usd, dropped)
         try:
             stream.logged = await self._logged(turn)
         except BaseException:
@@ -731,6 +733,10 @@ class Router:
             dropped=turn.dropped.get(answering.arm, ()),
             check=lambda usage, said, n: self._checked(turn, answering.arm, usage, said, n),
         )
+
+    def _dropped(self, turn: _Turn, arm: str) -> tuple[str, ...]:
+        """Return the parameters that the caller misses in the call of a model."""
+        return noted(self._cards[arm], turn.request.params, turn.dropped.get(arm, ()))
 
     def _received(self, turn: _Turn, arm: str, assembler: Assembler, chunk: Chunk) -> Chunk:
         """Add a received chunk to the assembled message, with its usage within bounds."""

@@ -30,6 +30,7 @@ NAMES = [
 ROUTES = [
     ("POST", "/v1/chat/completions"),
     ("POST", "/v1/messages"),
+    ("POST", "/v1/messages/count_tokens"),
     ("POST", "/v1/embeddings"),
     ("POST", "/v1/responses"),
     ("GET", "/v1/models"),

@@ -33,6 +33,8 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     """None before the end of a stream."""
     token: str | None = None
     """Proof for feedback on the answer; from gateways only."""
+    dropped: tuple[str, ...] = ()
+    """What the model did not get of the request, since it does not support it."""
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):

@@ -54,14 +54,14 @@ class LocalBackend:
             message=completion.message,
             finish_reason=completion.finish_reason,
             usage=completion.usage,
-            about=self._about(answer.decision, answer.served_by, answer.logged, answer.cost_usd),
+            about=self._about(answer.decision, answer.served_by, answer.logged, answer.cost_usd, answer.dropped),
             logprobs=completion.logprobs,
             others=completion.others,
         )
 
     async def stream(self, request: Request) -> Streaming:
         stream = await self.router.stream(request)
-        return _LocalStream(stream, self._about(stream.decision, stream.served_by, stream.logged, None))
+        return _LocalStream(stream, self._about(stream.decision, stream.served_by, stream.logged, None, stream.dropped))
 
     async def embed(self, request: Request) -> tuple[Embedded, About]:
         embedded = await self.router.embed(request)
@@ -108,7 +108,9 @@ class LocalBackend:
             comment.decision_id, comment.text, understood=comment.understood, identity=whose, trusted=trusted
         )
 
-    def _about(self, decision: Decision, served_by: str, logged: bool, cost_usd: float | None) -> About:
+    def _about(
+        self, decision: Decision, served_by: str, logged: bool, cost_usd: float | None, dropped: tuple[str, ...] = ()
+    ) -> About:
         return About(
             decision_id=decision.id,
             model=served_by if served_by in self.router.embeddings else self.router.name_of(served_by),
@@ -119,6 +121,7 @@ class LocalBackend:
             asked=decision.asked,
             cost_usd=cost_usd,
             token=self.router.tokens.sign(decision.id, decision.identity.tenant) if self.signed else None,
+            dropped=dropped,
         )
 
 

@@ -56,7 +56,7 @@ from fitrouter_integrations.gateway.asgi._wire import (
     embeddings_json,
 )
 from fitrouter_integrations.gateway.console import Console
-from fitrouter_integrations.gateway.dialects._anthropic import Messages
+from fitrouter_integrations.gateway.dialects._anthropic import Messages, input_tokens
 from fitrouter_integrations.gateway.dialects._base import Dialect
 from fitrouter_integrations.gateway.dialects._chat import ChatCompletions
 from fitrouter_integrations.gateway.dialects._responses import Responses
@@ -117,6 +117,7 @@ def create_app(router: Router, config: Config, metrics: Metrics | None = None) -
     for method, path, handler, scope in (
         ("POST", "/v1/chat/completions", gateway.chat, "chat"),
         ("POST", "/v1/messages", gateway.messages, "chat"),
+        ("POST", "/v1/messages/count_tokens", gateway.count_tokens, "chat"),
         ("POST", "/v1/responses", gateway.responses, "chat"),
         ("POST", "/v1/embeddings", gateway.embeddings, "chat"),
         ("GET", "/v1/models", gateway.models, ""),
@@ -352,11 +353,21 @@ class Gateway:
         body = await self._body(call)
         request = call.paying(chat_request(dialect.chat_body(body), call.headers, call.tenant, dialect.choices))
         self._check_model(request.model)
+        dropped = tuple(dialect.dropped)
         if request.stream:
             stream = await while_client_waits(self._backend.stream(request), call.http.receive)
-            return EventStream(stream, dialect.events(body), self.metrics.refused, call.held.release)
+            return EventStream(stream, dialect.events(body), self.metrics.refused, call.held.release, dropped)
         reply = await while_client_waits(self._backend.complete(request), call.http.receive)
+        if dropped:
+            about = msgspec.structs.replace(reply.about, dropped=(*dropped, *reply.about.dropped))
+            reply = msgspec.structs.replace(reply, about=about)
         return _json(dialect.answer(reply, body), headers=decision_headers(reply.about))
+
+    async def count_tokens(self, call: AuthenticatedCall) -> Response:
+        """Estimate the input tokens of a request in Anthropic's format, without calling a model."""
+        body = await self._body(call)
+        chat_request(Messages().chat_body(body), call.headers, call.tenant)
+        return _json({"input_tokens": input_tokens(body)})
 
     async def decide(self, call: AuthenticatedCall) -> Response:
         """Plan which models to call, without calling any; the client calls them and reports the outcome."""

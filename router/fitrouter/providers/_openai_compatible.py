@@ -27,6 +27,8 @@ from fitrouter.types import Call, Chunk, Completion, EmbeddingCall, Embeddings, 
 
 _CONTENT = ("content", "tool_calls", "function_call", "refusal", "audio", "reasoning_content", "reasoning")
 _CONNECT_S = 10.0
+_READ = 4096
+"""Bytes of an error's body that say what it is."""
 _WHOLE = ("json", "text/plain")
 _STREAMED = ("text/event-stream", "text/plain", "json")
 """Content types of answers: servers without one of their own say text/plain, and some stream nothing."""
@@ -214,7 +216,7 @@ class OpenAICompatible:
         if response.status != 200:
             wait = retry_after(response.headers.get("Retry-After"), time.time())
             reason = f"{self._base_url} answered {response.status}: {excerpt(received)}"
-            raise from_status(response.status, reason, wait)
+            raise from_status(response.status, reason, wait, received[:_READ].decode("utf-8", "replace"))
         return received
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:

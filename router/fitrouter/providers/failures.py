@@ -23,11 +23,24 @@ from fitrouter.errors import (
 
 _OVER_BUDGET = ("insufficient_quota", "budget_exceeded", "billing_hard_limit_reached", "quota_exceeded")
 _TOO_LONG = re.compile(
-    r"context_length_exceeded|context_?window|maximum context length|(?:prompt|input) is too long"
-    r"|exceeds? the (?:maximum|max) number of (?:input )?tokens",
+    "|".join(
+        (
+            r"context_length_exceeded|exceed_context_size|tokens_limit_reached|model_max_prompt_tokens_exceeded",
+            r"context[ _-]?window(?!s)|maximum context length|model'?s context length|available context size",
+            r"(?:the|of the) context length|exceeds? (?:the )?(?:maximum )?context (?:length|limit|size)",
+            r"(?:exceeds?|exceeded|than) (?:the )?(?:model'?s? )?(?:maximum|max) (?:model |prompt |input )?length",
+            r"(?:prompt|input) (?:is )?too long|maximum prompt length|input tokens? exceeded|too many input tokens",
+            r"prompt exceeds max length|range of input length|exceeded model token limit|input token count",
+            r"exceeds? the (?:maximum|max) (?:number of )?(?:input )?tokens",
+            r"reduce the length of the (?:messages|prompt)",
+            r"too many tokens: |loaded with context length|number of tokens in the prompt cannot exceed",
+            r"`?inputs`? (?:tokens \+ `?max_new_tokens`? )?must (?:be <=|have less than)",
+            r"input prompt \+ max_tokens|input length .{1,40}exceeds?|request body too large for .{1,60} tokens",
+        )
+    ),
     re.IGNORECASE,
 )
-"""Messages of OpenAI, Anthropic, Google, Mistral, Bedrock, vLLM and litellm about a context that is too long."""
+"""What vendors and servers say of a context that is too long; `tests/providers/test_failures.py` has a line of each."""
 _BAD_KEY = re.compile(r"invalid_api_key|API_KEY_INVALID|API key not valid|incorrect api key", re.IGNORECASE)
 """Messages of OpenAI, Google and others about a key, which do not all come with a 401."""
 _TRY_ANOTHER = frozenset({401, 402, 403, 404, 408, 429})
@@ -36,8 +49,8 @@ _READ = 4096
 _LONGEST_KEY = 512
 
 
-def from_status(status: int, message: str, retry_after_s: float | None = None) -> ProviderError:
-    """Make the provider error of an HTTP status.
+def from_status(status: int, message: str, retry_after_s: float | None = None, body: str = "") -> ProviderError:
+    """Make the provider error of an HTTP status; it is told by `body`, or by the message where that is all there is.
 
     408, 5xx, redirects, and problems with the model's name (403, 404) are `ProviderUnavailable`: another model may
     answer. Of its subclasses are those with the name, and those with the account (401, 402, 429, and
@@ -49,9 +62,10 @@ def from_status(status: int, message: str, retry_after_s: float | None = None) -
     >>> from_status(429, "insufficient_quota"), from_status(401, "no such key")
     (QuotaExhausted('insufficient_quota'), KeyRefused('no such key'))
     """
-    kind = _unavailable(status, message)
+    said = body or message
+    kind = _unavailable(status, said)
     if 400 <= status < 500 and status not in _TRY_ANOTHER and kind is ProviderUnavailable:
-        return (ContextOverflow if _TOO_LONG.search(message) else ProviderRejected)(message, status)
+        return (ContextOverflow if _TOO_LONG.search(said) else ProviderRejected)(message, status)
     return kind(message, status, retry_after_s)
 
 

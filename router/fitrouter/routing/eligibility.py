@@ -13,11 +13,15 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fitrouter.context.features import estimate_tokens, needs
-from fitrouter.routing.parameters import NEUTRAL, doubtful, family, lineage, takes
+from fitrouter.routing.parameters import NEUTRAL, doubtful, effort_of, family, lineage, takes
 from fitrouter.types import Message, ModelCard, Request
 
-DROPPABLE = ("prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "store")
-"""Bookkeeping between a client and its provider, without influence on the answer."""
+DROPPABLE = (
+    *("prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "store"),
+    *("reasoning_effort", "thinking", "verbosity"),
+)
+"""Bookkeeping between a client and its provider; and how long a model thinks and writes, which agents send with every
+request, whatever the model: what is asked does not change."""
 
 _MEDIA = {
     "input_audio": "audio",
@@ -194,6 +198,21 @@ def _parameters(
         else:
             reasons.append(reason)
     return tuple(reasons), tuple(left_out)
+
+
+def noted(card: ModelCard, params: Mapping[str, Any], left_out: Collection[str]) -> tuple[str, ...]:
+    """Return the parameters that a caller misses of those left out: neither neutral nor translated.
+
+    >>> noted(ModelCard(name="mistral-large", provider="mistral"), {"temperature": 1, "thinking": {}}, ["thinking"])
+    ('thinking',)
+    """
+    return tuple(
+        name
+        for name in left_out
+        if params[name] is not None
+        and all(params[name] != neutral for neutral in NEUTRAL.get(name, ()))
+        and not (name == "thinking" and effort_of(card, params) is not None)
+    )
 
 
 def _count(value: object) -> int:

@@ -80,6 +80,9 @@ _DOUBTFUL = {
 }
 """Family → parameters that it does not support, or not in every form."""
 
+_LOW_TOKENS, _MEDIUM_TOKENS = 2048, 16_384
+"""Largest budgets of thinking that are a low and a medium effort."""
+
 NEUTRAL: dict[str, tuple[object, ...]] = {
     "temperature": (1,),
     "top_p": (1,),
@@ -187,6 +190,32 @@ def takes_cache_hints(card: ModelCard) -> bool:
 def limit_name(card: ModelCard) -> str:
     """Name of the parameter that limits an answer: OpenAI's reasoning models refuse `max_tokens`."""
     return "max_completion_tokens" if family(card) in ("openai-5", "openai-o") else "max_tokens"
+
+
+def takes_developer(card: ModelCard) -> bool:
+    """Whether a model knows the role `developer`: OpenAI's own do; most servers refuse it and know `system`."""
+    return lineage(card) == "openai"
+
+
+def effort_of(card: ModelCard, params: Mapping[str, object]) -> str | None:
+    """Return the `reasoning_effort` that stands for Anthropic's `thinking`; None where there is nothing to translate.
+
+    The limits are those by which OpenAI's gateways map efforts to budgets of tokens.
+
+    >>> effort_of(ModelCard(name="gpt-5-mini", provider="openai"), {"thinking": {"budget_tokens": 8000}})
+    'medium'
+    """
+    thinking = params.get("thinking")
+    if not isinstance(thinking, dict) or thinking.get("type") == "disabled":
+        return None
+    if params.get("reasoning_effort") is not None or not takes(card, "thinking", thinking):
+        return None
+    if takes(card, "reasoning_effort", "medium"):
+        return None
+    budget = thinking.get("budget_tokens")
+    if not isinstance(budget, int):
+        return "medium"
+    return "low" if budget <= _LOW_TOKENS else "medium" if budget <= _MEDIUM_TOKENS else "high"
 
 
 def doubtful(card: ModelCard, params: Mapping[str, object]) -> list[str]:

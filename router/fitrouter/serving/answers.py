@@ -19,6 +19,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     cost_usd: float | None
     """None without a configured price."""
     logged: bool
+    dropped: tuple[str, ...] = ()
+    """Parameters of the request that the model does not support, and did not get."""
 
 
 class Stream:
@@ -34,8 +36,9 @@ class Stream:
         logged: bool,
         chunks: AsyncIterator[Chunk],
         spent: Callable[[], float | None] = lambda: None,
+        dropped: tuple[str, ...] = (),
     ) -> None:
-        self.decision, self.served_by, self.logged = decision, served_by, logged
+        self.decision, self.served_by, self.logged, self.dropped = decision, served_by, logged, dropped
         self._chunks, self._spent = chunks, spent
         self._begun = False
 

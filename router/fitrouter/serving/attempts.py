@@ -26,7 +26,13 @@ from fitrouter.errors import (
 from fitrouter.providers import Provider, tracing
 from fitrouter.providers.failures import kind_of
 from fitrouter.routing.breakers import Breakers, Entry, TenantBreakers
-from fitrouter.routing.parameters import draws_choices, limit_name, takes_cache_hints
+from fitrouter.routing.parameters import (
+    draws_choices,
+    effort_of,
+    limit_name,
+    takes_cache_hints,
+    takes_developer,
+)
 from fitrouter.routing.variants import apply
 from fitrouter.serving.hedging import Hedges
 from fitrouter.serving.slots import CONCURRENCY, SlotParams, Slots
@@ -465,6 +471,10 @@ def _prepare(request: Request, card: ModelCard, dropped: tuple[str, ...]) -> Req
     """Adapt a request to a model: apply its variant, rename its limit, omit what is dropped or not understood."""
     if not takes_cache_hints(card):
         request = _without_cache_hints(request)
+    if not takes_developer(card):
+        request = _without_developer(request)
+    if (effort := effort_of(card, request.params)) is not None:
+        request = msgspec.structs.replace(request, params={**request.params, "reasoning_effort": effort})
     if "max_tokens" in request.params and (name := limit_name(card)) != "max_tokens":
         params = {name: request.params["max_tokens"], **request.params}
         del params["max_tokens"]
@@ -474,6 +484,16 @@ def _prepare(request: Request, card: ModelCard, dropped: tuple[str, ...]) -> Req
     params = {name: value for name, value in request.params.items() if name not in dropped}
     messages, params = apply(card.variant, request.messages, params)
     return msgspec.structs.replace(request, messages=messages, params=params)
+
+
+def _without_developer(request: Request) -> Request:
+    """The request with OpenAI's role `developer` under its common name, `system`."""
+    if all(message.get("role") != "developer" for message in request.messages):
+        return request
+    messages = tuple(
+        {**message, "role": "system"} if message.get("role") == "developer" else message for message in request.messages
+    )
+    return msgspec.structs.replace(request, messages=messages)
 
 
 def _without_cache_hints(request: Request) -> Request:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
+import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -80,16 +81,21 @@ class EventStream(Response):
         events: formats it.
         failed: called with the code of the error that ended the stream.
         ended: called at its end.
+        dropped: what the dialect left out of the request.
     """
 
     media_type = "text/event-stream"
 
     def __init__(
-        self, stream: Streaming, events: Events, failed: Callable[[str], None], ended: Callable[[], None]
+        self,
+        stream: Streaming,
+        events: Events,
+        failed: Callable[[str], None],
+        ended: Callable[[], None],
+        dropped: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(
-            headers={**decision_headers(stream.about), "cache-control": "no-store", "x-accel-buffering": "no"}
-        )
+        about = msgspec.structs.replace(stream.about, dropped=(*dropped, *stream.about.dropped))
+        super().__init__(headers={**decision_headers(about), "cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._stream, self._events, self._failed, self._ended = stream, events, failed, ended
 

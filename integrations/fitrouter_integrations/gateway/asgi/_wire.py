@@ -18,6 +18,8 @@ from fitrouter.types import Chunk, Completion, Usage
 from fitrouter_integrations._errors import CODES
 from fitrouter_integrations.client import About, Reply
 
+_PLAIN = " !#$&'()*+,/:;=?@[]~"
+"""Characters of headers that are not quoted."""
 DONE = b"data: [DONE]\n\n"
 
 
@@ -35,20 +37,26 @@ def event(value: object) -> bytes:
 
 
 def decision_headers(about: About) -> dict[str, str]:
-    """Return the `x-fitrouter-…` headers of a decision: id, model, propensity, logged, asked, and feedback token."""
+    """Return the `x-fitrouter-…` headers of a decision: id, model, propensity, logged, asked, token, and dropped."""
     return {
         "x-fitrouter-decision": about.decision_id,
-        "x-fitrouter-model": quote(about.model, safe=" !#$&'()*+,/:;=?@[]~"),
+        "x-fitrouter-model": quote(about.model, safe=_PLAIN),
         "x-fitrouter-propensity": repr(about.propensity),
         "x-fitrouter-logged": _bool(about.logged),
         "x-fitrouter-asked": _bool(about.asked),
         **({"x-fitrouter-token": about.token} if about.token else {}),
+        **({"x-fitrouter-dropped": quote(", ".join(about.dropped), safe=_PLAIN)} if about.dropped else {}),
     }
 
 
 def about_json(about: About) -> dict[str, Any]:
     """Return the decision as in the field `fitrouter`, before its cost is known."""
-    return {name: value for name, value in msgspec.to_builtins(about).items() if name != "cost_usd"}
+    return {name: value for name, value in told_json(about).items() if name != "cost_usd"}
+
+
+def told_json(about: About) -> dict[str, Any]:
+    """Return the decision as in the field `fitrouter`; `dropped` only where something was."""
+    return {name: value for name, value in msgspec.to_builtins(about).items() if name != "dropped" or value}
 
 
 def completion_json(reply: Reply) -> dict[str, Any]:
@@ -61,7 +69,7 @@ def completion_json(reply: Reply) -> dict[str, Any]:
             for i, one in enumerate(choices)
         ],
         "usage": usage_body(reply.usage),
-        "fitrouter": msgspec.to_builtins(reply.about),
+        "fitrouter": told_json(reply.about),
     }
 
 
@@ -73,7 +81,7 @@ def embeddings_json(embedded: Embedded, about: About) -> bytes:
         "data": embedded.found.data,
         "model": about.model,
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-        "fitrouter": msgspec.to_builtins(about),
+        "fitrouter": told_json(about),
     }
     return msgspec.json.encode(body)
 
@@ -93,7 +101,7 @@ def chunk_json(about: About, chunk: Chunk, usage: bool) -> dict[str, Any]:
 def usage_json(about: About, usage: Usage) -> dict[str, Any]:
     """Return the final chunk for `stream_options.include_usage`."""
     head = _head("chat.completion.chunk", about)
-    return {**head, "choices": [], "usage": usage_body(usage), "fitrouter": msgspec.to_builtins(about)}
+    return {**head, "choices": [], "usage": usage_body(usage), "fitrouter": told_json(about)}
 
 
 def _head(kind: str, about: About) -> dict[str, Any]:

@@ -12,12 +12,14 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from fitrouter.context.features import estimate_tokens
 from fitrouter.errors import InvalidRequest
 from fitrouter.types import Chunk, Message, Usage
 from fitrouter_integrations.client import About, Reply
-from fitrouter_integrations.gateway.asgi._wire import Problem, about_json
+from fitrouter_integrations.gateway.asgi._wire import Problem, about_json, told_json
 from fitrouter_integrations.gateway.dialects._base import (
     calls_of,
+    drop,
     each,
     named_event,
     reasoning_of,
@@ -29,10 +31,28 @@ from fitrouter_integrations.gateway.parsing._values import optional, shown
 
 _STOP = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 _REFUSED = ("container", "mcp_servers")
+_SERVER_BLOCKS = frozenset(
+    {
+        *("server_tool_use", "mcp_tool_use", "mcp_tool_result", "container_upload", "fallback"),
+        *("web_search_tool_result", "web_fetch_tool_result", "tool_search_tool_result"),
+        *("code_execution_tool_result", "bash_code_execution_tool_result", "text_editor_code_execution_tool_result"),
+    }
+)
+"""Content blocks of tools that ran at Anthropic: the text beside them says what came of them."""
 _IGNORED = frozenset({"cache_control", "context_management", "diagnostics"})
 """Fields about caches and long conversations at Anthropic, without influence on what is asked."""
 _TRANSLATED = frozenset(
-    {"messages", "system", "stop_sequences", "tools", "tool_choice", "output_config", "metadata", "service_tier"}
+    {
+        *_REFUSED,
+        "messages",
+        "system",
+        "stop_sequences",
+        "tools",
+        "tool_choice",
+        "output_config",
+        "metadata",
+        "service_tier",
+    }
 )
 _SESSION = re.compile(r"(.+)_session_([0-9a-f-]{36})")
 """A `user_id` of Claude Code: its installation and account, and the session."""
@@ -43,20 +63,23 @@ class Messages:
 
     choices = 1
 
+    def __init__(self) -> None:
+        self.dropped: list[str] = []
+
     def chat_body(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Translate a request into the body of a chat completions request.
+        """Translate a request into the body of a chat completions request; what runs at Anthropic is left out.
 
         Raises:
             InvalidRequest: it is malformed, or has no counterpart in chat completions.
         """
         for name in _REFUSED:
-            if body.get(name) is not None:
+            if body.get(name):
                 raise InvalidRequest(f"{name}: not supported; tools that run at Anthropic cannot be routed")
         chat = {name: value for name, value in body.items() if name not in _TRANSLATED | _IGNORED}
-        chat["messages"] = [*_system(body.get("system")), *_messages(body.get("messages"))]
+        chat["messages"] = [*_system(body.get("system")), *_messages(body.get("messages"), self.dropped)]
         chat["stop"] = optional(body, "stop_sequences", list, "an array of strings") or None
         chat["service_tier"] = {"standard_only": "default"}.get(str(body.get("service_tier")))
-        return chat | _tools(body) | _output(body) | _metadata(body)
+        return chat | _tools(body, self.dropped) | _output(body) | _metadata(body)
 
     def answer(self, reply: Reply, body: dict[str, Any]) -> dict[str, Any]:
         """Return a complete answer as a `message`."""
@@ -67,12 +90,21 @@ class Messages:
             "content": blocks,
             "stop_reason": _STOP.get(reason, "end_turn"),
             "usage": _usage(reply.usage),
-            "fitrouter": msgspec.to_builtins(reply.about),
+            "fitrouter": told_json(reply.about),
         }
 
     def events(self, body: dict[str, Any]) -> MessageEvents:
         """Return a formatter of the streamed answer."""
-        return MessageEvents(_wants_thinking(body))
+        return MessageEvents(_wants_thinking(body), input_tokens(body))
+
+
+def input_tokens(body: Mapping[str, Any]) -> int:
+    """Estimate the tokens of a request's system prompt, messages and tools; what is malformed does not count."""
+    given = body.get("messages")
+    messages = [message for message in given if isinstance(message, dict)] if isinstance(given, list) else []
+    system = {"role": "system", "content": body.get("system")}
+    tools = {"tools": body["tools"]} if isinstance(body.get("tools"), list) else {}
+    return estimate_tokens([system, *messages], tools)
 
 
 # --- requests ------------------------------------------------------------------------------------------------------
@@ -85,7 +117,7 @@ def _system(system: object) -> list[Message]:
     return [{"role": "system", "content": content}] if content else []
 
 
-def _messages(given: object) -> Iterator[Message]:
+def _messages(given: object, dropped: list[str]) -> Iterator[Message]:
     if not isinstance(given, list) or not given:
         raise InvalidRequest("messages: give an array with at least one message")
     for i, message in each(given, "messages"):
@@ -95,12 +127,14 @@ def _messages(given: object) -> Iterator[Message]:
         if isinstance(content, str):
             yield {"role": role, "content": content}
         elif role == "assistant":
-            yield _assistant(content, f"{where}.content")
+            if (said := _assistant(content, f"{where}.content", dropped)) is not None:
+                yield said
         else:
             yield from _user(role, content, f"{where}.content")
 
 
-def _assistant(content: object, where: str) -> Message:
+def _assistant(content: object, where: str, dropped: list[str]) -> Message | None:
+    """Translate a model's message; None if there is nothing in it but what ran at Anthropic."""
     texts: list[dict[str, Any]] = []
     calls, thinking = [], []
     for j, block in each(content, where):
@@ -111,9 +145,13 @@ def _assistant(content: object, where: str) -> Message:
                 calls.append(_call(block, f"{where}[{j}]"))
             case "thinking" | "redacted_thinking":
                 thinking.append(block)
+            case str(kind) if kind in _SERVER_BLOCKS:
+                drop(dropped, f"{where}[{j}]", kind)
             case kind:
                 allowed = "text, tool_use, thinking, redacted_thinking"
                 raise unsupported(kind, f"{where}[{j}].type", allowed)
+    if content and not (texts or calls or thinking):
+        return None
     message: Message = {"role": "assistant", "content": simple(texts)}
     if calls:
         message["tool_calls"] = calls
@@ -183,10 +221,20 @@ def _document(block: Mapping[str, Any], where: str) -> dict[str, Any]:
     source = block.get("source")
     if isinstance(source, dict) and source.get("type") == "text":
         return {"type": "text", "text": text_of(source.get("data"), f"{where}.source.data")}
-    if not isinstance(source, dict) or source.get("type") != "base64":
-        raise unsupported(source, f"{where}.source", "base64 and text")
+    kind = source.get("type") if isinstance(source, dict) else None
+    if isinstance(source, dict) and kind == "content":
+        content = source.get("content")
+        parts = (
+            [text_of(content, f"{where}.source.content")]
+            if isinstance(content, str)
+            else [_text(one, f"{where}.source.content[{k}]")["text"] for k, one in each(content, f"{where}.source")]
+        )
+        return {"type": "text", "text": "\n".join(parts)}
+    if kind not in ("base64", "url"):
+        raise unsupported(kind, f"{where}.source.type", "base64, url, text and content")
     name = block.get("title") if isinstance(block.get("title"), str) else "document.pdf"
-    return {"type": "file", "file": {"filename": name, "file_data": _url(source, f"{where}.source")}}
+    field = "file_url" if kind == "url" else "file_data"  # servers that read files by URL know this field
+    return {"type": "file", "file": {"filename": name, field: _url(source, f"{where}.source")}}
 
 
 def _url(source: object, where: str) -> str:
@@ -208,12 +256,18 @@ def _text(block: Mapping[str, Any], where: str) -> dict[str, Any]:
     return part | ({"cache_control": block["cache_control"]} if block.get("cache_control") else {})
 
 
-def _tools(body: Mapping[str, Any]) -> dict[str, Any]:
+def _tools(body: Mapping[str, Any], dropped: list[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if body.get("tools") is not None:
-        found["tools"] = [_tool(tool, f"tools[{i}]") for i, tool in each(body["tools"], "tools")]
+        tools = []
+        for i, tool in each(body["tools"], "tools"):
+            if tool.get("type") in (None, "custom"):
+                tools.append(_tool(tool, f"tools[{i}]"))
+            else:
+                drop(dropped, f"tools[{i}]", tool.get("type"))
+        found["tools"] = tools
     choice = body.get("tool_choice")
-    if choice is None:
+    if choice is None or (not found.get("tools") and choice != {"type": "none"} and body.get("tools")):
         return found
     kind = choice.get("type") if isinstance(choice, dict) else choice
     words = {"auto": "auto", "any": "required", "none": "none"}
@@ -230,8 +284,6 @@ def _tools(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
-    if (kind := tool.get("type")) not in (None, "custom"):
-        raise unsupported(kind, f"{where}.type", "custom: tools that run at Anthropic cannot be routed")
     schema = tool.get("input_schema")
     if not isinstance(schema, dict):
         raise InvalidRequest(f"{where}.input_schema: got {shown(schema)}; give an object")
@@ -341,10 +393,11 @@ class MessageEvents:
 
     Args:
         thinking: show the model's reasoning.
+        input_tokens: estimate, for clients that read it at the start.
     """
 
-    def __init__(self, thinking: bool) -> None:
-        self._thinking = thinking
+    def __init__(self, thinking: bool, input_tokens: int = 0) -> None:
+        self._thinking, self._input_tokens = thinking, input_tokens
         self._started = False
         self._open: _Key | None = None
         self._index = -1
@@ -386,7 +439,7 @@ class MessageEvents:
         found.append(
             named_event(
                 "message_delta",
-                {"delta": delta, "usage": _usage(usage), "fitrouter": msgspec.to_builtins(about)},
+                {"delta": delta, "usage": _usage(usage), "fitrouter": told_json(about)},
             )
         )
         return b"".join([*found, named_event("message_stop", {})])
@@ -398,7 +451,13 @@ class MessageEvents:
     def _start(self, about: About) -> bytes:
         return named_event(
             "message_start",
-            {"message": {**_head(about), "usage": _usage(Usage()), "fitrouter": about_json(about)}},
+            {
+                "message": {
+                    **_head(about),
+                    "usage": _usage(Usage(prompt_tokens=self._input_tokens)),
+                    "fitrouter": about_json(about),
+                }
+            },
         )
 
     def _piece(self, key: _Key, call: Mapping[str, Any], text: object) -> list[bytes]:

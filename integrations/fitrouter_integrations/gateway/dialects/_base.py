@@ -16,11 +16,16 @@ MAX_BLOCKS = 20_000
 """Content blocks or items of one request."""
 
 
+MAX_DROPPED = 16
+
+
 class Dialect(Protocol):
     """An API that is translated into chat completions and back."""
 
     choices: int
     """Most choices of an answer."""
+    dropped: list[str]
+    """What `chat_body` left out: it runs at a vendor, and other models do without it."""
 
     def chat_body(self, body: dict[str, Any]) -> dict[str, Any]:
         """Translate a request into the body of an equivalent chat completions request.
@@ -71,6 +76,12 @@ def text_of(value: object, where: str) -> str:
 def unsupported(value: object, where: str, allowed: str) -> InvalidRequest:
     """Return the error for something that chat completions cannot express."""
     return InvalidRequest(f"{where}: {shown(value)} is not supported; allowed are {allowed}")
+
+
+def drop(dropped: list[str], where: str, kind: object) -> None:
+    """Note that something was left out; of many, the first `MAX_DROPPED` are named."""
+    if len(dropped) < MAX_DROPPED:
+        dropped.append(f"{where}: {kind if isinstance(kind, str) else shown(kind)}"[:100])
 
 
 def simple(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]] | None:

@@ -23,6 +23,9 @@ class ChatCompletions:
 
     choices = MAX_CHOICES
 
+    def __init__(self) -> None:
+        self.dropped: list[str] = []
+
     def chat_body(self, body: dict[str, Any]) -> dict[str, Any]:
         """Return the body unchanged."""
         return body

@@ -5,6 +5,7 @@ Requests: https://platform.openai.com/docs/api-reference/responses; streams: …
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 from uuid import UUID
@@ -14,9 +15,10 @@ import msgspec
 from fitrouter.errors import InvalidRequest
 from fitrouter.types import Chunk, Message, Usage
 from fitrouter_integrations.client import About, Reply
-from fitrouter_integrations.gateway.asgi._wire import Problem, about_json
+from fitrouter_integrations.gateway.asgi._wire import Problem, about_json, told_json
 from fitrouter_integrations.gateway.dialects._base import (
     calls_of,
+    drop,
     each,
     named_event,
     reasoning_of,
@@ -42,6 +44,17 @@ _IGNORED = frozenset(
 _TRANSLATED = frozenset(
     {"input", "instructions", "tools", "tool_choice", "text", "reasoning", "max_output_tokens", *_REFUSED, *_IGNORED}
 )
+_INPUT = "input"
+"""The argument that holds the text of a custom tool's call."""
+_OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output", "local_shell_call_output"})
+_HOSTED_ITEMS = frozenset(
+    {
+        *("code_interpreter_call", "compaction", "computer_call", "computer_call_output", "file_search_call"),
+        *("image_generation_call", "mcp_approval_request", "mcp_approval_response", "mcp_call", "mcp_list_tools"),
+        *("tool_search_call", "tool_search_output", "web_search_call"),
+    }
+)
+"""Items of a history about tools that ran at OpenAI: the messages beside them say what came of them."""
 _LOGPROBS = "message.output_text.logprobs"
 _ECHOED: dict[str, Any] = {
     "instructions": None,
@@ -64,8 +77,11 @@ class Responses:
 
     choices = 1
 
+    def __init__(self) -> None:
+        self.dropped: list[str] = []
+
     def chat_body(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Translate a request into the body of a chat completions request.
+        """Translate a request into the body of a chat completions request; what runs at OpenAI is left out.
 
         Raises:
             InvalidRequest: it is malformed, or has no counterpart in chat completions.
@@ -76,7 +92,7 @@ class Responses:
         chat = {name: value for name, value in body.items() if name not in _TRANSLATED}
         instructions = optional(body, "instructions", str, "a string")
         chat["messages"] = [{"role": "system", "content": instructions}] if instructions else []
-        chat["messages"] += _messages(body.get("input"))
+        chat["messages"] += _messages(body.get("input"), self.dropped)
         limit = optional(body, "max_output_tokens", int, "a whole number")
         if limit is not None:
             chat["max_tokens"] = limit
@@ -84,7 +100,7 @@ class Responses:
         chat["reasoning_effort"] = reasoning.get("effort")
         if _LOGPROBS in (optional(body, "include", list, "an array of strings") or []) or body.get("top_logprobs"):
             chat["logprobs"] = True
-        return chat | _tools(body) | _text(body)
+        return chat | _tools(body, self.dropped) | _text(body)
 
     def answer(self, reply: Reply, body: dict[str, Any]) -> dict[str, Any]:
         """Return a complete answer as a `response`."""
@@ -100,7 +116,7 @@ class Responses:
 # --- requests ------------------------------------------------------------------------------------------------------
 
 
-def _messages(given: object) -> list[Message]:
+def _messages(given: object, dropped: list[str]) -> list[Message]:
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
     if not isinstance(given, list) or not given:
@@ -109,24 +125,27 @@ def _messages(given: object) -> list[Message]:
     pictures: list[dict[str, Any]] = []
     for i, item in each(given, "input"):
         where, kind = f"input[{i}]", item.get("type") or "message"
-        if pictures and kind != "function_call_output":  # what tools said stays together
+        if pictures and not (isinstance(kind, str) and kind in _OUTPUTS):  # what tools said stays together
             messages.append({"role": "user", "content": pictures})
             pictures = []
         match kind:
             case "message":
                 messages.append(_message(item, where))
-            case "function_call":
+            case "function_call" | "custom_tool_call" | "local_shell_call":
                 _turn(messages).setdefault("tool_calls", []).append(_call(item, where))
-            case "function_call_output":
+            case str(kind) if kind in _OUTPUTS:
                 message, others = _output(item, where)
                 messages.append(message)
                 pictures += others
-            case "reasoning":  # chat completions have no place for it
+            case "reasoning" | "additional_tools":  # no place in chat completions for the one; the other has tools
                 pass
+            case str(kind) if kind in _HOSTED_ITEMS:
+                drop(dropped, where, kind)
             case "item_reference":
                 raise InvalidRequest(f"{where}: {_HISTORY}")
             case _:
-                raise unsupported(kind, f"{where}.type", "message, function_call, function_call_output, reasoning")
+                allowed = "message, function_call, custom_tool_call, local_shell_call, their outputs, reasoning"
+                raise unsupported(kind, f"{where}.type", allowed)
     return messages + ([{"role": "user", "content": pictures}] if pictures else [])
 
 
@@ -162,9 +181,10 @@ def _part(part: Mapping[str, Any], where: str) -> dict[str, Any]:
             detail = {"detail": part["detail"]} if part.get("detail") else {}
             return {"type": "image_url", "image_url": {"url": text_of(part.get("image_url"), where), **detail}}
         case "input_file":
-            if part.get("file_id") or part.get("file_url"):
-                raise unsupported("file_id" if part.get("file_id") else "file_url", where, "file_data")
-            file = {name: text_of(part[name], f"{where}.{name}") for name in ("filename", "file_data") if name in part}
+            if part.get("file_id"):
+                raise unsupported("file_id", where, "file_data and file_url")
+            names = ("filename", "file_data", "file_url")
+            file = {name: text_of(part[name], f"{where}.{name}") for name in names if name in part}
             return {"type": "file", "file": file}
         case "input_audio":
             return {"type": "input_audio", "input_audio": part.get("input_audio")}
@@ -173,14 +193,21 @@ def _part(part: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _call(item: Mapping[str, Any], where: str) -> dict[str, Any]:
-    names = ("name", "arguments")
-    function = {name: text_of(item.get(name), f"{where}.{name}") for name in names}
+    """Translate a call of a function, of a custom tool, whose text becomes an argument, or of Codex's shell."""
+    match item["type"]:
+        case "custom_tool_call":
+            name, arguments = item.get("name"), json.dumps({_INPUT: text_of(item.get("input"), f"{where}.input")})
+        case "local_shell_call":
+            name, arguments = "local_shell", json.dumps(item.get("action"))
+        case _:
+            name, arguments = item.get("name"), text_of(item.get("arguments"), f"{where}.arguments")
+    function = {"name": text_of(name, f"{where}.name"), "arguments": arguments}
     return {"id": text_of(item.get("call_id"), f"{where}.call_id"), "type": "function", "function": function}
 
 
 def _output(item: Mapping[str, Any], where: str) -> tuple[Message, list[dict[str, Any]]]:
     """Translate a tool's output; returns its message, and its pictures, which a tool message cannot hold."""
-    output, call_id = item.get("output"), text_of(item.get("call_id"), f"{where}.call_id")
+    output, call_id = item.get("output"), text_of(item.get("call_id") or item.get("id"), f"{where}.call_id")
     if isinstance(output, str):
         return {"role": "tool", "tool_call_id": call_id, "content": output}, []
     parts = [_part(part, f"{where}.output[{j}]") for j, part in each(output, f"{where}.output")]
@@ -188,27 +215,62 @@ def _output(item: Mapping[str, Any], where: str) -> tuple[Message, list[dict[str
     return {"role": "tool", "tool_call_id": call_id, "content": text}, [p for p in parts if p["type"] != "text"]
 
 
-def _tools(body: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    if body.get("tools"):
-        found["tools"] = [_tool(tool, f"tools[{i}]") for i, tool in each(body["tools"], "tools")]
+def _tools(body: Mapping[str, Any], dropped: list[str]) -> dict[str, Any]:
+    tools = []
+    for tool, where in offered(body):
+        if tool.get("type") in ("function", "custom"):
+            tools.append(_tool(tool, where))
+        else:
+            drop(dropped, where, tool.get("type"))
+    found: dict[str, Any] = {"tools": tools} if tools else {}
     choice = body.get("tool_choice")
     if isinstance(choice, dict):
-        if choice.get("type") != "function":
-            raise unsupported(choice.get("type"), "tool_choice.type", "auto, none, required, function")
-        name = text_of(choice.get("name"), "tool_choice.name")
-        found["tool_choice"] = {"type": "function", "function": {"name": name}}
+        match choice.get("type"):
+            case "function" | "custom":
+                name = text_of(choice.get("name"), "tool_choice.name")
+                found["tool_choice"] = {"type": "function", "function": {"name": name}}
+            case "allowed_tools":
+                named = [tool.get("name") for _, tool in each(choice.get("tools"), "tool_choice.tools")]
+                found["tools"] = [tool for tool in tools if tool["function"]["name"] in named]
+                found["tool_choice"] = "required" if choice.get("mode") == "required" else "auto"
+            case kind:  # of a tool that is left out
+                drop(dropped, "tool_choice", kind)
     elif choice is not None:
         if choice not in ("auto", "none", "required"):
-            raise unsupported(choice, "tool_choice", "auto, none, required, function")
-        found["tool_choice"] = choice
+            raise unsupported(choice, "tool_choice", "auto, none, required, function, custom, allowed_tools")
+        if tools or choice != "required":
+            found["tool_choice"] = choice
     return found
 
 
+def offered(body: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Enumerate the tools of a request with where they stand: `tools`, `additional_tools`, and those of namespaces."""
+    given = body.get("input")
+    later = [item.get("tools") for item in given if _adds_tools(item)] if isinstance(given, list) else []
+    for place, tools in (("tools", body.get("tools")), *(("additional_tools", one) for one in later)):
+        for i, tool in each(tools or [], place):
+            if tool.get("type") == "namespace":
+                for j, inner in each(tool.get("tools") or [], f"{place}[{i}].tools"):
+                    yield inner, f"{place}[{i}].tools[{j}]"
+            else:
+                yield tool, f"{place}[{i}]"
+
+
+def _adds_tools(item: object) -> bool:
+    return isinstance(item, dict) and item.get("type") == "additional_tools"
+
+
 def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
-    if tool.get("type") != "function":
-        raise unsupported(tool.get("type"), f"{where}.type", "function: tools that run at OpenAI cannot be routed")
+    """Translate a tool; a custom one, which takes text, is offered as a function with one string."""
     function = {"name": text_of(tool.get("name"), f"{where}.name")}
+    if tool["type"] == "custom":
+        form = tool.get("format")
+        syntax = form.get("definition") if isinstance(form, dict) else None
+        said = [
+            text for text in (tool.get("description"), syntax and f"Its input follows this grammar:\n{syntax}") if text
+        ]
+        schema = {"type": "object", "properties": {_INPUT: {"type": "string"}}, "required": [_INPUT]}
+        return {"type": "function", "function": {**function, "description": "\n\n".join(said), "parameters": schema}}
     for name in ("description", "parameters", "strict"):
         if tool.get(name) is not None:
             function[name] = tool[name]
@@ -240,7 +302,7 @@ class _Item:
     """An item of the output while it is written: a message (text or refusal), reasoning, or a function call."""
 
     def __init__(self, kind: str, index: int, about: About, call: Mapping[str, Any]) -> None:
-        prefix = {"function": "fc", "reasoning": "rs"}.get(kind, "msg")
+        prefix = {"function": "fc", "custom": "ctc", "reasoning": "rs"}.get(kind, "msg")
         self.kind, self.index, self.id = kind, index, f"{prefix}_{about.decision_id}_{index}"
         self.pieces: list[str] = []
         self.logprobs: list[Any] = []
@@ -264,6 +326,9 @@ class _Item:
         if self.kind == "function":
             call = {"call_id": self.call_id, "name": self.name, "arguments": "".join(self.pieces)}
             return {**head, "type": "function_call", **call}
+        if self.kind == "custom":
+            call = {"call_id": self.call_id, "name": self.name, "input": custom_input("".join(self.pieces))}
+            return {**head, "type": "custom_tool_call", **call}
         if self.kind == "reasoning":
             return {**head, "type": "reasoning", "summary": [], "content": content}
         return {**head, "type": "message", "role": "assistant", "content": content}
@@ -274,6 +339,7 @@ _EVENTS = {
     "refusal": ("response.refusal", "refusal"),
     "reasoning": ("response.reasoning_text", "text"),
     "function": ("response.function_call_arguments", "arguments"),
+    "custom": ("response.custom_tool_call_input", "input"),
 }
 """Kind of item → prefix of its events, and the field of its whole text."""
 
@@ -288,6 +354,7 @@ class ResponseEvents:
     def __init__(self, body: Mapping[str, Any]) -> None:
         given = {name: body.get(name) for name in _ECHOED}
         self._echo = {name: _ECHOED[name] if value is None else value for name, value in given.items()}
+        self._custom = {tool.get("name") for tool, _ in offered(body) if tool.get("type") == "custom"}
         self._number = 0
         self._items: list[_Item] = []
         self._text: _Item | None = None
@@ -333,7 +400,7 @@ class ResponseEvents:
             "incomplete_details": {"reason": cut} if cut else None,
             "output": [item.json() for item in self._items],
             "usage": _usage(usage),
-            "fitrouter": msgspec.to_builtins(about),
+            "fitrouter": told_json(about),
         }
 
     def _head(self, about: About, status: str) -> dict[str, Any]:
@@ -380,12 +447,14 @@ class ResponseEvents:
         if (item := self._calls.get(index)) is None:
             if self._text is not None:
                 found, self._text = self._close(self._text), None
-            item = self._calls[index] = self._add("function", about, call)
+            kind = "custom" if call["function"].get("name") in self._custom else "function"
+            item = self._calls[index] = self._add(kind, about, call)
             found.append(self._item_event("response.output_item.added", item, {"item": item.json()}))
         text = call["function"].get("arguments")
         if isinstance(text, str) and text:
             item.pieces.append(text)
-            found.append(self._item_event("response.function_call_arguments.delta", item, {"delta": text}))
+            if item.kind == "function":  # a custom tool's text is known when its arguments are complete
+                found.append(self._item_event("response.function_call_arguments.delta", item, {"delta": text}))
         return found
 
     def _add(self, kind: str, about: About, call: Mapping[str, Any]) -> _Item:
@@ -401,6 +470,12 @@ class ResponseEvents:
         whole: dict[str, Any] = {field: "".join(item.pieces)}
         if item.kind == "function":
             done = [self._item_event(f"{name}.done", item, {**whole, "name": item.name})]
+        elif item.kind == "custom":
+            text = custom_input("".join(item.pieces))
+            done = [
+                self._item_event(f"{name}.{end}", item, {key: text})
+                for end, key in (("delta", "delta"), ("done", field))
+            ]
         else:
             whole |= {"logprobs": item.logprobs} if item.kind == "text" else {}
             done = [
@@ -416,6 +491,16 @@ class ResponseEvents:
     def _event(self, name: str, value: Mapping[str, Any]) -> bytes:
         self._number += 1
         return named_event(name, {"sequence_number": self._number - 1, **value})
+
+
+def custom_input(arguments: str) -> str:
+    """Return the text of a custom tool's call from its arguments; as they are, if a model gave no such object."""
+    try:
+        found = msgspec.json.decode(arguments)
+    except (msgspec.DecodeError, RecursionError):
+        return arguments
+    text = found.get(_INPUT) if isinstance(found, dict) else None
+    return text if isinstance(text, str) else arguments
 
 
 def _usage(usage: Usage) -> dict[str, Any]:

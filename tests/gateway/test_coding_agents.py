@@ -1,0 +1,329 @@
+"""Requests as coding agents send them, to models of other vendors: answered, and what is left out is said.
+
+The bodies are written after public reports and references; they are no recordings.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.kits.gateway import Echo, client, make_router, serving
+
+from fitrouter.routing.parameters import effort_of, takes_developer
+from fitrouter.types import Call, Chunk, Completion, Message, ModelCard
+
+MODELS = ("gpt-4.1-mini", "gpt-5-mini", "mistral-large-latest", "deepseek-chat", "qwen3")
+HI = [{"role": "user", "content": "hi"}]
+SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+READ = {"type": "function", "function": {"name": "read_file", "description": "Read", "parameters": SCHEMA}}
+PATCH = {
+    "type": "custom",
+    "name": "apply_patch",
+    "description": "Edit files",
+    "format": {"type": "grammar", "syntax": "lark", "definition": "start: /.+/"},
+}
+
+
+class Strict(Echo):
+    """A server that knows four roles where its models are not OpenAI's; calls a tool where `calls` has one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tool_call: Message | None = None
+
+    async def complete(self, call: Call) -> Completion | AsyncIterator[Chunk]:
+        roles = {message["role"] for message in call.messages}
+        assert "gpt" in call.target or roles <= {"system", "user", "assistant", "tool"}
+        self.message = self.tool_call if call.params.get("tools") and self.tool_call else None
+        return await super().complete(call)
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Strict:
+    return Strict()
+
+
+@pytest.fixture(scope="module")
+def http(tmp_path_factory: pytest.TempPathFactory, upstream: Strict) -> Iterator[httpx.Client]:
+    known = ("streaming", "tools", "json", "images", "files")
+    cards = [ModelCard(name=name, provider="echo", capabilities=known, context_window=200_000) for name in MODELS]
+    folder: Path = tmp_path_factory.mktemp("agents")
+    with serving(make_router(folder, {"echo": upstream}, models=cards)) as url, client(url) as session:
+        yield session
+
+
+CLAUDE_CODE: dict[str, Any] = {
+    "max_tokens": 32_000,
+    "temperature": 1,
+    "stream": True,
+    "system": [{"type": "text", "text": "You are a coding agent.", "cache_control": {"type": "ephemeral"}}],
+    "messages": HI,
+    "tools": [{"name": "Read", "description": "Read", "input_schema": SCHEMA}],
+    "metadata": {"user_id": f"user_{'a' * 64}_account__session_11111111-2222-3333-4444-555555555555"},
+}
+CODEX: dict[str, Any] = {
+    "instructions": "You are an agent",
+    "input": [
+        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "sandbox: none"}]},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]},
+    ],
+    "tools": [{"type": "function", "name": "shell", "strict": False, "parameters": SCHEMA}, PATCH],
+    "tool_choice": "auto",
+    "parallel_tool_calls": False,
+    "reasoning": {"effort": "medium", "summary": "auto"},
+    "store": False,
+    "stream": True,
+    "include": ["reasoning.encrypted_content"],
+    "prompt_cache_key": "c",
+}
+REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "Claude Code, thinking": (
+        "/v1/messages?beta=true",
+        {**CLAUDE_CODE, "thinking": {"type": "enabled", "budget_tokens": 31_999}},
+    ),
+    "Claude Code, adaptive": (
+        "/v1/messages?beta=true",
+        {**CLAUDE_CODE, "thinking": {"type": "adaptive"}, "output_config": {"effort": "high"}},
+    ),
+    "Claude Code, edits of the context": (
+        "/v1/messages",
+        {**CLAUDE_CODE, "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}},
+    ),
+    "Claude Code, web search": (
+        "/v1/messages",
+        {**CLAUDE_CODE, "tools": [{"type": "web_search_20250305", "name": "web_search", "max_uses": 8}]},
+    ),
+    "Claude Code, no MCP": ("/v1/messages", {**CLAUDE_CODE, "mcp_servers": [], "tools": []}),
+    "Codex CLI": ("/v1/responses", CODEX),
+    "Codex CLI, hosted tools": (
+        "/v1/responses",
+        {
+            **CODEX,
+            "tools": [*CODEX["tools"], {"type": "web_search", "external_web_access": True}, {"type": "local_shell"}],
+        },
+    ),
+    "Codex CLI, later tools": (
+        "/v1/responses",
+        {**CODEX, "input": [*CODEX["input"], {"type": "additional_tools", "role": "developer", "tools": [PATCH]}]},
+    ),
+    "Codex CLI, a namespace": (
+        "/v1/responses",
+        {**CODEX, "tools": [{"type": "namespace", "name": "mcp__x", "tools": [CODEX["tools"][0]]}]},
+    ),
+    "Cline": (
+        "/v1/chat/completions",
+        {
+            "messages": [{"role": "developer", "content": "You are Cline."}, *HI],
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "reasoning_effort": "medium",
+            "temperature": 0,
+        },
+    ),
+    "Aider": (
+        "/v1/chat/completions",
+        {
+            "messages": [{"role": "system", "content": "Act as an expert"}, *HI],
+            "stream": True,
+            "reasoning_effort": "high",
+        },
+    ),
+    "Cursor": (
+        "/v1/chat/completions",
+        {
+            "messages": HI,
+            "stream": True,
+            "tools": [READ],
+            "tool_choice": "auto",
+            "user": "u1",
+            "reasoning_effort": "low",
+        },
+    ),
+    "OpenHands": (
+        "/v1/chat/completions",
+        {
+            "messages": [
+                {"role": "system", "content": [{"type": "text", "text": "s", "cache_control": {"type": "ephemeral"}}]},
+                {"role": "user", "content": [{"type": "text", "text": "hi"}]},
+            ],
+            "tools": [READ],
+            "extra_metadata": {"trace": "x"},
+            "reasoning_effort": "high",
+        },
+    ),
+    "Vercel's AI SDK": (
+        "/v1/chat/completions",
+        {"messages": [{"role": "developer", "content": "s"}, *HI], "verbosity": "low", "reasoning_effort": "minimal"},
+    ),
+}
+
+
+@pytest.mark.parametrize("model", [*MODELS, "fitrouter/auto"])
+def test_agents_are_answered_by_any_model(http: httpx.Client, model: str) -> None:
+    """No field about thinking, hosted tools or roles of one vendor is a 400 at another."""
+    for name, (path, body) in REQUESTS.items():
+        if body.get("temperature") == 0 and model == "gpt-5-mini":
+            continue  # it takes no temperature, which is no matter of vendors' habits
+        reply = http.post(path, json={**body, "model": model})
+        assert reply.status_code == 200, (name, reply.text)
+        assert "event: error" not in reply.text, (name, reply.text)
+        assert '"error":{' not in reply.text, (name, reply.text)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("/v1/responses", {"input": "hi", "tools": [{"type": "web_search"}]}, ["tools[0]: web_search"]),
+        ("/v1/responses", {"input": "hi", "tool_choice": {"type": "mcp"}}, ["tool_choice: mcp"]),
+        ("/v1/responses", {"input": [{"type": "web_search_call"}, *HI]}, ["input[0]: web_search_call"]),
+        ("/v1/responses", {"input": [{"type": "mcp_list_tools"}, *HI]}, ["input[0]: mcp_list_tools"]),
+        ("/v1/responses", {"input": [{"type": "compaction"}, *HI]}, ["input[0]: compaction"]),
+        ("/v1/responses", {"input": "hi", "reasoning": {"effort": "high"}}, ["reasoning_effort"]),
+        (
+            "/v1/messages",
+            {"messages": HI, "tools": [{"type": "bash_20250124", "name": "bash"}]},
+            ["tools[0]: bash_20250124"],
+        ),
+        ("/v1/messages", {"messages": HI, "thinking": {"type": "enabled", "budget_tokens": 9}}, ["thinking"]),
+        (
+            "/v1/messages",
+            {
+                "messages": [
+                    *HI,
+                    {"role": "assistant", "content": [{"type": "server_tool_use"}, {"type": "text", "text": "found"}]},
+                    *HI,
+                ]
+            },
+            ["messages[1].content[0]: server_tool_use"],
+        ),
+        ("/v1/chat/completions", {"messages": HI, "reasoning_effort": "low"}, ["reasoning_effort"]),
+    ],
+)
+def test_what_is_left_out_is_said(http: httpx.Client, path: str, body: dict[str, Any], said: list[str]) -> None:
+    """In a header, whole and streamed, and in the body's `fitrouter` of a whole answer."""
+    for stream in (False, True):
+        reply = http.post(path, json={"max_tokens": 9, **body, "model": "gpt-4.1-mini", "stream": stream})
+        assert reply.status_code == 200, reply.text
+        assert reply.headers["x-fitrouter-dropped"] == ", ".join(said)
+        if not stream:
+            assert reply.json()["fitrouter"]["dropped"] == said
+    plain = http.post(
+        path,
+        json={"max_tokens": 9, "model": "gpt-4.1-mini", **({"input": "hi"} if "input" in body else {"messages": HI})},
+    )
+    assert "x-fitrouter-dropped" not in plain.headers
+    assert "dropped" not in plain.json()["fitrouter"]
+
+
+def test_custom_tools_go_there_and_back(http: httpx.Client, upstream: Strict) -> None:
+    """A model sees a function of one string; its call is a `custom_tool_call`, whole, streamed and as history."""
+    function = {"name": "apply_patch", "arguments": json.dumps({"input": "*** Begin\n+é"})}
+    upstream.tool_call = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "c1", "type": "function", "function": function}],
+    }
+    ask = {"model": "qwen3", "input": "hi", "tools": [PATCH], "tool_choice": {"type": "custom", "name": "apply_patch"}}
+    found = http.post("/v1/responses", json=ask).json()
+    (item,) = found["output"]
+    assert (item["type"], item["call_id"], item["name"], item["input"]) == (
+        *("custom_tool_call", "c1", "apply_patch"),
+        "*** Begin\n+é",
+    )
+    offered = upstream.calls[-1].params["tools"][0]["function"]
+    assert (offered["name"], list(offered["parameters"]["properties"])) == ("apply_patch", ["input"])
+    assert "start: /.+/" in offered["description"]
+    streamed = http.post("/v1/responses", json={**ask, "stream": True}).text
+    events = [json.loads(line[6:]) for line in streamed.splitlines() if line.startswith("data: ")]
+    (done,) = [event for event in events if event["type"] == "response.custom_tool_call_input.done"]
+    assert done["input"] == "*** Begin\n+é"
+    upstream.tool_call = None
+    output = {"type": "custom_tool_call_output", "call_id": "c1", "output": "ok"}
+    again = http.post("/v1/responses", json={**ask, "input": [*HI, item, output]})
+    assert again.status_code == 200, again.text
+    _, called, result = upstream.calls[-1].messages
+    assert called["tool_calls"][0]["function"] == function | {"arguments": json.dumps({"input": "*** Begin\n+é"})}
+    assert (result["role"], result["tool_call_id"], result["content"]) == ("tool", "c1", "ok")
+
+
+def test_tokens_are_counted_without_a_model(http: httpx.Client, upstream: Strict) -> None:
+    """`count_tokens` and `message_start` give the same estimate, which grows with each part of the request."""
+    calls = len(upstream.calls)
+    grows: list[dict[str, Any]] = [
+        {"messages": HI},
+        {"messages": HI, "system": "Be brief."},
+        {"messages": HI, "system": "Be brief.", "tools": CLAUDE_CODE["tools"]},
+        {"messages": [*HI, {"role": "assistant", "content": "hello " * 50}, *HI], "system": "Be brief."},
+    ]
+    counts = []
+    for body in grows:
+        reply = http.post("/v1/messages/count_tokens?beta=true", json={"model": "qwen3", **body})
+        assert reply.status_code == 200, reply.text
+        counts.append(reply.json()["input_tokens"])
+    assert 0 < counts[0] < counts[1] < counts[2]
+    assert counts[3] > counts[1]
+    assert len(upstream.calls) == calls
+    assert http.post("/v1/messages/count_tokens", json={"messages": 7}).status_code == 400
+    streamed = http.post("/v1/messages", json={"model": "qwen3", "max_tokens": 9, "stream": True, **grows[1]}).text
+    start = next(json.loads(line[6:]) for line in streamed.splitlines() if line.startswith("data: "))
+    assert start["message"]["usage"]["input_tokens"] == counts[1]
+
+
+@pytest.mark.parametrize(
+    ("model", "budget", "effort"),
+    [
+        ("gpt-5-mini", 1024, "low"),
+        ("gpt-5-mini", 8000, "medium"),
+        ("gpt-5-mini", 32_000, "high"),
+        ("gpt-5-mini", None, "medium"),
+        ("gpt-4.1-mini", 8000, None),
+        ("mistral-large-latest", 8000, None),
+        ("claude-sonnet-4", 8000, None),
+        ("qwen3", 8000, None),
+    ],
+)
+def test_thinking_becomes_effort_where_there_is_one(model: str, budget: int | None, effort: str | None) -> None:
+    """By its budget; a model that takes `thinking`, or no effort, gets none, and the caller's own effort stays."""
+    thinking = {"type": "adaptive"} if budget is None else {"type": "enabled", "budget_tokens": budget}
+    card = ModelCard(name=model, provider="p")
+    assert effort_of(card, {"thinking": thinking}) == effort
+    assert effort_of(card, {"thinking": thinking, "reasoning_effort": "low"}) is None
+    assert effort_of(card, {"thinking": {"type": "disabled"}}) is None
+
+
+@pytest.mark.parametrize(
+    ("model", "known"),
+    [("gpt-5-mini", True), ("o3", True), ("deepseek-chat", False), ("mistral-large-latest", False), ("qwen3", False)],
+)
+def test_developer_is_system_where_it_is_not_known(model: str, known: bool) -> None:
+    """OpenAI's models know the role; other servers refuse it."""
+    assert takes_developer(ModelCard(name=model, provider="p")) is known
+
+
+DOCUMENTS: list[tuple[dict[str, Any], str, str]] = [
+    ({"type": "content", "content": "a page"}, "text", "a page"),
+    ({"type": "content", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, "text", "a\nb"),
+    ({"type": "text", "media_type": "text/plain", "data": "a page"}, "text", "a page"),
+    ({"type": "url", "url": "https://example.org/a.pdf"}, "file_url", "https://example.org/a.pdf"),
+    (
+        {"type": "base64", "media_type": "application/pdf", "data": "QQ=="},
+        "file_data",
+        "data:application/pdf;base64,QQ==",
+    ),
+]
+
+
+@pytest.mark.parametrize(("source", "field", "value"), DOCUMENTS)
+def test_documents_arrive(http: httpx.Client, upstream: Strict, source: dict[str, Any], field: str, value: str) -> None:
+    """Text as text, files as a part with their data or their URL."""
+    content = [{"type": "document", "source": source}, {"type": "text", "text": "sum up"}]
+    body = {"model": "qwen3", "max_tokens": 9, "messages": [{"role": "user", "content": content}]}
+    reply = http.post("/v1/messages", json=body)
+    assert reply.status_code == 200, reply.text
+    part = upstream.calls[-1].messages[-1]["content"][0]
+    assert (part["text"] if field == "text" else part["file"][field]) == value
