@@ -38,6 +38,7 @@ _KINDS: tuple[tuple[type[FitrouterError] | tuple[type[FitrouterError], ...], Kin
     (errors.NotAuthorized, Kind.NOT_AUTHORIZED),
     (errors.UnknownDecision, Kind.NOT_FOUND),
     (ProviderTimeout, Kind.TIMEOUT),
+    (errors.AllRateLimited, Kind.RATE_LIMITED),
     ((ProviderError, errors.AllModelsFailed, errors.Unavailable, errors.StoreError), Kind.UNAVAILABLE),
     (errors.Unreachable, Kind.UNREACHABLE),
     (errors.ConfigError, Kind.MISCONFIGURED),
@@ -55,6 +56,7 @@ CODES: tuple[tuple[type[FitrouterError], int, str], ...] = (
     (ProviderTimeout, 504, "provider_timeout"),
     (ProviderError, 502, "provider_error"),
     (errors.BudgetExhausted, 429, "budget_exhausted"),
+    (errors.AllRateLimited, 429, "models_rate_limited"),
     (errors.Unavailable, 503, "unavailable"),
     (errors.StoreError, 503, "store_unavailable"),
 )

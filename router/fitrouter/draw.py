@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from fitrouter.types import Attempt, Decision, Floats
+from fitrouter.types import FULL_SHARE, Attempt, Decision, Floats
 
 PASSING = frozenset({"ProviderError", "ProviderUnavailable"})
 """Errors of attempts after which the same model may answer the same request: 5xx, lost connections, empty answers."""
@@ -62,12 +62,17 @@ def replay(decision: Decision) -> str:
 def renormalise(decision: Decision, failed: Sequence[str], attempt: int) -> tuple[str, float] | None:
     """Draw the next arm after failures, from the same pmf without the failed arms.
 
+    Where that pmf leaves no mass, as with a share of 0, the next arm is drawn from the policy's pmf for all of the
+    traffic, and where that leaves none either, such as a fixed one, uniformly: an outage of one model is no outage.
     `attempt` is 1 for the first fallback; every attempt has its own uniform.
 
     Returns:
         (arm, conditional probability); None if no arm is left.
     """
-    left = [(arm, p) for arm, p in zip(decision.eligible, decision.probs, strict=True) if arm not in failed and p > 0]
+    left: list[tuple[str, float]] = []
+    for pmf in (decision.probs, decision.candidates.get(FULL_SHARE, ()), (1.0,) * len(decision.eligible)):
+        if not left and len(pmf) == len(decision.eligible):
+            left = [(arm, p) for arm, p in zip(decision.eligible, pmf, strict=True) if arm not in failed and p > 0]
     if not left:
         return None
     probs = np.array([p for _, p in left])

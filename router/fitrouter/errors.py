@@ -22,6 +22,7 @@ FitrouterError
 │       └── NotCalled       the router did not call the model: its breaker is open, or there is no free slot
 ├── AllModelsFailed         every attempt failed before the deadline (502, 504)
 ├── Unavailable             no model can be called now; holds when to try again (503)
+│   ├── AllRateLimited      every model that was called limits the rate of requests (429)
 │   └── BudgetExhausted     the tenant's budget does not cover the request (429)
 ├── StoreError              the journal or another store could not be read or written (503)
 │   ├── JournalFull         too many events are waiting to be written (503)
@@ -259,6 +260,10 @@ class BudgetExhausted(Unavailable):
     """The tenant's hard budget does not cover any model that could answer, or the named one."""
 
     reason = "budget"
+
+
+class AllRateLimited(Unavailable):
+    """Every model that was called limits the rate of requests."""
 
 
 class AllModelsFailed(FitrouterError):

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -109,6 +110,11 @@ class _Turn(msgspec.Struct, kw_only=True):
     """Calls without an answer that are no attempts: those that hedging made in vain."""
     cost_usd: float | None = None
     """Set at the end, if the model has a price."""
+
+    @property
+    def own_deadline(self) -> float:
+        """When a stream ends although it flows: at the deadline that the caller has set, if any."""
+        return self.deadline if self.request.deadline_s else math.inf
 
 
 class Router:
@@ -675,7 +681,7 @@ class Router:
         try:
             for chunk in answering.head:
                 yield self._received(turn, answering.arm, assembler, chunk)
-            while (following := await next_chunk(rest, self._timers.chunk_gap_s, turn.deadline)) is not None:
+            while (following := await next_chunk(rest, self._timers.chunk_gap_s, turn.own_deadline)) is not None:
                 yield self._received(turn, answering.arm, assembler, following)
             assembler.require_end(answering.arm)
             if assembler.usage is None:

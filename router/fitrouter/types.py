@@ -203,7 +203,7 @@ class Embeddings(_Value, frozen=True, kw_only=True):
 
 
 class Chunk(_Value, frozen=True, kw_only=True):
-    """A chunk of a streamed answer: the `delta` of the OpenAI format, unmodified."""
+    """A chunk of a streamed answer: the `delta` of the OpenAI format. An empty one says that the model is alive."""
 
     delta: Message = {}
     finish_reason: str | None = None

@@ -22,6 +22,7 @@ from fitrouter.errors import (
     ProviderRejected,
     ProviderTimeout,
     ProviderUnavailable,
+    RateLimited,
     StoreError,
 )
 from fitrouter.providers import Fault, Faulty
@@ -279,6 +280,7 @@ PRODUCED: dict[str, tuple[Callable[[Place], Error], tuple[str, ...]]] = {
     "internal_error": (broken, ("see the gateway's log",)),
     "cancelled": (lambda p: stopped(p.folder / "other", streamed=True), ("send the request again",)),
     "all_models_failed": (lambda p: p.failing(ProviderUnavailable("out of order", 500)), ("tried", "out of order")),
+    "models_rate_limited": (lambda p: p.failing(RateLimited("slow down", 429, 17.0)), ("tried", "slow down")),
     "provider_error": (lambda p: p.embedding(ProviderUnavailable("out of order", 500)), ("out of order",)),
     "provider_timeout": (lambda p: p.embedding(ProviderTimeout("no answer within 3 s")), ("within 3 s",)),
     "unavailable": (

@@ -46,7 +46,7 @@ from fitrouter_integrations.gateway.asgi._admission import Admission, Limit
 from fitrouter_integrations.gateway.asgi._bodies import Bodies, BodyMemory, Refusal, json_body
 from fitrouter_integrations.gateway.asgi._direct import Direct, Endpoint
 from fitrouter_integrations.gateway.asgi._limits import authorization, headers_of
-from fitrouter_integrations.gateway.asgi._stream import ClientGone, EventStream, while_client_waits
+from fitrouter_integrations.gateway.asgi._stream import ClientGone, EventStream, begun, while_client_waits
 from fitrouter_integrations.gateway.asgi._wire import (
     Problem,
     about_json,
@@ -355,7 +355,7 @@ class Gateway:
         self._check_model(request.model)
         dropped = tuple(dialect.dropped)
         if request.stream:
-            stream = await while_client_waits(self._backend.stream(request), call.http.receive)
+            stream = await begun(self._backend.stream(request), call.http.receive)
             return EventStream(stream, dialect.events(body), self.metrics.refused, call.held.release, dropped)
         reply = await while_client_waits(self._backend.complete(request), call.http.receive)
         if dropped:

@@ -116,9 +116,11 @@ class OpenAICompatible:
             body["n"] = call.n
         if call.stream:
             body |= {"stream": True, "stream_options": {**(body.get("stream_options") or {}), "include_usage": True}}
-        return await self._send("/chat/completions", body, call.timeout_s)
+        return await self._send("/chat/completions", body, call.timeout_s, stream=call.stream)
 
-    async def _send(self, path: str, body: Mapping[str, Any], timeout_s: float) -> aiohttp.ClientResponse:
+    async def _send(
+        self, path: str, body: Mapping[str, Any], timeout_s: float, *, stream: bool = False
+    ) -> aiohttp.ClientResponse:
         try:
             payload = json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
         except (TypeError, ValueError, RecursionError) as error:
@@ -139,7 +141,11 @@ class OpenAICompatible:
             data=payload,
             headers=headers,
             allow_redirects=False,
-            timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=min(_CONNECT_S, timeout_s)),
+            timeout=aiohttp.ClientTimeout(  # a stream may flow for as long as it likes
+                total=None if stream else timeout_s,
+                sock_read=timeout_s,
+                sock_connect=min(_CONNECT_S, timeout_s),
+            ),
         )
 
     def _check(self, response: aiohttp.ClientResponse, expected: tuple[str, ...]) -> None:
@@ -186,6 +192,9 @@ class OpenAICompatible:
             async for data in sse_data(response.content.iter_any(), self._base_url, self._max_bytes):
                 if data == b"[DONE]":
                     break
+                if not data:
+                    yield Chunk()
+                    continue
                 body = self._object(data)
                 usage = read_usage(body.get("usage"))
                 for index, delta, reason, logprobs in _choices(body, "delta", n) or _NO_CHOICE:

@@ -12,7 +12,7 @@ _FIELDS = frozenset({b"data", b"event", b"id", b"retry"})
 
 
 async def sse_data(pieces: AsyncIterator[bytes], where: str, limit: int) -> AsyncIterator[bytes]:
-    """The data of each event in a stream of byte chunks.
+    """The data of each event in a stream of byte chunks, and b"" for a chunk that ends none: a sign of life.
 
     An incomplete event at the end of the stream is dropped, as the standard requires.
 
@@ -28,6 +28,7 @@ async def sse_data(pieces: AsyncIterator[bytes], where: str, limit: int) -> Asyn
             raise ProviderUnavailable(f"{where} streamed more than {limit} bytes")
         searched = len(buffer)  # the bytes before have no line break
         buffer += piece
+        silent = True
         if total <= len(_BOM) + len(piece) and buffer.startswith(_BOM):
             del buffer[: len(_BOM)]
         start = 0
@@ -38,6 +39,7 @@ async def sse_data(pieces: AsyncIterator[bytes], where: str, limit: int) -> Asyn
                 if data:
                     yield b"\n".join(data)
                     data.clear()
+                    silent = False
                 continue
             name, _, value = line.partition(b":")
             if name == b"data":
@@ -45,3 +47,5 @@ async def sse_data(pieces: AsyncIterator[bytes], where: str, limit: int) -> Asyn
             elif name and name not in _FIELDS:
                 raise ProviderUnavailable(f"{where} sent an invalid server-sent event: {excerpt(line)!r}")
         del buffer[:start]
+        if silent:
+            yield b""

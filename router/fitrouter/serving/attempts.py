@@ -13,6 +13,7 @@ import msgspec
 from fitrouter.draw import draw_next
 from fitrouter.errors import (
     AllModelsFailed,
+    AllRateLimited,
     ContextOverflow,
     FitrouterError,
     NotCalled,
@@ -20,6 +21,7 @@ from fitrouter.errors import (
     ProviderRejected,
     ProviderTimeout,
     ProviderUnavailable,
+    RateLimited,
     Unavailable,
     in_words,
 )
@@ -48,7 +50,11 @@ _EXCERPT = 300
 
 
 class Timers(msgspec.Struct, frozen=True, kw_only=True):
-    """Timeouts in seconds, the number of calls a request may make, and the retry budget."""
+    """Timeouts in seconds, the number of calls a request may make, and the retry budget.
+
+    `deadline_s` is for a whole answer, and for the beginning of a stream; one that flows goes on. `first_token_s` and
+    `chunk_gap_s` measure silence: whatever a server sends, comments too, begins them anew.
+    """
 
     deadline_s: float = 120.0
     first_token_s: float = 30.0
@@ -399,6 +405,10 @@ class Caller:
         if isinstance(failure, ProviderRejected):
             return Unanswered(failure, attempts)
         message = f"no model answered; tried {'; '.join(said)}"
+        called = [attempt for attempt in attempts if attempt.error != NotCalled.__name__]
+        if called and all(attempt.error == RateLimited.__name__ for attempt in called):
+            wait_s = self.breakers.of(decision.identity.tenant).retry_after_s(attempt.model for attempt in attempts)
+            return Unanswered(AllRateLimited(message, wait_s, decision.id), attempts)
         timed_out = time.monotonic() >= deadline - 0.01 or isinstance(failure, ProviderTimeout)
         if not timed_out and all(attempt.error == NotCalled.__name__ for attempt in attempts):
             wait_s = self.breakers.of(decision.identity.tenant).retry_after_s(attempt.model for attempt in attempts)
@@ -536,7 +546,9 @@ async def _call(request: Request, card: ModelCard, provider: Provider, timers: T
             await close(answer)
             raise ProviderUnavailable(f"{card.name!r} streamed although a complete answer was requested")
         return Answering(arm="", attempts=(), provider_s=0.0, completion=answer)
-    async with asyncio.timeout(min(patience, timers.first_token_s)):
+    loop = asyncio.get_running_loop()
+    latest = loop.time() + patience
+    async with asyncio.timeout(min(patience, timers.first_token_s)) as silence:
         answer = await provider.complete(call)
         if isinstance(answer, Completion):
             raise ProviderUnavailable(f"{card.name!r} sent a complete answer although a stream was requested")
@@ -544,6 +556,9 @@ async def _call(request: Request, card: ModelCard, provider: Provider, timers: T
         head: list[Chunk] = []
         try:
             async for chunk in rest:
+                silence.reschedule(min(latest, loop.time() + timers.first_token_s))
+                if not chunk.delta and chunk.finish_reason is None and chunk.usage is None:
+                    continue  # a sign of life
                 head.append(chunk)
                 # A chunk with only a role is not an answer yet: another model can still give it.
                 if any(value for key, value in chunk.delta.items() if key != "role"):
@@ -557,18 +572,21 @@ async def _call(request: Request, card: ModelCard, provider: Provider, timers: T
 
 
 async def next_chunk(chunks: AsyncIterator[Chunk], gap_s: float, deadline: float) -> Chunk | None:
-    """Return the next chunk, waiting within the gap timer and the deadline; None at the end.
+    """Return the next chunk, waiting within the gap timer and the caller's own deadline; None at the end.
 
     Raises:
         ProviderError: none came in time, or the stream failed.
     """
-    patience = min(gap_s, deadline - time.monotonic())
+    left = deadline - time.monotonic()
+    patience = min(gap_s, left)
     try:
         async with asyncio.timeout(max(patience, 0.0)):
             return await anext(chunks)
     except StopAsyncIteration:
         return None
     except TimeoutError:
+        if left < gap_s:
+            raise ProviderTimeout("the deadline of the request itself has passed; the answer is incomplete") from None
         raise ProviderTimeout(f"the stream sent nothing for {patience:.1f} s") from None
     except ProviderError:
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TypeAlias
@@ -61,6 +62,7 @@ class Choices:
         self._caller, self._answering, self._n = caller, answering, request.n
         self._request = msgspec.structs.replace(request, n=1, stream=answering.rest is not None)
         self._tenant, self._deadline, self._dropped, self._check = tenant, deadline, dropped, check
+        self._ends = deadline if request.deadline_s else math.inf  # of streams that flow
         self._at_once = asyncio.Semaphore(AT_ONCE)
         self._whole: list[Usage] = []
         self._sent: list[_Sent] = []
@@ -183,7 +185,7 @@ class Choices:
             for chunk in answering.head:
                 await self._put(sent, chunk, place, put)
             gap_s = self._caller.timers.chunk_gap_s
-            while (following := await next_chunk(rest, gap_s, self._deadline)) is not None:
+            while (following := await next_chunk(rest, gap_s, self._ends)) is not None:
                 await self._put(sent, following, place, put)
             for choice in sent.choices.values():
                 choice.require_end(answering.arm)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import traceback
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -20,6 +21,10 @@ from fitrouter_integrations.gateway.asgi._wire import Problem, as_problem, decis
 
 WRITE_S = 20.0
 """Time limit of one write to a client that does not read."""
+
+HEARTBEAT_S = 5.0
+"""Silence of a stream after which a comment is sent: proxies and clients cut connections that are idle."""
+_COMMENT = b": waiting\n\n"
 
 T = TypeVar("T")
 _log = logging.getLogger("fitrouter.gateway")
@@ -45,6 +50,28 @@ async def while_client_waits(work: Coroutine[Any, Any, T], receive: Receive) -> 
     finally:
         gone.cancel()
         if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def begun(work: Coroutine[Any, Any, Streaming], receive: Receive) -> Streaming | asyncio.Task[Streaming]:
+    """Return the stream that `work` opens; after `HEARTBEAT_S` its task, which goes on. See `while_client_waits`.
+
+    Raises:
+        ClientGone: the client disconnected; `work` is cancelled.
+    """
+    task = asyncio.create_task(work)
+    gone = asyncio.create_task(_disconnected(receive))
+    handed = False
+    try:
+        await asyncio.wait({task, gone}, timeout=HEARTBEAT_S, return_when=asyncio.FIRST_COMPLETED)
+        if gone.done() and not task.done():
+            raise ClientGone
+        handed = True
+        return task.result() if task.done() else task
+    finally:
+        gone.cancel()
+        if not handed:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
@@ -77,7 +104,8 @@ class EventStream(Response):
     its last event. A client that disconnects, or does not read for 20 seconds, cancels the model call.
 
     Args:
-        stream: the answer.
+        stream: the answer; or the task that waits for its first chunk: then headers go out without the decision, and
+            comments until the answer begins.
         events: formats it.
         failed: called with the code of the error that ended the stream.
         ended: called at its end.
@@ -88,14 +116,17 @@ class EventStream(Response):
 
     def __init__(
         self,
-        stream: Streaming,
+        stream: Streaming | asyncio.Task[Streaming],
         events: Events,
         failed: Callable[[str], None],
         ended: Callable[[], None],
         dropped: tuple[str, ...] = (),
     ) -> None:
-        about = msgspec.structs.replace(stream.about, dropped=(*dropped, *stream.about.dropped))
-        super().__init__(headers={**decision_headers(about), "cache-control": "no-store", "x-accel-buffering": "no"})
+        decided: dict[str, str] = {}
+        if not isinstance(stream, asyncio.Task):
+            about = msgspec.structs.replace(stream.about, dropped=(*dropped, *stream.about.dropped))
+            decided = decision_headers(about)
+        super().__init__(headers={**decided, "cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._stream, self._events, self._failed, self._ended = stream, events, failed, ended
 
@@ -112,10 +143,15 @@ class EventStream(Response):
             self._ended()
 
     async def _pump(self, writer: _Writer) -> None:
+        beat: asyncio.Task[None] | None = None
         try:
             await writer.start(self.status_code, self.raw_headers)
+            beat = asyncio.create_task(writer.beat())
             try:
-                await self._relay(writer)
+                if isinstance(self._stream, asyncio.Task):
+                    await writer.write(_COMMENT)
+                    self._stream = await self._stream
+                await self._relay(writer, self._stream)
             except ClientGone:
                 raise
             except asyncio.CancelledError:
@@ -133,15 +169,21 @@ class EventStream(Response):
                 await self._send_error(writer, problem)
             await writer.end()
         finally:
-            await self._stream.aclose()
+            if beat is not None:
+                beat.cancel()
+            if isinstance(self._stream, asyncio.Task):
+                self._stream.cancel()
+                await asyncio.gather(self._stream, return_exceptions=True)
+            else:
+                await self._stream.aclose()
 
-    async def _relay(self, writer: _Writer) -> None:
-        about, events, total = self._stream.about, self._events, Usage()
-        async for chunk in self._stream:
+    async def _relay(self, writer: _Writer, stream: Streaming) -> None:
+        about, events, total = stream.about, self._events, Usage()
+        async for chunk in stream:
             total = chunk.usage or total
             if sent := events.chunk(about, chunk):
                 await writer.write(sent)
-        await writer.write(events.end(self._stream.about, total))
+        await writer.write(events.end(stream.about, total))
 
     async def _send_error(self, writer: _Writer, problem: Problem) -> None:
         """Send an error event, ignoring a client that does not take it."""
@@ -155,12 +197,21 @@ class _Writer:
     def __init__(self, scope: Scope, send: Send) -> None:
         self._send = send
         self._abort: Callable[[], None] | None = scope.get("extensions", {}).get("fitrouter", {}).get("abort")
+        self._written = 0.0
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         await self._write({"type": "http.response.start", "status": status, "headers": headers})
 
     async def write(self, body: bytes) -> None:
         await self._write({"type": "http.response.body", "body": body, "more_body": True})
+
+    async def beat(self) -> None:
+        """Send a comment whenever nothing has been sent for some seconds, until cancelled."""
+        with suppress(ClientGone):  # whoever writes next learns of it
+            while True:
+                await asyncio.sleep(HEARTBEAT_S)
+                if time.monotonic() - self._written >= HEARTBEAT_S:
+                    await self.write(_COMMENT)
 
     async def end(self) -> None:
         await self._write({"type": "http.response.body", "body": b"", "more_body": False})
@@ -169,6 +220,7 @@ class _Writer:
         try:
             async with asyncio.timeout(WRITE_S):
                 await self._send(message)
+            self._written = time.monotonic()
         except TimeoutError:
             if self._abort is not None:
                 self._abort()
