@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from fitrouter.config import Config, load_config, parse_config
     from fitrouter.errors import (
         AllModelsFailed,
+        AllRateLimited,
         BudgetExhausted,
         ConfigError,
         FitrouterError,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AUTO",
     "AllModelsFailed",
+    "AllRateLimited",
     "Answer",
     "AttemptReport",
     "BudgetExhausted",
@@ -95,6 +97,7 @@ __all__ = [
 
 _LAZY = {
     "AllModelsFailed": "fitrouter.errors",
+    "AllRateLimited": "fitrouter.errors",
     "Answer": "fitrouter.serving.answers",
     "AttemptReport": "fitrouter.serving.external",
     "BudgetExhausted": "fitrouter.errors",

@@ -772,9 +772,10 @@ class Router:
         """
         abandoned = (*answering.attempts, *turn.further, *further)
         lost, lost_usd = self._spending.abandoned(turn.decision, abandoned, turn.asked)
-        prices = self._cards[answering.arm].prices
-        cost_usd = spent(prices, usage) + lost_usd
-        cost_assumed = not prices.known or self._unpriced(abandoned)
+        card = self._cards[answering.arm]
+        stated = None if card.prices.known else usage.cost_usd
+        cost_usd = (spent(card.prices, usage, card.cache_discount) if stated is None else stated) + lost_usd
+        cost_assumed = (not card.prices.known and stated is None) or self._unpriced(abandoned)
         turn.cost_usd = None if cost_assumed else cost_usd
         total = time.monotonic() - turn.started
         own_s = (total if ttft_ms is None else ttft_ms / 1000.0) - answering.provider_s - answering.waited_s

@@ -181,6 +181,10 @@ class Usage(_Value, frozen=True, kw_only=True):
     """Completion tokens spent on hidden reasoning."""
     estimated: bool = False
     """Whether a count is estimated from the text: the provider reported none, or an impossible one."""
+    cost_usd: float | None = None
+    """What the provider says that the call cost."""
+    details: dict[str, dict[str, int]] = {}
+    """Further counts, such as audio tokens, by OpenAI's object that holds them; passed on, never logged."""
 
 
 class Completion(_Value, frozen=True, kw_only=True):

@@ -17,11 +17,14 @@ from tests.kits.gateway import Echo, cards, chat, client, config, make_router, s
 from fitrouter.draw import draw_next, replay
 from fitrouter.errors import (
     AllModelsFailed,
+    AllRateLimited,
+    KeyRefused,
     NotCalled,
     ProviderError,
     ProviderRejected,
     ProviderTimeout,
     ProviderUnavailable,
+    QuotaExhausted,
     Unavailable,
 )
 from fitrouter.providers import Fault, Faulty
@@ -102,7 +105,7 @@ def test_retry_after_is_honoured_and_one_call_probes(tmp_path: Path) -> None:
         limited = ProviderUnavailable("slow down", 429, 30.0)
         router, faulty = alpha_apart(tmp_path, [Fault(error=limited), Fault(delay_s=5.0)])
         async with router:
-            with pytest.raises(AllModelsFailed):
+            with pytest.raises(AllRateLimited):
                 await router.complete(ask(model="alpha"))
             await asyncio.sleep(29.0)
             with pytest.raises(Unavailable, match="rate limited") as refused:
@@ -232,9 +235,9 @@ def test_cooldown_classes(subtests: pytest.Subtests) -> None:
     """Which failure opens which breaker, after how many, and for how long."""
     late = 1e9
     for error, failures, opened, wait_s in (
-        (ProviderUnavailable("bad key", 401), 1, {"provider p"}, 60.0),
-        (ProviderUnavailable("pay first", 402), 1, {"provider p"}, 60.0),
-        (ProviderUnavailable("insufficient_quota", 429), 1, {"provider p"}, 60.0),
+        (ProviderUnavailable("bad key", 401), 3, {"a"}, 60.0),
+        (ProviderUnavailable("pay first", 402), 3, {"a"}, 60.0),
+        (ProviderUnavailable("insufficient_quota", 429), 3, {"a"}, 60.0),
         (ProviderUnavailable("slow down", 429, 7.0), 1, {"a"}, 7.0),
         (ProviderUnavailable("slow down", 429, late), 1, {"a"}, 900.0),
         (ProviderUnavailable("slow down", 429), 3, {"a"}, 2.0),
@@ -258,9 +261,43 @@ def test_cooldown_classes(subtests: pytest.Subtests) -> None:
                 fail(breakers, "a", error)
                 assert set(breakers.report()) == opened
                 assert breakers.retry_after_s(["a"]) == pytest.approx(wait_s)
-                assert [arm for arm, _ in breakers.excluded(["a", "b"])] == (["a", "b"] if wait_s == 60.0 else ["a"])
+                assert [arm for arm, _ in breakers.excluded(["a", "b"])] == ["a"]
                 await asyncio.sleep(wait_s + 0.5)
                 assert breakers.excluded(["a", "b"]) == []
+
+            virtual_time.run(scenario())
+
+
+ACCOUNT = [
+    ProviderUnavailable("bad key", 401),
+    ProviderUnavailable("requires more credits, or fewer max_tokens", 402),
+    ProviderUnavailable("insufficient_quota", 429),
+    KeyRefused("bad key", 401),
+    QuotaExhausted("pay first", 402),
+    QuotaExhausted("pay first, later", 402, 30.0),
+]
+
+
+def test_one_models_refusal_is_that_models(subtests: pytest.Subtests) -> None:
+    """The account is to blame when two models are refused within two minutes, or the only one is."""
+    for error in ACCOUNT:
+        with subtests.test(error=repr(error)):
+
+            async def scenario(error: Exception = error) -> None:
+                breakers = breakers_of("a", "b", "c")
+                fail(breakers, "a", error)
+                assert "provider p" not in breakers.report()
+                breakers.leave(breakers.enter("b"), None)  # an answer clears the account
+                fail(breakers, "c", error)
+                assert "provider p" not in breakers.report()
+                await asyncio.sleep(150.0)
+                fail(breakers, "b", error)
+                assert "provider p" not in breakers.report()
+                fail(breakers, "a", error)
+                assert "provider p" in breakers.report()
+                only = breakers_of("a")
+                fail(only, "a", error)
+                assert "provider p" in only.report()
 
             virtual_time.run(scenario())
 
@@ -308,7 +345,7 @@ def test_a_breaker_that_opens_stops_calls_that_wait_for_a_slot(tmp_path: Path) -
             crowd = [router.complete(ask(f"q{i}")) for i in range(2)]
             found = await asyncio.gather(*crowd, return_exceptions=True)
         assert len(faulty.calls) == 1
-        assert [type(each) for each in found] == [AllModelsFailed, Unavailable]
+        assert [type(each) for each in found] == [AllRateLimited, Unavailable]
         assert router._caller.slots["echo"].used == 0
 
     virtual_time.run(scenario())

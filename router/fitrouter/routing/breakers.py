@@ -44,6 +44,8 @@ LONGEST_S = 900.0
 """Longest cooldown that a provider's Retry-After sets."""
 TENANTS = 10_000
 """Tenants with breakers."""
+SUSPECT_S = 120.0
+"""Time within which a second model must be refused for the account's sake before the whole provider is stopped."""
 RETRIES = 20.0
 """Size of a provider's retry budget."""
 
@@ -87,6 +89,8 @@ class _Breaker:
         self.until: float | None = None
         """End of the cooldown; None while closed."""
         self.probing = False
+        self.suspects: dict[str, float] = {}
+        """Of a provider: model that was refused for the account's sake → when."""
         self._score = 0.0
         self._failed_probes = 0
 
@@ -101,6 +105,7 @@ class _Breaker:
 
         A Retry-After that another call got during the probe stands.
         """
+        self.suspects.clear()
         if probe and (self.until or 0.0) <= now:
             self.until, self._score, self._failed_probes = None, 0.0, 0
         elif self.until is None:
@@ -233,12 +238,24 @@ class Breakers:
         cooldown, now = _cooldown(error), time.monotonic()
         cooldown = cooldown._replace(weight=max(cooldown.weight, least))
         model, provider = self._of[arm]
+        if cooldown.provider and provider not in probes and not self._is_the_account(model, provider, now):
+            cooldown = cooldown._replace(weight=TRIP / 3.0, provider=False)
         breaker = provider if cooldown.provider else model
         breaker.failed(cooldown, getattr(error, "retry_after_s", None), now, breaker in probes)
         if breaker.until is not None and breaker.until > now:
             whose = f"provider {breaker.name}" if cooldown.provider else f"model {breaker.name}"
             wait_s = breaker.until - now
             _log.warning("%s is not called for %.0f s: %s (%s)", whose, wait_s, cooldown.reason, in_words(error))
+
+    def _is_the_account(self, model: _Breaker, provider: _Breaker, now: float) -> bool:
+        """Whether a refusal for the account's sake stops a provider: its only model's, or the second model's in a row.
+
+        One model may be forbidden to a key, and one large request more than what is left of a balance.
+        """
+        provider.suspects[model.name] = now
+        provider.suspects = {name: then for name, then in provider.suspects.items() if now - then <= SUSPECT_S}
+        models = {_model(card) for card in self._shown.values() if card.provider == provider.name}
+        return len(models) == 1 or len(provider.suspects) > 1
 
     def _reason(self, arm: str, now: float) -> str:
         """Reason why an arm must not be called now; empty if it may be called."""

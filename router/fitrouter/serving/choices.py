@@ -81,6 +81,10 @@ class Choices:
             cached_tokens=sum(usage.cached_tokens for usage in usages),
             reasoning_tokens=sum(usage.reasoning_tokens for usage in usages),
             estimated=any(usage.estimated for usage in usages),
+            cost_usd=None
+            if any(usage.cost_usd is None for usage in usages)
+            else sum(usage.cost_usd or 0 for usage in usages),
+            details=usages[0].details if len(usages) == 1 else {},
         )
 
     async def whole(self, first: Completion) -> Completion:

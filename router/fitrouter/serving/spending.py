@@ -124,6 +124,8 @@ def checked_usage(
         cached_tokens=min(max(usage.cached_tokens, 0), prompt),
         reasoning_tokens=min(max(usage.reasoning_tokens, 0), completion),
         estimated=usage.estimated or guessed,
+        cost_usd=usage.cost_usd,
+        details=usage.details,
     )
 
 
@@ -132,6 +134,7 @@ def _within(reported: int, most: int, estimate: int, required: bool) -> int:
     return reported if 0 <= reported <= most and not missing else min(estimate, most)
 
 
-def spent(prices: Prices, usage: Usage) -> float:
-    """Cost of the tokens in USD."""
-    return (prices.input * usage.prompt_tokens + prices.output * usage.completion_tokens) / 1e6
+def spent(prices: Prices, usage: Usage, cache_discount: float = 0.0) -> float:
+    """Cost of the tokens in USD; those read from the provider's cache at a discount."""
+    full = usage.prompt_tokens - cache_discount * usage.cached_tokens
+    return (prices.input * full + prices.output * usage.completion_tokens) / 1e6
