@@ -21,9 +21,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from fitrouter_evaluators.personal.audit import AuditReply, Drill, audited
-from fitrouter_evaluators.personal.audit_html import audit_page
-from fitrouter_evaluators.personal.probes import Probe
+from fitrouter_evaluators.personal.audit.page import audit_page
+from fitrouter_evaluators.personal.audit.probes import Probe
+from fitrouter_evaluators.personal.audit.swaps import AuditReply, Drill, audited
 
 DOCS = Path(__file__).parent
 IMAGES = DOCS / "images" / "console"

@@ -17,7 +17,7 @@ from fitrouter.config import Config, load_config
 from fitrouter.errors import StoreError
 from fitrouter.router import Router
 from fitrouter_evaluators.background import in_background
-from fitrouter_evaluators.personal.audit import Audit, Swap
+from fitrouter_evaluators.personal.audit.swaps import Audit, Swap
 from fitrouter_evaluators.personal.certificate import verify
 from fitrouter_evaluators.personal.suite import decoded
 from fitrouter_integrations.commands.audits.audit import write_audit

@@ -13,8 +13,8 @@ from tests.personal.test_audit import CLOSED, PASSED, verdicts
 from tests.personal.test_report import HOSTILE, report_of
 
 from fitrouter_evaluators.personal import page
-from fitrouter_evaluators.personal.audit import Audit, Range, identity_swap_test
-from fitrouter_evaluators.personal.audit_html import audit_page
+from fitrouter_evaluators.personal.audit.page import audit_page
+from fitrouter_evaluators.personal.audit.swaps import Audit, Range, identity_swap_test
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs the packages playwright and axe-playwright-python")
 CHROMIUM = shutil.which("chromium")

@@ -63,12 +63,45 @@ def test_what_is_no_number_counts_as_nothing(subtests: pytest.Subtests) -> None:
         True,
         "12",
         [1],
-        {"a": 1},
+        {"a": "1"},
+        {"x" * 65: 1},
     ):
         with subtests.test(odd=odd):
             said = {"prompt_tokens": odd, "completion_tokens": 2, "prompt_tokens_details": odd}
             assert read_usage(said) == Usage(completion_tokens=2)
             assert read_usage(odd) in (None, Usage())
+
+
+@pytest.mark.parametrize(
+    ("said", "read"),
+    [
+        ({"prompt_tokens_details": {"cached_tokens": 4}}, Usage(cached_tokens=4)),
+        ({"prompt_cache_hit_tokens": 4, "prompt_cache_miss_tokens": 5}, Usage(cached_tokens=4)),
+        ({"cached_tokens": 4}, Usage(cached_tokens=4)),
+        ({"cache_read_input_tokens": 4}, Usage(cached_tokens=4)),
+        ({"input_tokens": 9, "input_tokens_details": {"cached_tokens": 4}}, Usage(prompt_tokens=9, cached_tokens=4)),
+        (
+            {"output_tokens": 3, "output_tokens_details": {"reasoning_tokens": 2}},
+            Usage(completion_tokens=3, reasoning_tokens=2),
+        ),
+        ({"completion_tokens": 3, "reasoning_tokens": 2}, Usage(completion_tokens=3, reasoning_tokens=2)),
+        ({"cost": 0.0123}, Usage(cost_usd=0.0123)),
+        ({"cost": 0}, Usage(cost_usd=0.0)),
+        ({"cost": -1}, Usage()),
+        ({"cost": math.nan}, Usage()),
+        ({"cost": math.inf}, Usage()),
+        ({"cost": 1e9}, Usage()),
+        ({"cost": "1"}, Usage()),
+        ({"cost": True}, Usage()),
+        (
+            {"completion_tokens_details": {"audio_tokens": 7, "accepted_prediction_tokens": 3, "text_tokens": 0}},
+            Usage(details={"completion_tokens_details": {"audio_tokens": 7, "accepted_prediction_tokens": 3}}),
+        ),
+    ],
+)
+def test_every_providers_spelling_is_read(said: dict[str, Any], read: Usage) -> None:
+    """Cached and thought tokens, further counts and a stated cost, which is a number of USD or nothing."""
+    assert read_usage(said) == read
 
 
 @pytest.mark.filterwarnings("ignore")  # the frameworks' own

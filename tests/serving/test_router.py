@@ -127,7 +127,7 @@ async def test_a_refused_request_is_not_offered_to_another_model(tmp_path: Path)
         with pytest.raises(ProviderRejected, match="bad schema"):
             await router.complete(ask())
     (execution,) = events(router, Execution)
-    assert (execution.status, execution.served_by, len(execution.attempts)) == ("failed", None, 1)
+    assert (execution.status, execution.served_by, len(execution.attempts)) == ("rejected", None, 1)
 
 
 async def test_a_request_that_nobody_answers_is_an_outcome(tmp_path: Path) -> None:

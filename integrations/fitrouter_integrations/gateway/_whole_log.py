@@ -21,8 +21,8 @@ from fitrouter.stores.audits import KEY, audit_file
 from fitrouter.stores.signing import signing_key, verified
 from fitrouter.types import Identity
 from fitrouter_evaluators.background import in_background, work
-from fitrouter_evaluators.personal.audit import Audit
-from fitrouter_evaluators.personal.audit_html import audit_page
+from fitrouter_evaluators.personal.audit.page import audit_page
+from fitrouter_evaluators.personal.audit.swaps import Audit
 from fitrouter_integrations.gateway._call import AuthenticatedCall
 from fitrouter_integrations.gateway.asgi._wire import Problem, dump
 from fitrouter_integrations.gateway.parsing._requests import histories, quiz_owner

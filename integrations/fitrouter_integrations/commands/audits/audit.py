@@ -23,9 +23,9 @@ from fitrouter.routing.variants import expand
 from fitrouter.stores.audits import KEY, OBJECT, audit_file
 from fitrouter.stores.signing import signed, signing_key, verified
 from fitrouter.types import Identity, Request
-from fitrouter_evaluators.personal.audit import DRILL_S, TASTES, Audit, AuditReply, Drill, audited
-from fitrouter_evaluators.personal.audit_html import audit_page
-from fitrouter_evaluators.personal.probes import Probe
+from fitrouter_evaluators.personal.audit.page import audit_page
+from fitrouter_evaluators.personal.audit.probes import Probe
+from fitrouter_evaluators.personal.audit.swaps import DRILL_S, TASTES, Audit, AuditReply, Drill, audited
 from fitrouter_integrations._http import call, url_of
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile
 

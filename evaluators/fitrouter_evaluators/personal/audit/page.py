@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from html import escape
 
-from fitrouter_evaluators.personal.audit import DRILL_S, FLIPS, Audit, Range
+from fitrouter_evaluators.personal.audit.swaps import DRILL_S, FLIPS, Audit, Range
 from fitrouter_evaluators.personal.report_html import whole_page
 
 _WIDE, _MOST, _SHOWN = 400, 3.0, 12

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fitrouter.types import Floats
-from fitrouter_evaluators.personal.probes import PROBES, Probe
+from fitrouter_evaluators.personal.audit.probes import PROBES, Probe
 from fitrouter_evaluators.scoring.text.style import STYLE, measure, standardise
 
 FLIPS, ALPHA, DRILL_S = 0.01, 0.05, 1.0
