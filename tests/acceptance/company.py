@@ -39,7 +39,7 @@ PEOPLE = (
     Person("acme", "finn", "developer", "brief", "both"),
     Person("acme", "gus", "developer", "brief", "thumb"),
     Person("acme", "hana", "developer", "lister", "rating"),
-    Person("acme", "ida", "developer", "rambler", "both"),
+    Person("acme", "ida", "developer", "brief", "both"),
     Person("acme", "joe", "developer", "garage", "thumb"),
     Person("birch", "ann", "writer", "rambler", "rating"),  # of the same name, and of the opposite taste
     Person("birch", "zoe", "writer", "lister", "thumb"),

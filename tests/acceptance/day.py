@@ -148,6 +148,7 @@ class Day:
             reply = self._http[on.who.tenant].post("/v1/feedback", json=body)
             if reply.status_code != 404:
                 break
+            self.ledger.too_early.append(reply.json()["error"]["code"])
             time.sleep(0.05)
         assert reply.status_code == 200, reply.text
         found: dict[str, Any] = reply.json()

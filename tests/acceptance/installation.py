@@ -43,6 +43,7 @@ class Installation:
         self.said: list[str] = []
         """Lines of its log."""
         self._process: subprocess.Popen[str] | None = None
+        self._listener = threading.Thread()
 
     def start(self) -> None:
         """Start, and wait until all workers are ready."""
@@ -50,22 +51,29 @@ class Installation:
         self.url = ""
         self._process = subprocess.Popen(
             [*command, "--port", "0", "--workers", str(self.workers)],
-            env={**os.environ, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(SOURCES), "HF_HUB_OFFLINE": "1"},
+            env={
+                **os.environ,
+                **ENVIRONMENT,
+                "PYTHONPATH": os.pathsep.join(SOURCES),
+                "HF_HUB_OFFLINE": "1",
+            },
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,
         )
-        threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, args=(self._process,), daemon=True)
+        self._listener.start()
         wait_for(lambda: self.url or self._process is None or self._process.poll() is not None)
         assert self.url, "".join(self.said)
         wait_for(lambda: len(self.reports()) == self.workers)
 
     def _listen(self, process: subprocess.Popen[str]) -> None:
         assert process.stderr is not None
-        for line in process.stderr:
-            self.said.append(line)
-            if not self.url and (found := re.search(r" on (http://[\d.]+:\d+)", line)):
-                self.url = found[1]
+        with process.stderr:
+            for line in process.stderr:
+                self.said.append(line)
+                if not self.url and (found := re.search(r" on (http://[\d.]+:\d+)", line)):
+                    self.url = found[1]
 
     def reports(self) -> dict[int, dict[str, Any]]:
         """The workers' reports at /readyz, by process id."""
@@ -96,6 +104,20 @@ class Installation:
             if wait_for(settled) == before:
                 return
 
+    def restart(self) -> None:
+        """Stop and start."""
+        self.stop()
+        self.start()
+        self.rest()
+
+    def rebuild(self) -> None:
+        """Start without the warehouse's file, and wait until all of the journal is in a new one."""
+        self.stop()
+        for file in self.data.glob("fitrouter.duckdb*"):
+            file.unlink()
+        self.start()
+        self.rest()
+
     def drop(self, table: str, column: str) -> None:
         """Take a column out of the warehouse, as a migration that forgot its readers would; views that need it fail."""
         import duckdb
@@ -106,10 +128,7 @@ class Installation:
             for name, _ in views:
                 connection.execute(f'DROP VIEW "{name}"')
             connection.execute(f'ALTER TABLE {table} DROP COLUMN "{column}"')
-            for _ in views:  # one may need another
-                for _, statement in views:
-                    with contextlib.suppress(duckdb.BinderException, duckdb.CatalogException):
-                        connection.execute(statement.replace("CREATE VIEW", "CREATE OR REPLACE VIEW", 1))
+            _create(connection, [(statement,) for _, statement in views])
         self.start()
 
     def stop(self) -> None:
@@ -118,6 +137,7 @@ class Installation:
             self._process.terminate()
             assert self._process.wait(PATIENCE_S) == 0, "".join(self.said)
             self._process = None
+            self._listener.join()
 
     def kill(self) -> None:
         """End it, whatever it does; its workers end with it."""
@@ -125,6 +145,17 @@ class Installation:
             self._process.kill()
             self._process.wait()
             self._process = None
+            self._listener.join()
+
+
+def _create(connection: Any, views: list[tuple[Any, ...]]) -> None:
+    """Create views, in whatever order they need each other; those that lack a column are left out."""
+    import duckdb
+
+    for _ in views:
+        for (statement,) in views:
+            with contextlib.suppress(duckdb.BinderException, duckdb.CatalogException):
+                connection.execute(statement.replace("CREATE VIEW", "CREATE OR REPLACE VIEW", 1))
 
 
 def wait_for(condition: Callable[[], T], patience_s: float = PATIENCE_S) -> T:

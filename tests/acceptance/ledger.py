@@ -73,6 +73,8 @@ class Ledger:
     comments: list[tuple[Asked, dict[str, float]]] = field(default_factory=list)
     erased: set[Person] = field(default_factory=set)
     limit_usd: float = 0.0
+    too_early: list[str] = field(default_factory=list)
+    """Codes of the errors to feedback that came before its answer was committed."""
 
     # --- selections ---
 
@@ -244,7 +246,7 @@ def figures(books: Ledger) -> dict[str, Any]:
             tenant, [each for each in answered if any(c.n == each.n and c.status != 200 for c in books.calls)]
         ),
         "attempts_failed": by(lambda c: c.model, [call for call in books.calls if call.status != 200]),
-        "errors": by(lambda e: e.code, errors),
+        "errors": by(lambda code: code, [*(e.code for e in errors), *books.too_early]),
         "requests_ever": by(lambda e: (e.model or e.pinned, e.who.role, "ok" if e.status == 200 else "failed"), ever)
         | by(lambda e: (e.pinned, e.who.role, "refused"), turned_ever),
         "tokens": total(tenant, lambda e: sum(e.tokens), answered),

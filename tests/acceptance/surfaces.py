@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from fitrouter_integrations import cli
 
-__all__ = ["READERS", "Surfaces"]
+__all__ = ["METRICS", "READERS", "SAMPLE", "SAMPLED", "Surfaces"]
 
 Figures = dict[str, Any]
 Reader = Callable[["Surfaces"], Figures]
@@ -344,6 +344,20 @@ def samples(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
     return found
 
 
+METRICS = {
+    "requests_ever": ("requests_total", "model", "role", "status"),
+    "errors": ("errors_total", "kind"),
+    "attempts_failed": ("attempts_failed_total", "model"),
+    "tokens_ever": ("tokens_total", "model"),
+    "money_ever": ("cost_usd_total", "model"),
+    "unpriced_ever": ("unpriced_total", "model"),
+    "votes_ever": ("feedback_total", "kind"),
+    "comments_ever": ("remarks_total", "kind"),
+    "streamed": ("ttft_seconds_count", "model"),
+}
+"""Question → sample of a metric, without its prefix, and its labels."""
+
+
 @reads("GET /metrics")
 def _(s: Surfaces) -> Figures:
     found = samples(s.get("/metrics", text=True))
@@ -355,17 +369,8 @@ def _(s: Surfaces) -> Figures:
 
         return {k: v for k, v in total(key, lambda sample: sample[1], found.get(f"fitrouter_{name}", ())).items() if v}
 
-    return {
-        "requests_ever": summed("requests_total", "model", "role", "status"),
-        "errors": summed("errors_total", "kind"),
-        "attempts_failed": summed("attempts_failed_total", "model"),
-        "tokens_ever": summed("tokens_total", "model"),
-        "money_ever": summed("cost_usd_total", "model"),
-        "unpriced_ever": summed("unpriced_total", "model"),
-        "votes_ever": summed("feedback_total", "kind"),
-        "comments_ever": sum(summed("remarks_total", "kind").values()),
-        "streamed": summed("ttft_seconds_count", "model"),
-    }
+    figures = {question: summed(*asked) for question, asked in METRICS.items()}
+    return figures | {"comments_ever": sum(figures["comments_ever"].values())}
 
 
 # --- commands ---
