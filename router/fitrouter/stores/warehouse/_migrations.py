@@ -114,8 +114,12 @@ def m001_tables(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 @_migration
-def m002_views(connection: duckdb.DuckDBPyConnection, cost: str = "execution.cost_usd") -> None:
+def m002_views(connection: duckdb.DuckDBPyConnection) -> None:
     """Create views of the latest feedback, and of decisions joined with their execution, score and votes."""
+    _views(connection, "execution.cost_usd")
+
+
+def _views(connection: duckdb.DuckDBPyConnection, columns: str) -> None:
     connection.execute(f"""
         CREATE VIEW latest_feedback AS
             SELECT * FROM feedback
@@ -141,7 +145,7 @@ def m002_views(connection: duckdb.DuckDBPyConnection, cost: str = "execution.cos
                 decision.chosen, decision.propensity, decision.eligible, decision.probs, decision.twin,
                 decision.asked, decision.asked_probability, decision.policy_algorithm, decision.registry,
                 execution.served_by, execution.status, execution.prompt_tokens, execution.completion_tokens,
-                {cost}, execution.ttft_ms, execution.latency_ms, execution.overhead_ms,
+                {columns}, execution.ttft_ms, execution.latency_ms, execution.overhead_ms,
                 execution.finish_reason, len(execution.attempts) AS attempts,
                 score.mean AS score_mean, score.sd AS score_sd, score.status AS score_status,
                 vote.thumb, vote.rating, vote.vote_asked, vote.vote_source
@@ -302,7 +306,7 @@ def m012_known_costs(connection: duckdb.DuckDBPyConnection) -> None:
     """Show no cost in the views where the price is not known."""
     connection.execute("DROP VIEW answers; DROP VIEW outcomes; DROP VIEW latest_feedback;")
     known = "CASE WHEN execution.cost_assumed IS NOT TRUE THEN execution.cost_usd END AS cost_usd"
-    m002_views(connection, f"{known}, NOT execution.cost_assumed AS price_known")
+    _views(connection, f"{known}, NOT execution.cost_assumed AS price_known")
     m010_answers(connection)
 
 
