@@ -160,16 +160,18 @@ def satisfaction_of(rows: Sequence[tuple[Any, ...]], rare: Mapping[str, float], 
         if (group := _group(role, _means(y, people, codes == code), _simultaneous(len(roles)))) is not None
     )
     worst = min(by_role, key=lambda group: group.mean.estimate, default=None)
-    everybody = next(iter(satisfaction(y, y, people, np.full(len(y), -1), [])), None)
+    everyone = next(iter(satisfaction(y, y, people, np.full(len(y), -1), [])), None)
     thirds, gap = _by_rarity(users, own, rare)
     best, share, known = _worse_off(rows, people, y)
     found = msgspec.structs.replace(
         found,
         mean=interval_of(own),
-        variance=_telling(everybody and Interval(everybody.sd**2, everybody.sd_low**2, everybody.sd_high**2)),
-        cvar10=_telling(
-            everybody and Interval(everybody.worst_decile, everybody.worst_decile_low, everybody.worst_decile_high)
-        ),
+        variance=None
+        if everyone is None
+        else _telling(Interval(everyone.sd**2, everyone.sd_low**2, everyone.sd_high**2)),
+        cvar10=None
+        if everyone is None
+        else _telling(Interval(everyone.worst_decile, everyone.worst_decile_low, everyone.worst_decile_high)),
         worst_role=worst
         and Interval(
             worst.mean.estimate,
