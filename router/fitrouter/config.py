@@ -478,11 +478,11 @@ class ServerConfig(_Section):
     keys: tuple[KeyConfig, ...] = ()
     """API keys of the clients, beside those of `fitrouter keys`."""
     deadline_s: float = Field(default=120.0, gt=0)
-    """Seconds for a whole request, all attempts together."""
+    """Seconds for a whole answer, or until a stream begins, all attempts together; a stream that flows goes on."""
     first_token_s: float = Field(default=30.0, gt=0)
-    """Seconds that a model has until its first token."""
+    """Seconds of silence that a model has until its first token; comments of its server begin them anew."""
     chunk_gap_s: float = Field(default=30.0, gt=0)
-    """Seconds between two chunks of a stream."""
+    """Seconds of silence between two chunks of a stream."""
     access_log: Literal["text", "json"] | None = None
     """Write a line for each request to standard output: method, path, status, time, and ids of request and decision."""
     max_requests: int = Field(default=2000, ge=1)

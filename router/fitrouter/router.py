@@ -239,6 +239,7 @@ class Router:
         identities.on_orphan = self._orphaned
         self.policy = PolicyControl(decider, self._recorder, self.clock, self._folded, lambda: self.models)
         self._digests = StateDigest(learner)
+        self._streaming: set[str] = set()  # decisions of streams in progress, which may outlive the deadline
         self._sweeper: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
 
@@ -331,8 +332,9 @@ class Router:
             await self.policy.apply_configuration()
         self.registry.refresh()
         await self._begin_with(self._announce())
+        deadline_s = self._timers.deadline_s
         sweeping = close_lost(
-            self._journal, self._recorder, self._learner, self.hooks, self._timers.deadline_s, self.clock
+            self._journal, self._recorder, self._learner, self.hooks, deadline_s, self.clock, self._streaming
         )
         self._sweeper = asyncio.create_task(sweeping, name="fitrouter-sweep")
         self._watcher = asyncio.create_task(self._watch(), name="fitrouter-watch")
@@ -497,6 +499,7 @@ class Router:
         ttft_ms = (time.monotonic() - turn.started) * 1000.0
         relay = (self._relay if request.n == 1 else self._relay_choices)(turn, answering, ttft_ms)
         dropped = self._dropped(turn, answering.arm)
+        self._streaming.add(turn.decision.id)
         stream = Stream(turn.decision, answering.arm, False, relay, lambda: turn.cost_usd, dropped)
         try:
             stream.logged = await self._logged(turn)
@@ -838,6 +841,7 @@ class Router:
         )
         errors = [attempt.error for attempt in attempts if attempt.error]
         turn.span.end("" if status == "ok" else errors[-1] if errors and not served_by else status)
+        self._streaming.discard(turn.decision.id)
         self._spending.settle(execution)
         self._recorder.append_outcome(turn.prompt, turn.request, turn.durable, execution, message)
         return execution

@@ -225,6 +225,31 @@ def test_a_plan_that_nobody_reports_is_lost_half_a_minute_after_its_deadline(tmp
     virtual_time.run(scenario())
 
 
+def test_a_stream_that_outlives_its_deadline_is_not_lost(tmp_path: Path) -> None:
+    """It has one execution, of its end: the router knows that it still flows."""
+
+    class Slow(Echo):
+        async def complete(self, call: Call) -> Completion | AsyncIterator[Chunk]:
+            async def flow() -> AsyncIterator[Chunk]:
+                for _ in range(20):
+                    await asyncio.sleep(20.0)
+                    yield Chunk(delta={"content": "a"})
+                yield Chunk(finish_reason="stop")
+
+            return flow()
+
+    async def scenario() -> None:
+        def clock() -> float:
+            return 1_000_000.0 + time.monotonic()
+
+        async with make_router(tmp_path, {"echo": Slow()}, timers=Timers(deadline_s=120.0), clock=clock) as router:
+            assert len([chunk async for chunk in await router.stream(ask())]) > 20
+            await router.settled()
+        assert [e.status for e in events(router, Execution)] == ["ok"]
+
+    virtual_time.run(scenario())
+
+
 WRITING = ("profile", "profile_cov", "correction", "correction_cov", "spread", "responses")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from fitrouter.hooks import Hooks
 from fitrouter.serving.recorder import Recorder, execution_of
@@ -16,9 +16,15 @@ LOST_AFTER_S = 30.0
 
 
 async def close_lost(
-    journal: Journal, recorder: Recorder, learner: Learner, hooks: Hooks, deadline_s: float, clock: Callable[[], float]
+    journal: Journal,
+    recorder: Recorder,
+    learner: Learner,
+    hooks: Hooks,
+    deadline_s: float,
+    clock: Callable[[], float],
+    streaming: Container[str] = (),
 ) -> None:
-    """Mark overdue decisions as lost, periodically. Runs until cancelled.
+    """Mark overdue decisions as lost, periodically, but for those of this process' streams. Runs until cancelled.
 
     A decision's age is the time for which this process has known it to be open: another machine's clock may be hours
     away from this one's, and this one's may jump.
@@ -29,7 +35,7 @@ async def close_lost(
         since = {key: since.get(key, now) for part in learner.parts() for key in part.open}
         for decision_id, first in since.items():
             age = now - first - LOST_AFTER_S
-            if age > deadline_s:
+            if age > deadline_s and decision_id not in streaming:
                 try:
                     rows = await asyncio.to_thread(journal.of, decision_id)
                 except Exception as error:  # noqa: BLE001 - a failing journal only delays this
