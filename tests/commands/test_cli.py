@@ -133,7 +133,7 @@ def test_check_fails_where_money_matters_and_a_price_is_missing(
     (folder / "fitrouter.yaml").write_text(UNPRICED + more)
     result = run("config", "check")
     assert result.exit_code == code
-    assert "unknown for half, none:" in result.output
+    assert "unknown for half, none." in result.output
 
 
 def test_check_says_what_is_known_of_a_missing_price(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,6 +142,8 @@ def test_check_says_what_is_known_of_a_missing_price(folder: Path, monkeypatch: 
     (folder / "fitrouter.yaml").write_text(UNPRICED.replace("name: none", "name: none, target: gpt-4.1-mini"))
     assert "none {input: 0.4, output: 1.6}" in run("config", "check").output
     monkeypatch.setattr(_prices, "table", dict)
+    assert "table of prices is not readable, so no prices were looked up" in run("config", "check").output
+    monkeypatch.setattr(_prices.importlib.util, "find_spec", lambda _name: None)
     assert "pip install 'fitrouter[litellm]'" in run("config", "check").output
 
 

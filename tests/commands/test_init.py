@@ -78,6 +78,7 @@ def test_prices_of_known_models_come_from_litellms_table(monkeypatch: pytest.Mon
         assert "prices are unknown for llama-3.1-8b, qwen3-8b" in result.output
         assert f"litellm {_prices.metadata.version('litellm')}, read on " in Path("fitrouter.yaml").read_text()
         monkeypatch.setattr(_prices, "table", dict)
+        monkeypatch.setattr(_prices.importlib.util, "find_spec", lambda _name: None)
         result = run("--base-url", models.base_url, "--config", "without.yaml")
     assert load_config("without.yaml").unpriced() == MODELS
     assert "pip install 'fitrouter[litellm]'" in result.output

@@ -40,7 +40,7 @@ from tests.kits import agents as agents_kit
 from tests.kits.agents import agent_router
 from tests.kits.gateway import PATIENCE_S, config, serving
 
-from fitrouter.errors import AllModelsFailed, FitrouterError, NotAuthorized, ProviderUnavailable
+from fitrouter.errors import AllModelsFailed, AllRateLimited, FitrouterError, NotAuthorized, ProviderUnavailable
 from fitrouter.serving.attempts import Timers
 from fitrouter.stores.journal import MemoryJournal
 from fitrouter.types import Call, Chunk, Completion, Decision
@@ -225,7 +225,7 @@ def test_a_rate_limit_is_met_inside_the_router(make: Made, models: Models, monke
     assert len(models.calls) == 2
     assert waited == []
     models.trouble = lambda call: _busy()
-    with pytest.raises(AllModelsFailed):
+    with pytest.raises(AllRateLimited):
         make().call("Hello")
     assert len(waited) == 2
 

@@ -82,6 +82,7 @@ def status(reward_bias: dict[str, float]) -> RouterStatus:
         propensity_evidence=1.0,
         reward_bias=reward_bias,
         disk_free=0.5,
+        outages=(),
         **empty,
         **zero,
     )

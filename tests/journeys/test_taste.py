@@ -69,7 +69,7 @@ def test_a_taste_is_declared_voted_explained_exported_and_erased(environment: Cr
             {"thumb": float(one["model"] != "qwen3-8b")} for one in found[2:]
         ]
         known = json.loads(journey.run("fitrouter users show ann --json").stdout)
-        assert (known["answers"], known["ratings"]) == (10, 9)
+        assert (known["requests"], known["votes"]) == (10, 9)
         assert known["declared"] == declared["declared"]
         rows = journey.python(ROWS.replace("SUBJECT", known["subject"])).stdout
         assert rows.split()[0] == "10"

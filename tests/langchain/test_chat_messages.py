@@ -49,7 +49,7 @@ CASES: dict[str, tuple[BaseMessage, dict[str, Any]]] = {
     "nothing": (HumanMessage(""), {"role": "user", "content": ""}),
     "no parts": (HumanMessage([]), {"role": "user", "content": ""}),
     "texts": (SystemMessage(["a", {"type": "text", "text": "b"}]), {"role": "system", "content": "a\nb"}),
-    "a role by name": (ChatMessage("x", role="developer"), {"role": "developer", "content": "x"}),
+    "a role by name": (ChatMessage("x", role="developer"), {"role": "system", "content": "x"}),
     "unicode": (HumanMessage("né 你好 🎈\u202e"), {"role": "user", "content": "né 你好 🎈\u202e"}),
     "image by address": (
         HumanMessage([{"type": "image", "url": "https://e.example/x.png"}]),

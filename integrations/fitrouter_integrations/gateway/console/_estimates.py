@@ -45,7 +45,8 @@ class Estimates:
         """Estimate a change in the form of `POST /v1/policy`; returns an `error` in words where that is impossible."""
         if change.get("action") == "budget":
             return {"budget": await self._budget(change)}
-        if "paused" in (change.get("settings") or {}):
+        settings = change.get("settings")
+        if isinstance(settings, dict) and "paused" in settings:
             return {
                 "error": "a replay cannot leave out a model; its requests go to the others, as the policy draws them"
             }
