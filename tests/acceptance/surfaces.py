@@ -534,7 +534,7 @@ def _(s: Surfaces) -> Figures:
         for row in rows
     ) | {
         "scored": by(lambda row: row["tenant"], [row for row in rows if row["score"] is not None]),
-        "solicited": by(lambda row: row["tenant"], [row for row in rows if row["asked"]]),
+        "solicited": by(lambda row: row["tenant"], [row for row in rows if row["asked"] and row["status"] == "ok"]),
     }
 
 
@@ -645,7 +645,12 @@ def _(s: Surfaces) -> Figures:
         "pinned_by_model": grouped(
             s.sql("SELECT tenant, chosen, count(*) FROM decisions WHERE mode = 'pinned' GROUP BY ALL")
         ),
-        "solicited": grouped(s.sql("SELECT tenant, count(*) FROM decisions WHERE asked GROUP BY ALL")),
+        "solicited": grouped(
+            s.sql(
+                "SELECT tenant, count(*) FROM decisions WHERE asked AND decision_id IN "
+                "(SELECT decision_id FROM executions WHERE status = 'ok') GROUP BY ALL"
+            )
+        ),
         "roles": grouped(s.sql('SELECT tenant, role, count(DISTINCT "user") FROM decisions GROUP BY ALL')),
     }
 

@@ -26,7 +26,8 @@ _RUN = (
 )
 _CHANGES = "SELECT ts, action, name, settings FROM policies ORDER BY seq DESC LIMIT $1"
 _LABELS = """
-    SELECT count(*), count(*) FILTER (asked),
+    SELECT count(*),
+        count(*) FILTER (asked AND decision_id IN (SELECT decision_id FROM requests WHERE outcome = 'answered')),
         count(*) FILTER (asked AND decision_id IN (SELECT decision_id FROM feedback WHERE ts >= $2)),
         count(*) FILTER (decision_id IN (SELECT decision_id FROM feedback WHERE ts >= $2))
     FROM decisions WHERE ($1::VARCHAR IS NULL OR tenant = $1) AND ts >= $2

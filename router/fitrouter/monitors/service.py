@@ -191,7 +191,7 @@ class ServiceHealth:
         else:
             outcome, model = OUTCOMES.get(event.status, ""), event.served_by or event.chosen
             probe = any(each.probe for each in event.attempts)
-            errors = {(each.model, each.error) for each in event.attempts if each.error not in {None, "NotCalled"}}
+            errors = {(each.model, each.error) for each in event.attempts if each.error and each.error != "NotCalled"}
             errors = errors or {(model, "partial") if event.status == "partial" else ("", "breaker")}
         if outcome not in _COUNTED or ("", "budget") in errors or event.ts < now - WINDOW_S:
             return
