@@ -165,7 +165,7 @@ def test_hostile_files_are_refused_with_what_is_wrong(tmp_path: Path, limit: int
         "row.csv": (header + b"a,1,0.5\n" + b"b" * (3 << 20) + b",1,0.5\n", "line 3: it is longer than 2 MB"),
         "ragged.csv": (header + b"a,1,0.5\nb,1\n", "line 3: it has fewer columns"),
         "no.jsonl": (b'{"model": "a", "reward": 1, "p": 0.5}\n{"model": \n', "line 2 is not JSON"),
-        "list.jsonl": (b"[1]\n[2]\n", "line 1 is not a JSON object"),
+        "list.jsonl": (b"[1]\n[2]\n", "not an array of objects; write [{…}, {…}], or an object a line"),
         "no.parquet": (b"PAR1", "is not a Parquet file"),
         "infinite.csv": (header + b"a,1,0.5\nb,inf,0.5\n", "line 3: the reward is 'inf'"),
     }
