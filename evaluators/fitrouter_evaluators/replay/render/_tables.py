@@ -337,7 +337,7 @@ def _satisfaction(report: Report, numbers: fmt.NumberFormat) -> Section:
             fmt.printable(s.role) or "all users",
             fmt.count(s.users),
             numbers.value(s.mean),
-            f"{numbers.value(s.sd)}\n({numbers.value(s.sd_against)})",
+            f"{numbers.value(s.sd)} ({numbers.value(s.sd_against)})\n{numbers.interval(s.sd_low, s.sd_high)}",
             f"{numbers.value(s.worst_decile)} ({numbers.value(s.worst_decile_against)})\n"
             f"{numbers.interval(s.worst_decile_low, s.worst_decile_high)}",
             f"{fmt.percent(s.worse_off)}\n{fmt.percent(s.worse_off_low)} … {fmt.percent(s.worse_off_high)}",
