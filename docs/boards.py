@@ -68,7 +68,7 @@ def main() -> None:
             with kit.prometheus(f"http://127.0.0.1:{port}", Path(folder) / "prometheus") as server:
                 begin = time.time()
                 assert demo.stdout is not None
-                if not any(line.rstrip().endswith("/console") for line in demo.stdout):
+                if not any(line.startswith("Ctrl-C ends it.") for line in demo.stdout):
                     sys.exit("the demo ended before it served the console")
                 visit(f"http://127.0.0.1:{port}")
                 end = time.time()
