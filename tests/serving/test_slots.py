@@ -99,7 +99,7 @@ def test_waiting_is_bounded_and_no_fault_of_the_models(tmp_path: Path, stream: b
             arms = router._learner.fit.arms
             assert arms.beta[arms.names["alpha"]][1] == 0.0
         executions = events(router, Execution)
-        assert Counter(e.status for e in executions) == {"ok": 40, "failed": 960}
+        assert Counter(e.status for e in executions) == {"ok": 40, "refused": 960}
         served = [e for e in executions if e.status == "ok"]
         assert {round(e.latency_ms) for e in served} == {10_000}, "without the wait"
         assert {round(e.overhead_ms) for e in served} == {0}

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from fitrouter.errors import StoreError
+from fitrouter.errors import NoWarehouse, StoreError
 from fitrouter.stores.journal import Entry, MemoryJournal, Row, SqliteJournal
 from fitrouter.stores.warehouse import MIGRATIONS, OutOfStep, Warehouse, WarehouseFeed, described, rows_of
 from fitrouter.types import (
@@ -716,7 +716,7 @@ def test_unusable(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="could not be used"):
         Warehouse(tmp_path / "file" / "w.duckdb").ingest(rows([decision(1)]))
     warehouse = Warehouse(tmp_path / "w.duckdb")
-    with pytest.raises(StoreError, match="could not be queried"):
+    with pytest.raises(NoWarehouse, match="no event has been copied"):
         warehouse.query("SELECT 1")
     warehouse.ingest(rows([decision(1)]))
     with pytest.raises(StoreError, match="no_such"):

@@ -121,7 +121,7 @@ def checked_usage(
     return Usage(
         prompt_tokens=prompt,
         completion_tokens=completion,
-        cached_tokens=min(max(usage.cached_tokens, 0), prompt),
+        cached_tokens=min(max(usage.cached_tokens, 0), prompt) if prompt == usage.prompt_tokens else 0,
         reasoning_tokens=min(max(usage.reasoning_tokens, 0), completion),
         estimated=usage.estimated or guessed,
         cost_usd=usage.cost_usd,
