@@ -200,7 +200,7 @@ def takes_developer(card: ModelCard) -> bool:
 def effort_of(card: ModelCard, params: Mapping[str, object]) -> str | None:
     """Return the `reasoning_effort` that stands for Anthropic's `thinking`; None where there is nothing to translate.
 
-    The limits are those by which OpenAI's gateways map efforts to budgets of tokens.
+    A budget has no exact counterpart: the limits are ours, and no measurement stands behind them.
 
     >>> effort_of(ModelCard(name="gpt-5-mini", provider="openai"), {"thinking": {"budget_tokens": 8000}})
     'medium'

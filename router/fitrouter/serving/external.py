@@ -278,7 +278,7 @@ class ExternalExecution:
             said = 0 if completion is None else said_tokens(completion.message)
             usage = checked_usage(usage, card, wants(request), said, whole=False)
             latency_ms = last.ms if outcome.ttft_ms is None else sum(attempt.ms for attempt in attempts)
-            cost_usd = _plausible_cost(outcome.cost_usd, spent(card.prices, usage), card)
+            cost_usd = _plausible_cost(outcome.cost_usd, spent(card.prices, usage, card.cache_discount), card)
             assumed = not card.prices.known and cost_usd != outcome.cost_usd
         elif outcome.status == RECORDED:
             served_by = decision.chosen

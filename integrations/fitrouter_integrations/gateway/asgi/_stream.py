@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from fitrouter.errors import masked
 from fitrouter.types import Chunk, Usage
 from fitrouter_integrations.client import About, Streaming
-from fitrouter_integrations.gateway.asgi._wire import Problem, as_problem, decision_headers
+from fitrouter_integrations.gateway.asgi._wire import Problem, as_problem, decision_headers, dropped_header
 
 WRITE_S = 20.0
 """Time limit of one write to a client that does not read."""
@@ -122,10 +122,8 @@ class EventStream(Response):
         ended: Callable[[], None],
         dropped: tuple[str, ...] = (),
     ) -> None:
-        decided: dict[str, str] = {}
-        if not isinstance(stream, asyncio.Task):
-            about = msgspec.structs.replace(stream.about, dropped=(*dropped, *stream.about.dropped))
-            decided = decision_headers(about)
+        self._dropped = dropped
+        decided = dropped_header(dropped) if isinstance(stream, asyncio.Task) else decision_headers(self._about(stream))
         super().__init__(headers={**decided, "cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._stream, self._events, self._failed, self._ended = stream, events, failed, ended
@@ -177,13 +175,17 @@ class EventStream(Response):
             else:
                 await self._stream.aclose()
 
+    def _about(self, stream: Streaming) -> About:
+        """Return the decision, with what the dialect left out."""
+        return msgspec.structs.replace(stream.about, dropped=(*self._dropped, *stream.about.dropped))
+
     async def _relay(self, writer: _Writer, stream: Streaming) -> None:
-        about, events, total = stream.about, self._events, Usage()
+        about, events, total = self._about(stream), self._events, Usage()
         async for chunk in stream:
             total = chunk.usage or total
             if sent := events.chunk(about, chunk):
                 await writer.write(sent)
-        await writer.write(events.end(stream.about, total))
+        await writer.write(events.end(self._about(stream), total))
 
     async def _send_error(self, writer: _Writer, problem: Problem) -> None:
         """Send an error event, ignoring a client that does not take it."""

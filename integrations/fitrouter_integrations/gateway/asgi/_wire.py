@@ -45,8 +45,13 @@ def decision_headers(about: About) -> dict[str, str]:
         "x-fitrouter-logged": _bool(about.logged),
         "x-fitrouter-asked": _bool(about.asked),
         **({"x-fitrouter-token": about.token} if about.token else {}),
-        **({"x-fitrouter-dropped": quote(", ".join(about.dropped), safe=_PLAIN)} if about.dropped else {}),
+        **dropped_header(about.dropped),
     }
+
+
+def dropped_header(dropped: tuple[str, ...]) -> dict[str, str]:
+    """Return the header that names what was left out of a request; none for nothing."""
+    return {"x-fitrouter-dropped": quote(", ".join(dropped), safe=_PLAIN)} if dropped else {}
 
 
 def about_json(about: About) -> dict[str, Any]:
