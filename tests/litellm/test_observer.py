@@ -96,15 +96,15 @@ def cut() -> Reply:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.parametrize(
-    ("status", "raised", "name"),
+    ("status", "raised", "name", "ended"),
     [
-        (400, litellm.BadRequestError, "ProviderRejected"),
-        (429, litellm.RateLimitError, "RateLimited"),
-        (500, litellm.InternalServerError, "ProviderUnavailable"),
+        (400, litellm.BadRequestError, "ProviderRejected", "rejected"),
+        (429, litellm.RateLimitError, "RateLimited", "failed"),
+        (500, litellm.InternalServerError, "ProviderUnavailable", "failed"),
     ],
 )
 async def test_failed_calls_are_observed(
-    observer: FitrouterObserver, stream: bool, waits: bool, status: int, raised: Any, name: str
+    observer: FitrouterObserver, stream: bool, waits: bool, status: int, raised: Any, name: str, ended: str
 ) -> None:
     """A call that fails is one decision and one execution that says why, whole or streamed, awaited or not."""
     async with FakeOpenAI([BAD[status]] * 9) as server:
@@ -114,7 +114,7 @@ async def test_failed_calls_are_observed(
             await (asyncio.to_thread(litellm.completion, **call) if waits else litellm.acompletion(**call))
     (failed,) = await asyncio.to_thread(seen_by, observer, 1)
     (made,) = seen_by(observer, 1, Decision)
-    assert (failed.decision_id, failed.status, failed.served_by, failed.cost_usd) == (made.id, "failed", None, 0.0)
+    assert (failed.decision_id, failed.status, failed.served_by, failed.cost_usd) == (made.id, ended, None, 0.0)
     assert [(attempt.model, attempt.error) for attempt in failed.attempts] == [("gpt-4o", name)]
     assert made.mode.value == "pinned"
 
