@@ -213,14 +213,14 @@ def probabilities() -> str:
 def terms() -> str:
     """The utility of one model as a sum of terms."""
     values = (
-        ("population", 0.52, "b", "taste of all users, applied to how this model writes"),
-        ("role_taste", 0.05, "b", "what the role adds to that taste"),
-        ("user_taste", 0.08, "b", "what the user adds"),
-        ("correction", 0.06, "c", "what labels add on such prompts beyond the text"),
-        ("role_offset", -0.02, "d", "the role's liking for this model, whatever it writes"),
-        ("user_offset", 0.03, "d", "the user's liking for this model, whatever it writes"),
-        ("cost", -0.05, "f", "cost_weight × expected cost (+ budget price)"),
+        ("text", 0.52, "b", "taste of all users, applied to how this model writes"),
+        ("role", 0.03, "b", "what the role adds to that taste, and its liking for this model"),
+        ("style", 0.08, "b", "what the user adds to that taste"),
+        ("model", 0.06, "c", "what labels add on such prompts beyond the text"),
+        ("offset", 0.03, "d", "the user's liking for this model, whatever it writes"),
+        ("price", -0.05, "f", "cost_weight × expected cost (+ budget price, + switch in a session)"),
         ("latency", -0.02, "f", "latency_weight × expected latency"),
+        ("availability", -0.01, "f", "what is lost because it may not answer"),
     )
     picture = Picture(860, 336, "A waterfall: eight terms add up to the utility of one model for one request.")
     picture.text(20, 28, "Utility of one model for one request (example)", "title")

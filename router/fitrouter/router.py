@@ -28,7 +28,7 @@ from fitrouter.providers import Provider, tracing
 from fitrouter.routing.breakers import TenantBreakers
 from fitrouter.routing.decider import Decider
 from fitrouter.routing.eligibility import Wants, noted
-from fitrouter.routing.explain import contrasted, explain, grounds_by
+from fitrouter.routing.explain import contrasted, explain
 from fitrouter.routing.explanation import Explanation
 from fitrouter.routing.pipeline import Pipeline, Proposal
 from fitrouter.routing.variants import called, expand
@@ -983,16 +983,12 @@ class Router:
         kept = await asyncio.to_thread(self._contents.of, [decision.id])
         return kept[0].content if kept else None
 
-    async def explain(
-        self, decision_id: str, tenant: str | None = "default", *, as_decided: bool = False, now: bool = False
-    ) -> Explanation:
+    async def explain(self, decision_id: str, tenant: str | None = "default", *, now: bool = False) -> Explanation:
         """Explain why a decision chose its model, from the predictions logged with it; the result never changes.
 
         Args:
             decision_id: of the decision.
             tenant: owner of the decision; None for any.
-            as_decided: fold the journal again up to the decision if it was logged without the terms of its prediction,
-                by an earlier version.
             now: contrast with the estimates of now (`Explanation.today`).
 
         Raises:
@@ -1011,12 +1007,6 @@ class Router:
         part = functools.partial(
             explain, events, history=history, cost_unit_usd=rules.cost_unit_usd, latency_unit_s=rules.latency_unit_s
         )
-        if as_decided and decision.grounds is None:
-            learner = self._learner.blank()
-            await asyncio.to_thread(catch_up, learner, self._journal, decision.policy.seq)
-            learner = learner.of(decision.identity.tenant)
-            grounds = grounds_by(learner.fit, decision, learner.projections.arm_counts)
-            events[0] = msgspec.structs.replace(decision, grounds=grounds)
         if not now:
             return part()
         learner = self._learner.of(decision.identity.tenant)
@@ -1044,10 +1034,8 @@ class Router:
         for decision in logged:
             learner = self._learner.of(decision.identity.tenant)
             learner.users.load(decision.identity.user or "")
-            models = explain([decision], learner.fit).models
-            if models and all(model.utility is not None and model.terms for model in models):
-                now = [sum(term.value for term in model.terms if term.name != "since") for model in models]
-                found[decision.id] = models[int(np.argmax(now))].arm
+            if leader := explain([decision], learner.fit).leader:
+                found[decision.id] = leader
         return found
 
     # --- people ---

@@ -115,11 +115,9 @@ class SyncRouter:
         """All events of a decision, the decision first."""
         return self._run(self.router.events(decision_id, tenant))
 
-    def explain(
-        self, decision_id: str, tenant: str | None = "default", *, as_decided: bool = False, now: bool = False
-    ) -> Explanation:
+    def explain(self, decision_id: str, tenant: str | None = "default", *, now: bool = False) -> Explanation:
         """Explain why a decision chose its model, from the predictions logged with it."""
-        return self._run(self.router.explain(decision_id, tenant, as_decided=as_decided, now=now))
+        return self._run(self.router.explain(decision_id, tenant, now=now))
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()

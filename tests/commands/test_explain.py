@@ -79,7 +79,7 @@ def test_a_decision_is_explained_from_the_journal(log: tuple[Path, list[str]], t
         assert words in result.output
     found = read(out)
     assert found.split
-    assert "cost" in {term.name for term in found.models[0].terms}
+    assert "price" in {term.name for term in found.models[0].terms}
     for account in found.models:
         assert sum(term.value for term in account.terms) == pytest.approx(account.utility, abs=1e-9)
 
@@ -213,5 +213,5 @@ def test_a_gateways_explanation_is_shown_in_full(
     monkeypatch.setattr(_explain, "call", lambda method, url, path: reply)
     result = run(ids[-1], "--url", "http://127.0.0.1:8484", "--json", again)
     assert result.exit_code == 0, result.output
-    assert "population taste for its text" in result.output
+    assert "everybody's taste for its text" in result.output
     assert read(again) == read(out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from fitrouter.assemble import extender
 from fitrouter.errors import StoreError
 from fitrouter.policies import SquareCB
 from fitrouter.router import Router
+from fitrouter.routing.explanation import TERMS
 from fitrouter.stores.contents import ContentStore
 from fitrouter.stores.identities import SqliteIdentities
 from fitrouter.stores.journal import MemoryJournal
@@ -128,6 +130,12 @@ def test_the_page_and_its_files_are_confined(open_url: str) -> None:
         text = asset.body.decode()
         assert "innerHTML" not in text, name
         assert "https://" not in text, name
+
+
+def test_the_page_has_words_for_each_term() -> None:
+    """The terms of an explanation and those that the page has words for are the same."""
+    table = assets()["decisions.js"].body.decode().partition("const TERMS = {")[2].partition("};")[0]
+    assert re.findall(r"(\w+): \"", table) == list(TERMS)
 
 
 def test_the_root_leads_browsers_to_the_console(url: str) -> None:

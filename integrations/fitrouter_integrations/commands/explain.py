@@ -48,10 +48,6 @@ def command(
     now: Annotated[
         bool, typer.Option("--now", help="Compare the predictions logged with the decision with today's.")
     ] = False,
-    then: Annotated[
-        bool,
-        typer.Option("--then", help="For decisions of earlier versions: fold the journal again to split the rating."),
-    ] = False,
     out: Annotated[Path | None, typer.Option("--json", help="Write JSON to this file; - for standard output.")] = None,
 ) -> None:
     """Explain why a decision chose its model, in sentences and in terms that add up, from the logged predictions."""
@@ -76,7 +72,7 @@ def command(
             found = explain(events, history=journal.of(user) if user else ())
     else:
         with Router.offline(load_config(config)) as router:
-            found = asyncio.run(router.explain(decision_id, tenant=None, as_decided=then, now=now))
+            found = asyncio.run(router.explain(decision_id, tenant=None, now=now))
     if out == Path("-"):
         typer.echo(as_json(found))
         return

@@ -2,7 +2,7 @@
 
 All of it comes from the log, so it is the same for ever: the decision's `grounds` split the predicted rating into
 terms, and the person's own votes are counted up to the position of the journal that the decision had folded. A fit
-model splits the rating by the estimates of now instead; the change since is then a term of its own, `since`.
+model predicts and splits the rating by the estimates of now instead.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fitrouter.draw import draws, landing
 from fitrouter.posterior.model import Fit
 from fitrouter.routing.explanation import Account, Contrast, Explanation, Feature, Term
 from fitrouter.routing.explanation_text import changes_of, sentences_of
-from fitrouter.routing.grounds import RATING_TERMS, grounds_of
+from fitrouter.routing.grounds import grounds_of
 from fitrouter.state.projections import ArmCounts
 from fitrouter.stores.journal import Row
 from fitrouter.types import (
@@ -50,7 +50,7 @@ def explain(
 
     Args:
         events: of the decision, the decision first; for a sticky turn the session's draw may be among them.
-        fit: model of now that splits the predicted rating into terms, instead of the logged terms.
+        fit: model of now that predicts the rating and splits it into terms, instead of the logged terms.
         history: rows of the journal on the decision's user, whose votes are counted: up to the decision, or all of
             them with a `fit`.
         counts: calls and labels of the models by now, with a `fit`.
@@ -161,41 +161,38 @@ class _Table:
             return
         mean = np.array(decision.mean)
         if grounds is not None:
-            self.terms.update(zip(RATING_TERMS, grounds.rows, strict=True))
-            if grounds is not decision.grounds:
-                self.terms["since"] = self._decided(mean) - _total(list(self.terms.values()))
-            elif not decision.personal:
-                self.terms[RATING_TERMS[-1]] += mean - _total(list(self.terms.values()))  # rounded to float32
+            text, of_role, style, model, role_offset, offset = grounds.rows
+            if grounds is decision.grounds and not decision.personal:
+                offset = offset + mean - grounds.rows.sum(axis=0)  # rounded to float32
+            self.terms |= {"text": text, "role": of_role + role_offset, "style": style}
+            self.terms |= {"model": model, "offset": offset}
         else:
             self.terms["fit"] = mean
             if decision.personal:
                 self.missing = "the user-blind prediction that decided is not in the log"
-        self._price("cost", decision.cost_weight, decision.cost, _unit(decision, "cost_unit_usd", cost_unit_usd))
-        self._price("budget", decision.budget_weight, decision.cost, decision.budget_unit_usd)
+        unit_usd = _unit(decision, "cost_unit_usd", cost_unit_usd)
         unit_s = _unit(decision, "latency_unit_s", latency_unit_s)
-        self._price("latency", decision.latency_weight, decision.latency, unit_s)
+        self._weigh("price", "cost", decision.cost_weight, decision.cost, unit_usd)
+        self._weigh("price", "budget", decision.budget_weight, decision.cost, decision.budget_unit_usd)
+        self._weigh("latency", "latency", decision.latency_weight, decision.latency, unit_s)
         if decision.availability:
             worth = _total(list(self.terms.values()))
             self.terms["availability"] = (np.array(decision.availability) - 1.0) * worth
         if decision.switch:
-            self.terms["switch"] = -np.array(decision.switch)
+            self._add("price", -np.array(decision.switch))
         if not self.missing:
             self.utility = _total(list(self.terms.values()))
 
-    def _decided(self, mean: Floats) -> Floats:
-        """Return the predictions that decided; with personalisation off they are known as sums of terms only."""
-        logged = self.decision.grounds
-        if not self.decision.personal:
-            return mean
-        return _total(list(self.terms.values() if logged is None else logged.rows))
-
-    def _price(self, name: str, weight: float, amounts: tuple[float, ...], unit: float | None) -> None:
+    def _weigh(self, term: str, name: str, weight: float, amounts: tuple[float, ...], unit: float | None) -> None:
         if not weight or not amounts:
             return
         if unit:
-            self.terms[name] = -weight * np.array(amounts) / unit
+            self._add(term, -weight * np.array(amounts) / unit)
         else:
             self.missing = self.missing or f"the unit of the {name} weight is not in the log"
+
+    def _add(self, term: str, values: Floats) -> None:
+        self.terms[term] = self.terms.get(term, 0.0) + values
 
     def _row(self, k: int) -> tuple[Term, ...]:
         return tuple(Term(name=name, value=float(values[k])) for name, values in self.terms.items())
@@ -219,6 +216,7 @@ class _Table:
             unpriced=unpriced,
             latency_s=_at(decision.latency, k),
             availability=_at(decision.availability, k),
+            switch=_at(decision.switch, k),
             candidates={name: pmf[k] for name, pmf in decision.candidates.items()},
             new=decision.eligible[k] in decision.new,
             votes_up=up,

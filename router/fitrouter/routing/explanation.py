@@ -6,23 +6,20 @@ import msgspec
 
 TERMS = {
     "fit": "predicted rating",
-    "population": "population taste for its text",
-    "role_taste": "role taste for its text",
-    "user_taste": "user taste for its text",
-    "correction": "correction from labels, beyond its text",
-    "role_offset": "role × model offset",
-    "user_offset": "user × model offset",
-    "since": "change of the estimates since the decision",
-    "cost": "price",
-    "budget": "extra price while the budget is tight",
+    "text": "everybody's taste for its text",
+    "role": "what the role adds to taste and rating",
+    "style": "this user's taste for its text",
+    "model": "everybody's rating beyond its text",
+    "offset": "this user's rating beyond its text",
+    "price": "price",
     "latency": "latency",
     "availability": "risk of no answer",
-    "switch": "cost of switching the session's model",
 }
-"""Terms of a utility, in order. Where the split is known the six from `population` to `user_offset` replace `fit`."""
+"""Terms of a utility, in order. Where the split is known the five from `text` to `offset` replace `fit`, as the eight
+groups that a difference between two models is split over."""
 
 
-_RATING = tuple(TERMS)[1:7]
+_RATING = tuple(TERMS)[1:6]
 
 
 class _Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -58,6 +55,8 @@ class Account(_Value, frozen=True, kw_only=True):
     unpriced: bool = False
     latency_s: float | None = None
     availability: float | None = None
+    switch: float | None = None
+    """Rating that leaving the session's model for this one costs, a part of the term `price`."""
     candidates: dict[str, float] = {}
     """Candidate policy → its probability for this model."""
     new: bool = False
@@ -72,9 +71,9 @@ class Account(_Value, frozen=True, kw_only=True):
 
     @property
     def rating(self) -> float | None:
-        """Predicted rating as the sum of its terms, without what changed since; None without terms."""
+        """Predicted rating as the sum of its terms; None without terms."""
         values = {term.name: term.value for term in self.terms}
-        return sum(values[name] for name in _RATING) if "population" in values else self.fit
+        return sum(values[name] for name in _RATING) if "text" in values else self.fit
 
 
 class Feature(_Value, frozen=True, kw_only=True):
@@ -105,7 +104,7 @@ class Contrast(_Value, frozen=True, kw_only=True):
     terms: tuple[Term, ...]
     """Sum to `gap`."""
     features: tuple[Feature, ...] = ()
-    """Largest first; sum to the three taste terms."""
+    """Largest first; sum to `text`, `style` and that part of `role` which is about texts."""
 
 
 class Explanation(_Value, frozen=True, kw_only=True):

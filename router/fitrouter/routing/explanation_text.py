@@ -41,33 +41,25 @@ FEATURES: dict[str, tuple[str, str]] = {
 
 _TERMS = {
     "fit": ("has a lower predicted rating", "has a higher predicted rating"),
-    "correction": (
+    "model": (
         "is rated lower on similar prompts than its text suggests",
         "is rated higher on similar prompts than its text suggests",
     ),
-    "role_offset": (
+    "role": (
         "is rated lower in this role, whatever it writes",
         "is rated higher in this role, whatever it writes",
     ),
-    "user_offset": (
+    "offset": (
         "is rated lower by this user, whatever it writes",
         "is rated higher by this user, whatever it writes",
     ),
-    "since": ("had a lower estimate at the time than it has now", "had a higher estimate at the time than it has now"),
-    "cost": ("costs more", "costs less"),
-    "budget": ("uses more of a tight budget", "uses less of a tight budget"),
+    "price": ("costs more", "costs less"),
     "latency": ("is slower", "is faster"),
     "availability": ("fails more often", "fails less often"),
-    "switch": ("would make the session switch models", "would keep the session on its model"),
 }
 """Term of a utility → phrases for a rival whose term is smaller and for one whose term is larger."""
 
 _OTHER = "differs in other properties of its text"
-_OBSERVED = (
-    *("population", "role_taste", "user_taste", "correction", "role_offset", "user_offset"),
-    *("latency", "availability"),
-)
-"""Terms that say nothing of a model that was never called: they are its prior's."""
 _UNTRIED = ArmParams().answers / (ArmParams().answers + ArmParams().fails)
 """Availability of a model without calls, to which every model's returns with time."""
 _WHO = ("people like", "people in this role like", "this user likes")
@@ -130,20 +122,9 @@ def changes_of(then: Explanation, now: Explanation) -> list[str]:
         if was is not None and is_ is not None and number(was) != number(is_):
             moved.append(f"{account.arm} from {number(was)} to {number(is_)}")
     said = [f"Since then the predicted rating went: {_listed(moved)}." if moved else "The estimates have not changed."]
-    if now.leader is not None and then.leader is not None and _best(now) != then.leader:
-        said.append(f"By the estimates of now {_best(now)} would have the highest expected utility.")
+    if now.leader is not None and then.leader is not None and now.leader != then.leader:
+        said.append(f"By the estimates of now {now.leader} would have the highest expected utility.")
     return said
-
-
-def _best(now: Explanation) -> str | None:
-    """Model with the highest utility by today's estimates, that is, without the changes since; None if unknown."""
-    worth = {
-        account.arm: account.utility
-        - (account.availability or 1.0) * sum(term.value for term in account.terms if term.name == "since")
-        for account in now.models
-        if account.utility is not None
-    }
-    return max(worth, key=worth.__getitem__, default=None)
 
 
 def _shadow(found: Explanation, accounts: dict[str, Account]) -> list[str]:
@@ -205,11 +186,15 @@ def _pm(value: float, sd: float | None) -> str:
 
 
 def _contrast(contrast: Contrast, accounts: dict[str, Account]) -> str:
-    where = "behind" if contrast.gap < 0 else "ahead"
-    text = f"{contrast.rival} is {number(abs(contrast.gap))} {where}"
+    apart = number(abs(contrast.gap))
+    text = f"{contrast.rival} is {apart} {'behind' if contrast.gap < 0 else 'ahead'}"
     reasons = sorted(_reasons(contrast, accounts), key=lambda reason: -abs(reason[0]))
     least = _SLIGHT * abs(reasons[0][0]) if reasons else 0.0
     reasons = [reason for reason in reasons if abs(reason[0]) > max(least, 5e-4)]
+    if apart == "0":
+        text = f"{contrast.rival} has the same expected utility to four decimals"
+        alike = [phrase for _, phrase in reasons][: 2 * _REASONS]
+        return f"{text}, although it {_listed(alike)}." if alike else f"{text}."
     sign = -1.0 if contrast.gap < 0 else 1.0
     because = [phrase for value, phrase in reasons if value * sign > 0][:_REASONS]
     although = [phrase for value, phrase in reasons if value * sign < 0][:_REASONS]
@@ -226,14 +211,18 @@ def _reasons(contrast: Contrast, accounts: dict[str, Account]) -> list[tuple[flo
     values = {term.name: term.value for term in contrast.terms}
     chosen, rival = accounts[contrast.arm], accounts[contrast.rival]
     if chosen.calls == 0 or rival.calls == 0:
-        assumed = sum(values.pop(name, 0.0) for name in _OBSERVED)
+        assumed = sum(values.pop(name) for name in tuple(values) if name not in {"fit", "price"})
         untried = f"has answered before, while the rating of {contrast.arm} is assumed"
         if rival.calls == 0:
             untried = "has not been called yet, so that its rating is assumed"
         found.append((assumed, f"{untried} ({_signed(assumed)})"))
-        return found + [(value, f"{_TERMS[name][value > 0]} ({_signed(value)})") for name, value in values.items()]
-    tastes = sum(values.pop(name, 0.0) for name in ("population", "role_taste", "user_taste"))
+        return found + [
+            (value, f"{_phrase(name, value > 0, chosen, rival)} ({_signed(value)})") for name, value in values.items()
+        ]
+    tastes = sum(values.pop(name, 0.0) for name in ("text", "style"))
     for feature in contrast.features:
+        tastes += feature.role
+        values["role"] -= feature.role
         if feature.name in FEATURES:
             found.append((feature.value, f"{_feature(feature)} ({_signed(feature.value)})"))
             tastes -= feature.value
@@ -249,9 +238,11 @@ def _phrase(name: str, more: bool, chosen: Account, rival: Account) -> str:
     if name == "availability" and (worse.availability or 0.0) >= _UNTRIED - _ROUNDING:
         amount = "more" if more else "less"
         return f"was called {amount} lately, so that its answer is {amount} certain"
-    if name == "user_offset" and not rival.votes and chosen.votes:
+    if name == "price" and chosen.switch != rival.switch:
+        return f"costs {'less' if more else 'more'}, counting a switch of the session's model"
+    if name == "offset" and not rival.votes and chosen.votes:
         return f"has no ratings by this user, who likes {chosen.arm} {'less' if more else 'more'}, whatever it writes"
-    if name == "correction" and rival.labels == 0 and chosen.labels:
+    if name == "model" and rival.labels == 0 and chosen.labels:
         level = "lower" if more else "higher"
         return f"has no ratings, while {chosen.arm} is rated {level} on similar prompts than its text suggests"
     return _TERMS[name][more]

@@ -12,8 +12,6 @@ from fitrouter.routing.explanation_text import FEATURES
 from fitrouter.state.projections import ArmCounts
 from fitrouter.types import Floats, Grounds, Identity, pack
 
-RATING_TERMS = ("population", "role_taste", "user_taste", "correction", "role_offset", "user_offset")
-"""Summands of a predicted rating, in the order of `Grounds.rows`."""
 _MOST = 6
 """Logged features."""
 

@@ -8,10 +8,8 @@ const MODES = ["online", "uniform", "shadow", "sticky", "pinned", "forced"];
 const STATUSES = ["ok", "failed", "partial", "refused", "rejected", "cancelled", "lost"];
 const RATED = [["", "all"], ["any", "rated"], ["low", "rated below 0.5"], ["high", "rated 0.5 or more"]];
 const TERMS = {
-  fit: "predicted rating", population: "what people like in its text", role_taste: "what this role likes in its text",
-  user_taste: "what this person likes in its text", correction: "rated higher than its text suggests", role_offset: "this role and this model",
-  user_offset: "this person and this model", since: "learnt since the decision", cost: "price", budget: "extra price, budget is tight",
-  latency: "latency", availability: "risk of no answer", switch: "switching the session’s model",
+  fit: "predicted rating", text: "what people like in its text", role: "what this role likes", style: "what this person likes in its text",
+  model: "rated higher than its text suggests", offset: "this person and this model", price: "price", latency: "latency", availability: "risk of no answer",
 };
 
 export const decisions = {
@@ -34,7 +32,7 @@ export const decisions = {
     if (!data.decisions.length) return [filters, card("No decisions", {}, filtered
       ? [empty("No decision has all of these.", "Widen the filters."), h("a", { href: "#/decisions" }, "Remove the filters")]
       : empty("No decisions yet.", "They show up a few seconds after the first request."))];
-    return [filters, h("section", { class: "card", "aria-label": "Decisions" }, table(data.decisions, session), data.decisions.some((d) => d.cost_assumed) ? note("* at an assumed price: none is configured for that model.") : null, h("div", { class: "pages" },
+    return [filters, h("section", { class: "card", "aria-label": "Decisions" }, table(data.decisions, session), h("div", { class: "pages" },
       params.before ? h("a", { href: href("decisions", { ...params, before: undefined }), "data-key": "first" }, "← Newest") : h("span"),
       data.next ? h("a", { href: href("decisions", { ...params, before: data.next }), "data-key": "next" }, "Earlier →") : h("span", { class: "quiet" }, "the log begins here")))];
   },
