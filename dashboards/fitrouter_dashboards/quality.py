@@ -92,4 +92,6 @@ def savings(drawn: Sequence[tuple[Any, ...]], best: str) -> Estimate | None:
         return None
     found = np.array(saved)
     mean, half = float(found.mean()), Z * float(found.std(ddof=1)) / math.sqrt(len(found))
-    return Estimate(mean - half, mean, mean + half) if math.isfinite(half) else None
+    if not math.isfinite(half):
+        return None
+    return Estimate(mean - half, mean, mean + half) if half > 1e-9 * abs(mean) else Estimate(math.nan, mean, math.nan)

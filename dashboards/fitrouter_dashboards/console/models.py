@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from fitrouter.stores.figures import MODEL, RATED, Z, ratings, traffic
+from fitrouter.stores.figures import MODEL, RATED, Z, interval, ratings, traffic
 from fitrouter.types import Identity
 from fitrouter_dashboards.console.reads import Reads
 
@@ -35,7 +35,7 @@ _LABELS = """
 
 _CALIBRATION = f"""
     WITH latest AS (
-        SELECT decision_id, arg_max(y, seq) AS y FROM feedback
+        SELECT decision_id, arg_max(y, seq) AS y, any_value("user") AS person FROM feedback
         WHERE ($1::VARCHAR IS NULL OR tenant = $1) AND ts >= $2
             AND {RATED}
         GROUP BY decision_id
@@ -43,7 +43,8 @@ _CALIBRATION = f"""
         SELECT decision_id, arg_min(mean, seq) AS mean FROM scores
         WHERE ($1::VARCHAR IS NULL OR tenant = $1) AND ts >= $2 AND status = 'ok' GROUP BY decision_id
     )
-    SELECT least(9, greatest(0, floor(10 * mean))) AS bin, avg(mean), avg(y), stddev_samp(y), count(*)
+    SELECT least(9, greatest(0, floor(10 * mean))) AS bin, avg(mean), avg(y), stddev_samp(y), count(*),
+        count(DISTINCT person)
     FROM latest JOIN scored USING (decision_id) WHERE isfinite(mean) GROUP BY bin ORDER BY bin
 """  # noqa: S608 - constants
 
@@ -83,11 +84,11 @@ def replays(reads: Reads) -> dict[str, Any]:
 def calibration(reads: Reads, tenant: str | None, since: float) -> list[dict[str, Any]]:
     """Compare predicted with actual mean ratings, with 95 % intervals, in ten bins of the prediction. Blocks."""
     found = []
-    for _, predicted, mean, sd, n in reads.rows((_CALIBRATION, [tenant, since]))[0]:
+    for _, predicted, mean, sd, n, people in reads.rows((_CALIBRATION, [tenant, since]))[0]:
         # a few equal ratings must not look certain
-        half = Z * max(sd or 0.0, 0.25) / math.sqrt(n)
-        low, high = max(0.0, mean - half), min(1.0, mean + half)
-        found.append({"predicted": predicted, "mean": mean, "low": low, "high": high, "ratings": n})
+        low, high = interval(mean, Z * max(sd or 0.0, 0.25) / math.sqrt(n), n)
+        rated = {"ratings": n, "people": people}
+        found.append({"predicted": predicted, "mean": mean, "low": low, "high": high, **rated})
     return found
 
 

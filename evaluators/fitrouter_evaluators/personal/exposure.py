@@ -80,7 +80,7 @@ class Exposure(msgspec.Struct, frozen=True, kw_only=True):
     """Share of people to whom one model gave at least 95 % of their answers."""
     prices: tuple[Price, ...] = ()
     units: int = 0
-    """Ratings that the prices are estimated from."""
+    """Ratings that the prices are estimated from; none are with fewer than 100, or of fewer than ten people."""
 
 
 def exposed(log: Path, *, tenant: str, schema: str, style: Sequence[int]) -> Exposure:
@@ -156,9 +156,9 @@ def _unusual(styles: dict[str, list[Floats]], by_model: dict[str, list[Floats]])
 
 def price_list(rated: Sequence[tuple[Any, ...]]) -> tuple[Price, ...]:
     """Compute prices from (cluster, chosen, eligible, probs, twin, rest, mean, y) of each rated decision."""
-    if len(rated) < LEAST_UNITS:
+    people, clusters = np.unique([row[0] for row in rated], return_inverse=True)
+    if len(rated) < LEAST_UNITS or len(people) < LEAST_PEOPLE:
         return ()
-    clusters = np.unique([row[0] for row in rated], return_inverse=True)[1]
     changes: dict[str, list[float]] = {"friction": [], "floor": [], "blind": []}
     for _, chosen, eligible, probs, twin, rest, mean, y in rated:
         p, m = np.array(probs, dtype=np.float64), np.array(mean, dtype=np.float64)
@@ -190,7 +190,7 @@ def price_list(rated: Sequence[tuple[Any, ...]]) -> tuple[Price, ...]:
 
 
 def _scaled(cost: Interval, share: float) -> Interval:
-    return Interval(share * cost.estimate, share * cost.low, share * cost.high)
+    return Interval(share * cost.estimate, share * cost.low, share * cost.high, cost.people)
 
 
 def _clustered(values: Floats, clusters: Any) -> Interval:
@@ -198,5 +198,5 @@ def _clustered(values: Floats, clusters: Any) -> Interval:
     mean = float(values.mean())
     sums = np.bincount(clusters, weights=values - mean)
     U = len(sums)
-    half = Z * math.sqrt(float((sums**2).sum()) * U / max(U - 1, 1)) / len(values) if U > 1 else 1.0
-    return Interval(mean, mean - half, mean + half)
+    half = Z * math.sqrt(float((sums**2).sum()) * U / (U - 1)) / len(values)
+    return Interval(mean, mean - half, mean + half, U)

@@ -61,9 +61,12 @@ class LeaderboardRow(msgspec.Struct, frozen=True, kw_only=True):
     high: float
     """80 % interval of the rating."""
     lead: float
-    lead_low: float
-    lead_high: float
-    """Rating minus the mean of the models' ratings, with an 80 % interval: what is common to all models cancels."""
+    lead_low: float | None
+    lead_high: float | None
+    """Rating minus the mean of the models' ratings, with an 80 % interval: what is common to all models cancels.
+
+    None where there is one model.
+    """
     best: float
     """Probability that no model is better."""
     population: float
@@ -242,8 +245,8 @@ def ranked(names: Sequence[str], own: Floats, common: Floats) -> tuple[Leaderboa
             low=float(low[k]),
             high=float(high[k]),
             lead=float(apart[:, k].mean()),
-            lead_low=float(lead_low[k]),
-            lead_high=float(lead_high[k]),
+            lead_low=float(lead_low[k]) if len(names) > 1 else None,
+            lead_high=float(lead_high[k]) if len(names) > 1 else None,
             best=float(best[k]),
             population=float(theirs[k]),
             population_rank=place[k],

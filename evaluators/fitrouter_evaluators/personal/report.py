@@ -98,7 +98,8 @@ class FitReport(msgspec.Struct, frozen=True, kw_only=True):
     board: Leaderboard
     models: tuple[ModelFit, ...]
     likes: tuple[Like, ...]
-    worth: PersonalGain
+    worth: PersonalGain | None
+    """None where both have the same first model."""
     change: tuple[str, ...]
     """What would change the ranking."""
 
@@ -233,14 +234,16 @@ class Reports:
         return found, bases
 
 
-def _personal_gain(drawn: Drawn, usage: dict[str, ModelUsage]) -> PersonalGain:
+def _personal_gain(drawn: Drawn, usage: dict[str, ModelUsage]) -> PersonalGain | None:
     a, b = drawn.names.index(drawn.board.first), drawn.names.index(drawn.board.population_first)
+    if a == b:
+        return None
     gap = drawn.own.ratings[:, a] - drawn.own.ratings[:, b]
     low, high = np.quantile(gap, (0.1, 0.9)).tolist()
     mine, theirs = usage.get(drawn.board.first), usage.get(drawn.board.population_first)
     costs = [None if each is None else each.cost_usd for each in (mine, theirs)]
     usd = None if costs[0] is None or costs[1] is None else 1000.0 * (costs[0] - costs[1])
-    return PersonalGain(satisfaction=float(gap.mean()), low=low, high=high, usd_per_1000=0.0 if a == b else usd)
+    return PersonalGain(satisfaction=float(gap.mean()), low=low, high=high, usd_per_1000=usd)
 
 
 def _settled(drawn: Drawn) -> tuple[str, ...]:

@@ -86,7 +86,7 @@ def whole_page(title: str, body: Iterable[str]) -> str:
 def worth_words(report: FitReport) -> str:
     """Gain of personalising, in a sentence."""
     board, worth = report.board, report.worth
-    if board.first == board.population_first:
+    if worth is None:
         return f"Nothing yet: {board.first} is first for them and for everybody."
     said = (
         f"{board.first} instead of {board.population_first} is worth {100 * worth.satisfaction:+.0f} points of "

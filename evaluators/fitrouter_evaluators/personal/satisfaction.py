@@ -52,11 +52,12 @@ RATINGS = f"""
 
 
 class Interval(msgspec.Struct, frozen=True):
-    """An estimate with its 95 % interval."""
+    """An estimate with its 95 % interval, and the number of people that it is of."""
 
     estimate: float
     low: float
     high: float
+    people: int
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,15 +169,18 @@ def satisfaction_of(rows: Sequence[tuple[Any, ...]], rare: Mapping[str, float], 
         mean=interval_of(own),
         variance=None
         if everyone is None
-        else _telling(Interval(everyone.sd**2, everyone.sd_low**2, everyone.sd_high**2)),
+        else _telling(Interval(everyone.sd**2, everyone.sd_low**2, everyone.sd_high**2, len(users))),
         cvar10=None
         if everyone is None
-        else _telling(Interval(everyone.worst_decile, everyone.worst_decile_low, everyone.worst_decile_high)),
+        else _telling(
+            Interval(everyone.worst_decile, everyone.worst_decile_low, everyone.worst_decile_high, len(users))
+        ),
         worst_role=worst
         and Interval(
             worst.mean.estimate,
             min(group.mean.low for group in by_role),
             min(group.mean.high for group in by_role),
+            worst.people,
         ),
         worst_role_name=worst.name if worst else "",
         departed=_group("departed", own[now - last > DEPARTED_S]),
@@ -204,7 +208,7 @@ def _simultaneous(intervals: int) -> float:
 def interval_of(own: Floats, z: float = Z, low: float = 0.0, high: float = 1.0) -> Interval:
     """Mean of independent people's values, with its interval."""
     half, mean = z * float(own.std(ddof=1)) / math.sqrt(len(own)) if len(own) > 1 else high - low, float(own.mean())
-    return Interval(mean, *interval(mean, half, len(own), z=z, low=low, high=high))
+    return Interval(mean, *interval(mean, half, len(own), z=z, low=low, high=high), len(own))
 
 
 def _telling(found: Interval | None) -> Interval | None:
@@ -228,7 +232,8 @@ def _by_rarity(users: Any, own: Floats, rare: Mapping[str, float]) -> tuple[tupl
     half = Z * math.sqrt(sum(float(part.var(ddof=1)) / len(part) for part in (parts[0], parts[2])))
     if half <= 0.0:  # all alike
         half = math.hypot(*(found.high - found.low for found in map(interval_of, (parts[0], parts[2]))))
-    return tuple(group for group in groups if group), Interval(gap, max(gap - half, -1.0), min(gap + half, 1.0))
+    apart = Interval(gap, max(gap - half, -1.0), min(gap + half, 1.0), len(parts[0]) + len(parts[2]))
+    return tuple(group for group in groups if group), apart
 
 
 def best_single(drawn: Iterable[tuple[str, float, float]]) -> tuple[str, float]:
@@ -266,8 +271,8 @@ def _worse_off(rows: Sequence[tuple[Any, ...]], people: Any, y: Floats) -> tuple
     found = satisfaction(y[at], np.array(other), people[at], np.full(len(at), -1), [])
     if not found:
         return best, None, 0
-    share = Interval(found[0].worse_off, found[0].worse_off_low, found[0].worse_off_high)
-    return best, share, found[0].users
+    users = found[0].users
+    return best, Interval(found[0].worse_off, found[0].worse_off_low, found[0].worse_off_high, users), users
 
 
 def _sentences(found: Satisfaction) -> tuple[str, ...]:

@@ -244,8 +244,8 @@ class PersonalisationMonitor(Projection):
         """
         noise = (10.0 * NOISE + self._squares[0]) / (10.0 + self._squares[1])
         clock = noise * totals.spread
-        if not clock > 0.0:
-            return 0.0 if totals.n else math.inf
+        if not clock > 0.0:  # the policies never differed
+            return math.inf
         grown = clock / TIGHT + 1.0
         reach = 2.0 * grown * TIGHT * math.log(math.sqrt(grown) / self.params.alpha)
         return math.sqrt(reach) / totals.n

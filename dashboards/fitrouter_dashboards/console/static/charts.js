@@ -201,6 +201,6 @@ export function calibration({ label, points, show }) {
       h("svg:text", { class: "axis", x: x(0.5), y: height - 3, "text-anchor": "middle" }, "predicted rating; upwards: mean rating"),
       h("svg:line", { class: "cursor diagonal", x1: x(0), x2: x(1), y1: y(0), y2: y(1) }),
       points.map((p) => [h("svg:line", { class: "line k2", x1: x(p.predicted), x2: x(p.predicted), y1: y(p.low), y2: y(p.high) }),
-        h("svg:circle", { class: "dot k2", cx: x(p.predicted), cy: y(p.mean), r: 4 }, h("svg:title", null, `predicted ${show(p.predicted)}, rated ${show(p.mean)} (${show(p.low)} to ${show(p.high)}), ${count(p.ratings)} ratings`))])));
+        h("svg:circle", { class: "dot k2", cx: x(p.predicted), cy: y(p.mean), r: 4 }, h("svg:title", null, `predicted ${show(p.predicted)}, rated ${show(p.mean)} (${show(p.low)} to ${show(p.high)}), ${count(p.ratings)} ratings of ${count(p.people)} people`))])));
   });
 }

@@ -86,7 +86,7 @@ function lived(data) {
       data.shown.subject ? [h("dt", null, "In the log"), h("dd", null, h("code", null, data.shown.subject.slice(0, 12)))] : null,
       h("dt", null, "Requests of the last 7 days"), h("dd", null, count(data.requests)),
       board ? [h("dt", null, "Ratings that count"), h("dd", null, count(board.labels), board.people === null ? "" : ` by ${count(board.people)} people`)] : null,
-      worth && board.first !== board.population_first ? [h("dt", null, "Own first model over everybody’s"), h("dd", null, `${signed(worth.satisfaction)} rating (${signed(worth.low)} to ${signed(worth.high)})`)] : null),
+      worth ? [h("dt", null, "Own first model over everybody’s"), h("dd", null, `${signed(worth.satisfaction)} rating (${signed(worth.low)} to ${signed(worth.high)})`)] : null),
     likes?.length ? [h("h3", null, "Likes a model that"), h("ul", { class: "plain-list" }, likes.map((l) => h("li", null, name(l.words, 120), h("span", { class: "about" }, ` ${percent(l.sure)} sure`))))] : null,
     change?.length ? [h("h3", null, "What would change the order"), change.map((s) => h("p", { class: "about" }, h("bdi", null, s)))] : null);
 }

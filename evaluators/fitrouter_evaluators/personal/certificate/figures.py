@@ -87,8 +87,8 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     low: float
     high: float
     lead: float
-    lead_low: float
-    lead_high: float
+    lead_low: float | None
+    lead_high: float | None
     best: float
 
 

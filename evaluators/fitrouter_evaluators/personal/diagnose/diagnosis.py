@@ -13,7 +13,6 @@ Attributes of earlier messages count, not those of the prompt itself. English on
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -22,6 +21,7 @@ import msgspec
 import numpy as np
 
 from fitrouter.context.encoders import Encoder
+from fitrouter.stores.figures import interval
 from fitrouter_evaluators.personal.diagnose.answers import AnswerReader
 from fitrouter_evaluators.personal.diagnose.attributes import STYLE_KIND, TASTE_KIND, Attribute, Memory, Reader, cosines
 from fitrouter_evaluators.personal.diagnose.conversations import FAILURES, Conversation
@@ -30,7 +30,6 @@ from fitrouter_evaluators.personal.diagnose.kinds import Classifier, content, co
 _RELEVANT, _OF_FIRST, _TOPICAL, _NEAR = 0.22, 0.6, 0.62, 0.25
 """Output of a domain from which a prompt is of it, also as a share of the highest; cosines of words of one topic, and
 of a taste and a prompt (as in `scoring.statements.topics`)."""
-_Z = 1.959964
 _OUTWARD = re.compile(
     r"\b(?:write|draft|compose|help|polish|prepare|phrase|word)\b.*\b(?:emails?|letters?|messages?|posts?|speech|toast|bio"
     r"|profile|cv|resume|review|invitation|announcement|statement|note)\b"
@@ -59,8 +58,8 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
     cases: int
     rate: float | None
     """None without a case."""
-    low: float
-    high: float
+    low: float | None
+    high: float | None
 
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,12 +191,9 @@ def rate(failures: int, cases: int) -> Rate:
     (0.0, 0.0, 0.278)
     """
     if not cases:
-        return Rate(failures=0, cases=0, rate=None, low=0.0, high=1.0)
-    p, z2 = failures / cases, _Z * _Z
-    centre = (p + z2 / (2 * cases)) / (1.0 + z2 / cases)
-    half = _Z * math.sqrt(p * (1.0 - p) / cases + z2 / (4 * cases * cases)) / (1.0 + z2 / cases)
-    low = 0.0 if failures == 0 else max(centre - half, 0.0)
-    return Rate(failures=failures, cases=cases, rate=p, low=low, high=1.0 if failures == cases else centre + half)
+        return Rate(failures=0, cases=0, rate=None, low=None, high=None)
+    low, high = interval(failures / cases, 0.0, cases)
+    return Rate(failures=failures, cases=cases, rate=failures / cases, low=low, high=high)
 
 
 def _agreement(name: str, marked: Sequence[tuple[set[str], set[str]]]) -> Agreement:

@@ -48,4 +48,4 @@ def _text(found: Exposure) -> str:
 
 
 def _line(words: str, value: Interval) -> str:
-    return f"{words:<58} {value.estimate:>7.3f}  {value.low:>6.3f} … {value.high:.3f}"
+    return f"{words:<58} {value.estimate:>7.3f}  {value.low:>6.3f} … {value.high:.3f}  {value.people} people"

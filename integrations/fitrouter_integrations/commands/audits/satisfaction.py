@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
 
 from fitrouter.config import load_config
 from fitrouter.router import Router
-from fitrouter_evaluators.personal.satisfaction import Satisfaction, measure_satisfaction
+from fitrouter_evaluators.personal.satisfaction import Interval, Satisfaction, measure_satisfaction
 from fitrouter_integrations.commands._files import as_json
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile
 from fitrouter_integrations.commands.personal.leaderboard import printable, wrapped
@@ -43,14 +43,13 @@ def _text(found: Satisfaction) -> str:
         value = getattr(found, name)
         if value is not None:
             more = f"  {printable(found.worst_role_name)}" if name == "worst_role" else ""
-            lines.append(_line(words, msgspec.to_builtins(value)) + more)
+            lines.append(_line(words, value) + more)
     groups = [*found.roles, *found.rarity, *([found.departed] if found.departed else [])]
     if groups:
-        lines += ["", f"{'group':<28} {'mean':>7}  95 % interval    people"]
-    for group in groups:
-        lines.append(_line(printable(group.name)[:28], msgspec.to_builtins(group.mean)) + f"{group.people:>10}")
+        lines += ["", f"{'group':<28} {'mean':>7}  95 % interval"]
+    lines += [_line(printable(group.name)[:28], group.mean) for group in groups]
     return "\n".join([*lines, *([""] if found.sentences else []), *wrapped(found.sentences)])
 
 
-def _line(words: str, value: dict[str, Any]) -> str:
-    return f"{words:<28} {value['estimate']:>7.3f}  {value['low']:>6.3f} … {value['high']:.3f}"
+def _line(words: str, value: Interval) -> str:
+    return f"{words:<28} {value.estimate:>7.3f}  {value.low:>6.3f} … {value.high:.3f}  {value.people:>6} people"

@@ -44,7 +44,7 @@ def text(found: Diagnosis) -> list[str]:
         if agreement is not None:
             kappa = "" if agreement.kappa is None else f" ({agreement.kappa:.2f})"
             agrees = f"{_percent(agreement.agree)}{kappa} of {agreement.answers}"
-        interval = f"{rate.low:.1%} to {rate.high:.1%}"
+        interval = "" if rate.low is None else f"{rate.low:.1%} to {rate.high:.1%}"
         lines.append(f"{name:<16} {_percent(rate):>6} {interval:>16} {rate.cases:>6}   {agrees:<24}".rstrip())
     lines.append("")
     for name in found.rates:
