@@ -25,7 +25,7 @@ from prometheus_client.registry import Collector
 from fitrouter import errors
 from fitrouter.hooks import Happened, Hedged, Notice, Trouble, Unlogged
 from fitrouter.serving.services import Service
-from fitrouter.types import Decision, Execution, Feedback, Refusal, Remark, Score
+from fitrouter.types import Decision, Execution, Feedback, FeedbackKind, Refusal, Remark, Score
 from fitrouter_dashboards.families import OTHER, Families
 from fitrouter_dashboards.gauges import Gauges
 from fitrouter_dashboards.quality import measure
@@ -214,7 +214,7 @@ class Metrics:
 
     def _verdict(self, event: Feedback, arm: str | None) -> None:
         self._feedback.labels(event.kind.value, "true" if event.asked else "false").inc()
-        if arm is None:
+        if arm is None or event.kind is FeedbackKind.DWELL:  # seconds
             return
         role = self._role(event.identity.role)
         if event.dimension == "overall":
@@ -262,7 +262,7 @@ class Metrics:
         self._ttft = histogram("ttft_seconds", "Time to the first token of a stream.", _SLOW, "model")
         self._predicted = summary("score_ratio", "Predicted ratings on [0, 1].", "model", "role")
         self._reward = summary(
-            "reward_ratio", "Every vote as it came, of all kinds, replaced ones too; from 0 to 1.", "model", "role"
+            "reward_ratio", "Every vote but dwell as it came, replaced ones too; from 0 to 1.", "model", "role"
         )
         self._dimension = summary(
             "reward_dimension_ratio", "Feedback on other dimensions than overall.", "model", "role", "dimension"

@@ -517,6 +517,11 @@ class Feedback(_Event, frozen=True, kw_only=True, tag="feedback"):
         low, high = self.scale
         return (self.value - low) / (high - low)
 
+    @property
+    def rates(self) -> bool:
+        """Whether it is a thumb or rating of the answer as a whole, as `stores.figures.RATED`."""
+        return self.kind in {FeedbackKind.THUMB, FeedbackKind.RATING} and self.dimension == "overall"
+
 
 class Remark(_Event, frozen=True, kw_only=True, tag="remark"):
     """A person's remark about an answer, as parsed; the words are not kept.

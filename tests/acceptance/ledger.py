@@ -209,10 +209,6 @@ def figures(books: Ledger) -> dict[str, Any]:
     def usd(each: Asked) -> float:
         return books.usd(each) or 0.0
 
-    def up(vote: Voted) -> bool:
-        return vote.y >= 0.5
-
-    verdicts = [vote for vote in standing if vote.kind != "dwell"]
     ever = [each for each in books.asked if each.id]
     errors = [each for each in books.asked if each.status != 200]
     turned = [each for each in errors if not each.id and each.who not in books.erased]
@@ -277,8 +273,8 @@ def figures(books: Ledger) -> dict[str, Any]:
         "votes_by_model": by(model, standing),
         "votes_by_person_and_kind": by(lambda v: (*person(v), v.kind, v.dimension), standing),
         "value_by_person_and_kind": means(lambda v: (*person(v), v.kind, v.dimension), standing),
-        "ups": by(lambda v: (*person(v), v.on.model), filter(up, verdicts)),
-        "downs": by(lambda v: (*person(v), v.on.model), [v for v in verdicts if not up(v)]),
+        "ups": by(lambda v: (*person(v), v.on.model), [v for v in ratings if v.y > 0.5]),
+        "downs": by(lambda v: (*person(v), v.on.model), [v for v in ratings if v.y < 0.5]),
         "pairs": {(v.on.id, v.other.id if v.other else "", v.value) for v in standing if v.kind == "pair"},
         "rated": by(tenant, {v.on for v in ratings}),
         "ratings": by(tenant, ratings),

@@ -99,6 +99,8 @@ def everything(metrics: Metrics) -> None:
             Feedback(id="f", ts=0.0, decision_id="d", identity=identity, kind=FeedbackKind.THUMB, value=1.0), "beta"
         )
     )
+    dwell = Feedback(id="g", ts=0.0, decision_id="d", identity=identity, kind=FeedbackKind.DWELL, value=90.0)
+    metrics(Happened(dwell, "beta"))  # seconds are no reward
     metrics(Trouble("scorer", "RuntimeError"))
     metrics(Unlogged("d"))
     metrics(Hedged("alpha", "won"))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fitrouter.stores.figures import MODEL, Money, Votes, figures, ratings, traffic, usd, votes
+from fitrouter.stores.figures import MODEL, Money, Votes, figures, ratings, tallies, traffic, usd, votes
 from fitrouter.stores.journal import Row
 from fitrouter.stores.warehouse import Warehouse
 from fitrouter.types import Execution, Feedback, FeedbackKind, Identity
@@ -121,6 +121,19 @@ def test_ratings_are_the_ledgers(tmp_path: Path) -> None:
         assert (figure.ratings, figure.people) == (n, m)
         assert figure.mean == pytest.approx(average)
         assert (figure.low, figure.high) == pytest.approx((max(0.0, average - half), min(1.0, average + half)))
+
+
+def test_up_and_down_are_of_ratings_alone(tmp_path: Path) -> None:
+    """The latest thumb or rating of an answer counts, up above the middle; edits and dimensions never: as in SQL."""
+    warehouse, ends, given = written(tmp_path)
+    found = tallies([*ends, *given])
+    latest = {v.decision_id: v.value for v in given if v.kind is not FeedbackKind.EDIT and v.dimension == "overall"}
+    served = {each.decision_id: each.served_by for each in ends if each.served_by}
+    for model in set(served.values()):
+        values = [value for decision, value in latest.items() if served.get(decision) == model]
+        assert found[model] == (sum(v > 0.5 for v in values), sum(v < 0.5 for v in values), len(values))
+    (by_model,) = figures(warehouse.queries, ratings(None, by="served_by"))
+    assert {model: each.ratings for model, each in by_model.by.items()} == {m: n for m, (_, _, n) in found.items()}
 
 
 def test_votes_are_the_ledgers(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from fitrouter.stores.figures import Z
+from fitrouter.stores.figures import RATED, Z
 from fitrouter.types import Floats
 from fitrouter_evaluators.personal.satisfaction import Interval, interval_of
 from fitrouter_evaluators.replay.log.sources import open_log
@@ -42,10 +42,10 @@ _ANSWERS = """
     ) AS s USING (decision_id)
     WHERE d.tenant = ? AND d."user" IS NOT NULL ORDER BY d.seq
 """
-_RATED = """
+_RATED = f"""
     WITH rated AS (
         SELECT decision_id, y FROM log_feedback
-        WHERE dimension = 'overall' AND kind IN ('thumb', 'rating') AND y BETWEEN 0 AND 1
+        WHERE {RATED} AND y BETWEEN 0 AND 1
         QUALIFY row_number() OVER (PARTITION BY decision_id ORDER BY seq DESC) = 1
     ), served AS (
         SELECT decision_id, bool_and(served_by = chosen) AS plain FROM log_executions GROUP BY decision_id
@@ -55,7 +55,7 @@ _RATED = """
     WHERE tenant = ? AND mode IN ('online', 'uniform') AND plain
         AND len(probs) = len(eligible) AND len(mean) = len(probs)
     ORDER BY seq
-"""
+"""  # noqa: S608 - constants
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,22 +19,18 @@ from fitrouter.routing.explanation import Account, Contrast, Explanation, Featur
 from fitrouter.routing.explanation_text import changes_of, sentences_of
 from fitrouter.routing.grounds import grounds_of
 from fitrouter.state.projections import ArmCounts
+from fitrouter.stores.figures import tallies
 from fitrouter.stores.journal import Row
 from fitrouter.types import (
     FULL_SHARE,
     Decision,
     Event,
     Execution,
-    Feedback,
-    FeedbackKind,
     Floats,
     Grounds,
     Mode,
     unpack,
 )
-
-_ABSOLUTE = frozenset({FeedbackKind.THUMB, FeedbackKind.RATING, FeedbackKind.ACCEPT})
-"""Votes on one answer that say whether it was liked."""
 
 
 def explain(
@@ -65,7 +61,7 @@ def explain(
         raise TypeError(f"the first event is a {type(decision).__name__}; pass the decision first")
     grounds = decision.grounds if fit is None else grounds_by(fit, decision, counts)
     until = None if fit is not None else decision.policy.seq
-    votes = votes_of(row for row in history if until is None or row.seq <= until)
+    votes = tallies(row.event for row in history if until is None or row.seq <= until)
     table = _Table(decision, grounds, votes, cost_unit_usd, latency_unit_s)
     leader = None if table.utility is None else decision.eligible[int(table.utility.argmax())]
     first = next((e for e in events[1:] if isinstance(e, Decision) and e.id == decision.draw_id), None)
@@ -103,24 +99,6 @@ def contrasted(then: Explanation, now: Explanation) -> Explanation:
     """Add today's predictions to an explanation from the logged predictions."""
     said = (*then.sentences, *changes_of(then, now))
     return msgspec.structs.replace(then, today=now, sentences=said)
-
-
-def votes_of(rows: Iterable[Row]) -> dict[str, tuple[int, int, int]]:
-    """Count a person's votes (up, down, all) by the model that answered; of several on one answer the last counts."""
-    served: dict[str, str] = {}
-    votes: dict[str, Feedback] = {}
-    for row in rows:
-        event = row.event
-        if isinstance(event, Execution) and event.served_by:
-            served[event.decision_id] = event.served_by
-        elif isinstance(event, Feedback) and event.kind in _ABSOLUTE and event.dimension == "overall":
-            votes[event.decision_id] = event
-    found: dict[str, tuple[int, int, int]] = {}
-    for decision_id, vote in votes.items():
-        if (arm := served.get(decision_id)) is not None:
-            up, down, n = found.get(arm, (0, 0, 0))
-            found[arm] = up + (vote.y > 0.5), down + (vote.y < 0.5), n + 1
-    return found
 
 
 def grounds_by(fit: Fit, decision: Decision, counts: ArmCounts | None = None) -> Grounds | None:

@@ -64,7 +64,7 @@ class Account(_Value, frozen=True, kw_only=True):
     votes_up: int = 0
     votes_down: int = 0
     votes: int = 0
-    """This user's votes on its answers until then: above the middle of the scale, below it, and all."""
+    """This user's ratings of its answers until then, as `stores.figures.tallies` counts them."""
     calls: int | None = None
     labels: int | None = None
     """Its calls and labels of all users until then; None if they were not logged."""

@@ -3,19 +3,19 @@
 A request counts once its end is logged, as what docs/console.md, Counts, says (the view `requests`). A rating is the
 latest thumb or rating of an answer as a whole, from 0 to 1. A mean rating is that of the rated answers; its 95 %
 interval takes people as independent, and the ratings of one person as dependent: mean ± 1.96 · √(Σᵤ (Sᵤ − nᵤ · mean)² ·
-m / (m − 1)) / n, of m people with nᵤ ratings of sum Sᵤ; where all are alike, that of a share of m people. Money of
-unknown amount is no money: it is counted apart.
+m / (m − 1)) / n, of m people with nᵤ ratings of sum Sᵤ; where all are alike, that of a share of m people. A rating is
+up above the middle of its scale, down below it. Money of unknown amount is no money: it is counted apart.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from fitrouter.types import Identity
+from fitrouter.types import Event, Execution, Feedback, Identity
 
 T = TypeVar("T")
 Query = tuple[str, Sequence[Any]]
@@ -241,6 +241,23 @@ def votes(who: Identity) -> Figure[list[Votes]]:
     return Figure(
         (_VOTES, _whose(who, 0.0)), lambda rows: [Votes(**dict(zip(names, row, strict=True))) for row in rows]
     )
+
+
+def tallies(events: Iterable[Event]) -> dict[str, tuple[int, int, int]]:
+    """Count ratings (up, down, all) by the model that answered, in events in order."""
+    served: dict[str, str] = {}
+    rated: dict[str, Feedback] = {}
+    for event in events:
+        if isinstance(event, Execution) and event.served_by:
+            served[event.decision_id] = event.served_by
+        elif isinstance(event, Feedback) and event.rates:
+            rated[event.decision_id] = event
+    found: dict[str, tuple[int, int, int]] = {}
+    for decision_id, vote in rated.items():
+        if (model := served.get(decision_id)) is not None:
+            up, down, n = found.get(model, (0, 0, 0))
+            found[model] = up + (vote.y > 0.5), down + (vote.y < 0.5), n + 1
+    return found
 
 
 def _whose(who: Identity | None, since: float) -> list[Any]:

@@ -12,6 +12,7 @@ import msgspec
 
 from fitrouter.errors import InvalidRequest, UnknownDecision
 from fitrouter.identity import canonical_role, decision_id_of
+from fitrouter.stores.figures import tallies
 from fitrouter.stores.identities import Identities
 from fitrouter.stores.journal import Journal, Row
 from fitrouter.types import Decision, Event, Execution, Feedback, FeedbackKind, Identity, ProfileChange, Remark, Score
@@ -22,7 +23,6 @@ _OVERALL = "overall"
 _SHORT = re.compile(r"[0-9a-f-]{8,35}")
 _SEVERAL = 20
 """Decisions from which the beginning of an id is not looked into."""
-_UP = 0.5
 
 
 def story(journal: Journal, decision_id: str, tenant: str | None = None) -> list[Event]:
@@ -129,12 +129,11 @@ class ListedUser(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelTally(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of a user's answers by a model, and of the votes on them as they stand now."""
+    """Counts of a user's answers by a model, and of their ratings (`stores.figures.tallies`)."""
 
     model: str
     answers: int
     up: int
-    """Votes of at least half of their scale."""
     down: int
 
 
@@ -218,8 +217,7 @@ class Lists:
         served = {
             event.decision_id: event.served_by for event in events if isinstance(event, Execution) and event.served_by
         }
-        votes = _standing(events).values()
-        ups = [(served.get(vote.decision_id), vote.y >= _UP) for vote in votes if vote.kind is not FeedbackKind.DWELL]
+        rated = tallies(events)
         names = list(served.values())
         profiles = [event for event in events if isinstance(event, ProfileChange)]
         roles = dict.fromkeys(e.identity.role for e in events if isinstance(e, Decision) and e.identity.role)
@@ -227,10 +225,9 @@ class Lists:
             **msgspec.structs.asdict(who),
             roles=tuple(roles),
             models=tuple(
-                ModelTally(
-                    model=name, answers=names.count(name), up=ups.count((name, True)), down=ups.count((name, False))
-                )
+                ModelTally(model=name, answers=names.count(name), up=up, down=down)
                 for name in sorted(set(names), key=lambda name: (-names.count(name), name))
+                for up, down, _ in [rated.get(name, (0, 0, 0))]
             ),
             declared=dict(profiles[-1].declared) if profiles else {},
         )

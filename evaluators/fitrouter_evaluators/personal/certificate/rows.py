@@ -13,14 +13,15 @@ from typing import NamedTuple
 import msgspec
 
 from fitrouter.errors import InvalidRequest
+from fitrouter.stores.figures import RATED
 from fitrouter.types import Floats
 from fitrouter_evaluators.replay.log.sources import open_log
 
 _DIGITS = 6
-_DECISIONS = """
+_DECISIONS = f"""
     WITH rated AS (
         SELECT decision_id, y FROM log_feedback
-        WHERE dimension = 'overall' AND kind IN ('thumb', 'rating') AND y BETWEEN 0 AND 1
+        WHERE {RATED} AND y BETWEEN 0 AND 1
         QUALIFY row_number() OVER (PARTITION BY decision_id ORDER BY seq DESC) = 1
     ), served AS (
         SELECT decision_id, bool_and(served_by = chosen) AS plain FROM log_executions GROUP BY decision_id
@@ -29,7 +30,7 @@ _DECISIONS = """
     FROM log_decisions AS d JOIN served USING (decision_id) LEFT JOIN rated USING (decision_id)
     WHERE d.tenant = ? AND d."user" = ? AND d.mode IN ('online', 'uniform') AND plain AND len(d.probs) = len(d.eligible)
     ORDER BY d.seq
-"""
+"""  # noqa: S608 - constants
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="row", tag="decision"):
