@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -32,6 +33,8 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "claims": tuple(f"{_E}personal/{name}.py" for name in ("leaderboard", "report", "satisfaction", "exposure")),
 }
 """Subject → its modules."""
+_FUTURE = b"from __future__ import annotations\n"
+_IMPORT = b"; from benchmarks.mutants.hits import clamped as _clamped, hit as _hit, passed as _passed\n"
 _CLAMPS = frozenset({"min", "max", "clip", "minimum", "maximum"})
 
 Kind = Literal["raise", "return", "skip", "filter", "clamp"]
@@ -49,8 +52,8 @@ class Guard(NamedTuple):
     end: int
     """Bytes of the condition, or of the clamp."""
     text: str
-    without: str
-    """What replaces the text: the condition is evaluated still, its value is not obeyed."""
+    kept: str
+    """The expression that a clamp bounds; empty for conditions, which are evaluated still, but not obeyed."""
     number: int
     """Among equal texts of a function."""
 
@@ -58,6 +61,11 @@ class Guard(NamedTuple):
     def name(self) -> str:
         """Identity that survives changes elsewhere in the file."""
         return f"{self.file}::{self.function}::{self.text}::{self.number}"
+
+    @property
+    def key(self) -> str:
+        """Digest of the name."""
+        return hashlib.sha256(self.name.encode()).hexdigest()[:16]
 
 
 def guards(root: Path, subjects: Mapping[str, Sequence[str]] = SUBJECTS) -> list[Guard]:
@@ -81,15 +89,12 @@ def in_source(root: Path, file: str, subject: str = "") -> list[Guard]:
         assert node.end_col_offset is not None
         start = starts[node.lineno - 1] + node.col_offset
         end = starts[node.end_lineno - 1] + node.end_col_offset
-        text = source[start:end].decode()
-        if kind == "clamp":
-            assert isinstance(node, ast.Call)
-            kept = next(each for each in node.args if not _is_bound(each))
-            without = f"({ast.get_source_segment(source.decode(), kept)})"
-        else:
-            without = f"(({text}) {'or True' if kind == 'filter' else 'and False'})"
+        text, kept = source[start:end].decode(), ""
+        if isinstance(node, ast.Call) and kind == "clamp":
+            bounded = next(each for each in node.args if not _is_bound(each))
+            kept = ast.get_source_segment(source.decode(), bounded) or ""
         number = sum((each.function, each.text) == (function, text) for each in found)
-        found.append(Guard(subject, file, function, kind, node.lineno, start, end, text, without, number))
+        found.append(Guard(subject, file, function, kind, node.lineno, start, end, text, kept, number))
     return found
 
 
@@ -107,11 +112,20 @@ def draw(every: Sequence[Guard], count: int, seed: int) -> list[Guard]:
     return drawn[:count]
 
 
-def applied(source: bytes, guard: Guard, replacement: str) -> bytes:
-    """The source with a guard's text replaced."""
-    if source[guard.start : guard.end].decode() != guard.text:
-        raise ValueError(f"{guard.file} has changed since its guards were listed; list them again")
-    return source[: guard.start] + replacement.encode() + source[guard.end :]
+def instrumented(source: bytes, every: Sequence[Guard]) -> bytes:
+    """The source of a module whose guards tell when they act, and of which one can be removed; lines stay in place."""
+    calls = {"filter": "_passed", "clamp": "_clamped"}
+    edits: list[tuple[int, int, bytes]] = []  # insertions: place, rank among those of one place, what
+    for guard in every:
+        opening = f"{calls.get(guard.kind, '_hit')}({guard.key!r}, ("
+        closing = f"), ({guard.kept}))" if guard.kind == "clamp" else "))"
+        width = guard.end - guard.start  # of guards within guards, the outer one opens first and closes last
+        edits += [(guard.start, -width, opening.encode()), (guard.end, -(10**9) + width, closing.encode())]
+    for place, _, what in sorted(edits, reverse=True):
+        source = source[:place] + what + source[place:]
+    if _FUTURE not in source:
+        raise ValueError(f"the module has no line {_FUTURE.decode()!r}, after which to import")
+    return source.replace(_FUTURE, _FUTURE[:-1] + _IMPORT, 1)
 
 
 def _walk(node: ast.AST, function: str) -> Iterator[tuple[str, ast.expr, Kind]]:

@@ -1,13 +1,16 @@
 """Mutants: guards that are removed one at a time, and whether the tests that make them act notice.
 
-    python -m benchmarks.mutants.run --seed 1                       # 120 guards
-    python -m benchmarks.mutants.run --seed 1 --subject money --tests tests/state/test_budgets.py
+    python -m benchmarks.mutants.run --seed 1 --seed 2     # 120 guards for each seed; common ones are removed once
+    python -m benchmarks.mutants.run --subject money --tests tests/state/test_budgets.py
 
-`--tests` names files or folders to look for tests in; without it, the rooms of `tests/` of the guards' modules. A first
-run of an instrumented copy finds for each guard the tests in which its condition holds (nobody else can notice
-its removal), and keeps them in `results/mutants/`. Each guard is then removed in another copy, and those tests are run,
-the quickest first, up to the first failure. A mutant that cannot be imported, or whose tests cannot be collected, is
-"broken" and no success; one whose tests do not end is a "timeout". The working tree is never changed.
+`--tests` names files or folders to look for tests in; without it, the rooms of `tests/` of the guards' modules and
+those in `DOORS`, without the files in `LEFT_OUT`. A first run of an instrumented copy finds for each guard the tests
+in which it acts (nobody else can notice its removal). Each guard is then removed in that copy, and those tests are run,
+the quickest first, up to the first failure; a test that also fails with all guards in place has noticed nothing, and
+the others go on without it. A mutant whose tests cannot be collected is "broken" and no success; one whose tests do not
+end is a "timeout". The working tree is never changed.
+
+`results/mutants/` keeps what a file's tests reach, and what was noticed, until the module or the test changes.
 
 Prints JSON on standard output, and a table for docs/results/mutants.md with `--table`.
 """
@@ -15,6 +18,7 @@ Prints JSON on standard output, and a table for docs/results/mutants.md with `--
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import hashlib
 import json
 import os
@@ -23,22 +27,41 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.mutants.guards import SUBJECTS, Guard, applied, draw, guards
-from benchmarks.mutants.hits import OUT
-from benchmarks.mutants.known import KNOWN
+from benchmarks.mutants.guards import SUBJECTS, Guard, draw, guards, instrumented
+from benchmarks.mutants.hits import OUT, REMOVED
+from benchmarks.mutants.known import KNOWN, Known
 
 ROOT = Path(__file__).parents[2]
+KEPT = ROOT / "results" / "mutants"
 PACKAGES = ("router", "evaluators", "integrations", "dashboards")
+DOORS = ("gateway", "monitors", "personal", "serving", "state", "stores")
+"""Rooms whose tests reach guards of other rooms."""
+LEFT_OUT = (
+    "test_postgres*",
+    "test_crash.py",
+    "test_fuzz.py",
+    "test_fit_laws.py",
+    "test_agents_at_once.py",
+    "test_acceptance.py",
+)
+"""Files of long tests, or of tests that start other programs."""
+IMPORTED = (
+    "sklearn.linear_model",
+    "duckdb",
+    "fitrouter.router",
+    "fitrouter_integrations.gateway",
+    "fitrouter_integrations.cli",
+    "fitrouter_evaluators.personal",
+)
+"""What most tests import: it is in a fork at once."""
 TESTS = 25
 """Tests run for one guard, at most."""
-COLLECT_S = 900.0
+FILE_S = 600.0
 """Limit of a test file in the instrumented copy."""
-_IMPORT = "from benchmarks.mutants.hits import hit as _hit, passed as _passed"
-_FUTURE = "from __future__ import annotations\n"
 
 
 class Result(NamedTuple):
@@ -55,6 +78,51 @@ class Result(NamedTuple):
     seconds: float
 
 
+class Reached(NamedTuple):
+    """Which tests make which guard act."""
+
+    acts: Mapping[str, set[str]]
+    """Digest of a guard's name → tests that pass."""
+    took: Mapping[str, float]
+    """Test → seconds."""
+
+    def by(self, guard: Guard) -> list[str]:
+        """The tests in which a guard acts, the quickest first."""
+        return sorted(self.acts.get(guard.key, ()), key=self.took.__getitem__)[:TESTS]
+
+
+class Copy:
+    """An instrumented copy of the working tree, and a process that runs tests in it."""
+
+    def __init__(self, folder: Path, every: Sequence[Guard]) -> None:
+        self.folder = copied(folder / "tree")
+        for file in {guard.file for guard in every}:
+            mine = [guard for guard in every if guard.file == file]
+            (self.folder / file).write_bytes(instrumented((self.folder / file).read_bytes(), mine))
+        self._said = folder / "said"
+        command = ["nice", "-n", "5", sys.executable, "-m", "benchmarks.mutants.forks", *IMPORTED]
+        self._server = subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env=environment(self.folder),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def pytest(self, tests: Sequence[str], limit_s: float, **more: str) -> tuple[int | None, str]:
+        """Run tests; the exit status, None for a timeout, and the output."""
+        asked = {"arguments": tests, "environment": more, "limit_s": limit_s, "said": str(self._said)}
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        print(json.dumps(asked), file=self._server.stdin, flush=True)
+        return json.loads(self._server.stdout.readline()), self._said.read_text(errors="replace")
+
+    def close(self) -> None:
+        """End the process."""
+        self._server.communicate()
+
+
 def copied(to: Path) -> Path:
     """Copy the files that git knows or does not ignore."""
     listed = subprocess.run(
@@ -68,102 +136,79 @@ def copied(to: Path) -> Path:
     return to
 
 
-def pytest(copy: Path, tests: Sequence[str], limit_s: float, **more: str) -> tuple[int | None, str]:
-    """Run tests in a copy; the exit status, None for a timeout, and the output."""
+def environment(copy: Path) -> dict[str, str]:
+    """What a process that runs tests in a copy is told."""
     paths = [str(copy), *(str(copy / name) for name in PACKAGES)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", **more}
-    command = [
-        "nice",
-        "-n",
-        "10",
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "--no-header",
-        "-p",
-        "no:cacheprovider",
-        *tests,
-    ]
-    try:
-        done = subprocess.run(
-            command, cwd=copy, env=environment, timeout=limit_s, capture_output=True, text=True, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return None, ""
-    return done.returncode, done.stdout
+    quiet = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "OTEL_SDK_DISABLED": "true", "TOKENIZERS_PARALLELISM": "false"}
+    offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    return os.environ | quiet | offline | {"PYTHONPATH": os.pathsep.join(paths)}
 
 
-def instrument(copy: Path, every: Sequence[Guard]) -> None:
-    """Let each guard of a copy tell when it acts."""
-    for file in {guard.file for guard in every}:
-        source = (copy / file).read_bytes()
-        mine = sorted((guard for guard in every if guard.file == file), key=lambda guard: guard.start)
-        inner: list[Guard] = []
-        for guard in reversed(mine):  # from the end, so that places stay valid; a guard within another one is left out
-            if any(guard.start < other.start < guard.end for other in inner):
-                continue
-            number = every.index(guard)
-            inside = f"_hit({number}, {guard.text}, {guard.without})"
-            if guard.kind == "filter":
-                inside = f"_passed({number}, ({guard.text}))"
-            elif guard.kind != "clamp":
-                inside = f"_hit({number}, ({guard.text}))"
-            source = applied(source, guard, inside)
-            inner.append(guard)
-        text = source.decode()
-        assert _FUTURE in text, file
-        (copy / file).write_text(text.replace(_FUTURE, f"{_FUTURE[:-1]}; {_IMPORT}\n", 1))
+def digest(*contents: bytes | str) -> str:
+    """Digest of contents."""
+    return hashlib.sha256(b"".join(c.encode() if isinstance(c, str) else c for c in contents)).hexdigest()[:16]
 
 
-def collected(
-    every: Sequence[Guard], files: Sequence[Path], kept: Path
-) -> tuple[dict[str, set[str]], dict[str, float]]:
-    """Guard → the tests in which it acts, and test → seconds; of tests that fail without a mutant nothing is said."""
+def reached(copy: Copy, every: Sequence[Guard], drawn: Iterable[Guard], files: Sequence[Path]) -> Reached:
+    """Run test files with all guards in place; of tests that fail nothing is said."""
     acts: dict[str, set[str]] = {}
     took: dict[str, float] = {}
-    stamp = hashlib.sha256("".join(guard.name for guard in every).encode()).hexdigest()[:16]
+    asked, listed = {guard.key for guard in drawn}, f"guards\t{' '.join(guard.key for guard in every)}\t"
+    for file in files:
+        name = str(file.relative_to(ROOT))
+        kept = KEPT / f"{name.replace('/', '.')}.{digest(file.read_bytes())}.hits"
+        if not kept.exists() or not asked <= set(kept.read_text().partition("\n")[0].split("\t")[1].split()):
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            lines = kept.with_suffix(".running")
+            lines.write_text(f"{listed}\n")
+            status, said = copy.pytest([name], FILE_S, **{OUT: str(lines)})
+            print(f"{name}: pytest ended with {status}: {said.strip().rpartition(chr(10))[2]}", file=sys.stderr)
+            if status not in (0, 1, 5, None):
+                raise RuntimeError(f"{name} cannot be run in a copy:\n{said}")
+            lines.rename(kept)
+        rows = [line.split("\t") for line in kept.read_text().splitlines()]
+        failed = {row[1] for row in rows if row[0] == "failed"}
+        took |= {row[1]: float(row[2]) for row in rows if row[0] == "time" and row[1] not in failed}
+        for kind, test, what in rows:
+            if kind == "acts" and test in took:
+                acts.setdefault(what, set()).add(test)
+    return Reached(acts, took)
+
+
+def judged(copy: Copy, guard: Guard, tests: Sequence[str], limit_s: float) -> tuple[str, str]:
+    """Remove a guard and run tests: the outcome, and which test noticed."""
+    left = list(tests)
+    while left:
+        status, said = copy.pytest(["-x", *left], limit_s, **{REMOVED: guard.key})
+        if status != 1:
+            return {None: "timeout", 0: "unnoticed"}.get(status, "broken"), ""
+        test = _first(said)
+        if copy.pytest([test], limit_s)[0] == 0:
+            return "noticed", test
+        left = [each for each in left if each != test]
+        if len(left) == len(tests):
+            return "broken", test
+    return "unnoticed", ""
+
+
+def known(one: Known) -> tuple[str, str]:
+    """Replace a text in a copy without instruments, and run its tests: the outcome, and which test noticed."""
     with tempfile.TemporaryDirectory() as folder:
-        copy: Path | None = None
-        for file in files:
-            name = str(file.relative_to(ROOT))
-            version = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
-            cache = kept / f"{name.replace('/', '.')}.{stamp}.{version}.hits"
-            if not cache.exists():
-                if copy is None:
-                    copy = copied(Path(folder))
-                    instrument(copy, every)
-                lines = Path(folder) / "lines"
-                lines.write_text("")
-                status, _ = pytest(copy, ["-p", "benchmarks.mutants.hits", name], COLLECT_S, **{OUT: str(lines)})
-                print(f"{name}: pytest ended with {status}", file=sys.stderr)
-                kept.mkdir(parents=True, exist_ok=True)
-                cache.write_text(lines.read_text())
-            rows = [line.split("\t") for line in cache.read_text().splitlines()]
-            failed = {row[1] for row in rows if row[0] == "failed"}
-            took |= {row[1]: float(row[2]) for row in rows if row[0] == "time" and row[1] not in failed}
-            for row in rows:
-                if row[0].isdigit() and row[1] in took:
-                    acts.setdefault(every[int(row[0])].name, set()).add(row[1])
-    return acts, took
+        copy = copied(Path(folder))
+        source = (copy / one.file).read_text()
+        if source.count(one.text) != 1:
+            raise ValueError(f"{one.file} has changed: {one.text!r} is not in it once; see benchmarks/mutants/known.py")
+        (copy / one.file).write_text(source.replace(one.text, one.without))
+        command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", "-x", *one.tests]
+        done = subprocess.run(command, cwd=copy, env=environment(copy), capture_output=True, text=True, check=False)
+    outcome = {0: "unnoticed", 1: "noticed"}.get(done.returncode, "broken")
+    return outcome, _first(done.stdout) if outcome == "noticed" else ""
 
 
-def judged(copy: Path, file: str, mutant: bytes, tests: Sequence[str], limit_s: float) -> tuple[str, str]:
-    """Run the tests over a mutant: the outcome, and which test noticed. The copy is as before afterwards."""
-    original = (copy / file).read_bytes()
-    try:
-        compile(mutant, file, "exec")
-    except SyntaxError as error:
-        return "broken", str(error)
-    (copy / file).write_bytes(mutant)
-    try:
-        status, said = pytest(copy, ["-x", *tests], limit_s)
-    finally:
-        (copy / file).write_bytes(original)
-    if status == 1:
-        first = next((line for line in said.splitlines() if line.startswith(("FAILED ", "ERROR "))), "")
-        return "noticed", first.removeprefix("FAILED ").partition(" - ")[0]
-    return {None: "timeout", 0: "unnoticed"}.get(status, "broken"), ""
+def _first(said: str) -> str:
+    """The test of the first failure that pytest tells of."""
+    line = next((line for line in said.splitlines() if line.startswith(("FAILED ", "ERROR "))), "")
+    return line.removeprefix("FAILED ").removeprefix("ERROR ").partition(" - ")[0]
 
 
 def summary(results: Iterable[Result]) -> dict[str, object]:
@@ -190,51 +235,61 @@ def table(results: Sequence[Result]) -> str:
 def main() -> None:
     """Draw, remove, run, and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--count", type=int, default=120, help="guards to draw")
+    parser.add_argument("--seed", type=int, action="append", help="may be repeated; 1 if none is given")
+    parser.add_argument("--count", type=int, default=120, help="guards to draw for each seed")
     parser.add_argument("--subject", action="append", choices=SUBJECTS, help="only of these; may be repeated")
     parser.add_argument("--tests", nargs="+", type=Path, help="files or folders of tests")
-    parser.add_argument(
-        "--for-s", type=float, default=float("inf"), help="start no further mutant after so many seconds"
-    )
     parser.add_argument("--no-known", action="store_true", help="leave out the guards of known.py")
     parser.add_argument("--table", action="store_true", help="also print a table on standard error")
     options = parser.parse_args()
     every = guards(ROOT)
-    drawn = draw([each for each in every if each.subject in (options.subject or SUBJECTS)], options.count, options.seed)
-    rooms = {ROOT / "tests" / part for guard in drawn for part in Path(guard.file).parts}
+    eligible = [each for each in every if each.subject in (options.subject or SUBJECTS)]
+    drawn = {seed: draw(eligible, options.count, seed) for seed in options.seed or [1]}
+    union = {guard.name: guard for mine in drawn.values() for guard in mine}
+    rooms = {ROOT / "tests" / part for guard in union.values() for part in (*Path(guard.file).parts, *DOORS)}
     places = [place.resolve() for place in options.tests or sorted(room for room in rooms if room.is_dir())]
     files = [file for place in places for file in (sorted(place.rglob("test_*.py")) if place.is_dir() else [place])]
-    acts, took = collected(every, files, ROOT / "results" / "mutants")
-    began, results = time.monotonic(), list[Result]()
+    files = [file for file in files if not any(fnmatch.fnmatch(file.name, pattern) for pattern in LEFT_OUT)]
+    results: dict[str, Result] = {}
     with tempfile.TemporaryDirectory() as folder:
-        copy = copied(Path(folder))
-        known = () if options.no_known else KNOWN
-        for one in known:
-            source = (copy / one.file).read_text()
-            assert source.count(one.text) == 1, f"{one.file} has changed: {one.text!r} is not in it once; see known.py"
-            at = time.monotonic()
-            outcome, by = judged(copy, one.file, source.replace(one.text, one.without).encode(), one.tests, 600.0)
-            results.append(Result(one.name, "known", "known", 0, outcome, by, 1, time.monotonic() - at))
-        for guard in drawn:
-            if time.monotonic() - began > options.for_s:
-                break
-            tests = sorted(acts.get(guard.name, ()), key=took.__getitem__)[:TESTS]
-            outcome, by, at = "never acts", "", time.monotonic()
-            if tests:
-                mutant = applied((copy / guard.file).read_bytes(), guard, guard.without)
-                limit_s = 120.0 + 5.0 * sum(map(took.__getitem__, tests))
-                outcome, by = judged(copy, guard.file, mutant, tests, limit_s)
-            results.append(
-                Result(
-                    guard.name, guard.subject, guard.kind, guard.line, outcome, by, len(tests), time.monotonic() - at
-                )
-            )
-            print(f"{outcome}: {guard.name}", file=sys.stderr)
+        copy = Copy(Path(folder), every)
+        try:
+            reach = reached(copy, every, union.values(), files)
+            for guard in union.values():
+                results[guard.name] = _result(copy, guard, reach)
+                print(f"{results[guard.name].outcome}: {guard.name}", file=sys.stderr)
+        finally:
+            copy.close()
+    before: list[Result] = []
+    for one in () if options.no_known else KNOWN:
+        at = time.monotonic()
+        outcome, by = known(one)
+        before.append(Result(one.name, "known", "known", 0, outcome, by, 1, time.monotonic() - at))
     if options.table:
-        print(table(results), file=sys.stderr)
-    shown = {"seed": options.seed, "drawn": len(drawn), **summary(results), "mutants": [r._asdict() for r in results]}
-    print(json.dumps(shown, indent=1))
+        print(table(list(results.values())), file=sys.stderr)
+    seeds = {seed: summary(results[guard.name] for guard in mine) for seed, mine in drawn.items()}
+    mutants = [result._asdict() for result in (*before, *results.values())]
+    shown = {"guards": len(every), "seeds": seeds, "union": summary(results.values()), "known": summary(before)}
+    print(json.dumps({**shown, "mutants": mutants}, indent=1))
+
+
+def _result(copy: Copy, guard: Guard, reach: Reached) -> Result:
+    """What became of one mutant; what was noticed before is not run again while module and test are the same."""
+    kept, module = KEPT / f"{guard.key}.json", (ROOT / guard.file).read_bytes()
+    if kept.exists():
+        seen, before = json.loads(kept.read_text())
+        test = ROOT / before["by"].partition("::")[0]
+        if test.is_file() and seen == digest(module, test.read_bytes()):
+            return Result(**before)
+    at, tests = time.monotonic(), reach.by(guard)
+    outcome, by = "never acts", ""
+    if tests:
+        outcome, by = judged(copy, guard, tests, 120.0 + 5.0 * sum(map(reach.took.__getitem__, tests)))
+    seconds = round(time.monotonic() - at, 1)
+    result = Result(guard.name, guard.subject, guard.kind, guard.line, outcome, by, len(tests), seconds)
+    if outcome == "noticed":
+        kept.write_text(json.dumps([digest(module, (ROOT / by.partition("::")[0]).read_bytes()), result._asdict()]))
+    return result
 
 
 if __name__ == "__main__":

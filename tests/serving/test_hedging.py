@@ -18,6 +18,7 @@ from tests.kits import fault_simulation, virtual_time
 from tests.kits.gateway import make_router
 from tests.kits.tables import table_driven
 
+from fitrouter.context.features import context_names
 from fitrouter.draw import replay
 from fitrouter.errors import AllModelsFailed, ProviderRejected, ProviderUnavailable
 from fitrouter.hooks import Hedged
@@ -26,6 +27,9 @@ from fitrouter.serving import hedging
 from fitrouter.serving.attempts import Timers
 from fitrouter.serving.hedging import BURST, KEPT, LEAST, Hedges
 from fitrouter.serving.slots import SlotParams
+from fitrouter.state.budgets import BudgetParams
+from fitrouter.state.learner import Learner
+from fitrouter.state.projections import ProjectionParams
 from fitrouter.types import AUTO, Call, Chunk, Completion, Decision, Execution, ModelCard, Prices, Request, Usage
 
 QUICK_S, SLOW_S = 1.0, 20.0
@@ -228,8 +232,8 @@ def test_a_client_that_leaves_closes_both_calls(tmp_path: Path, stream: bool) ->
     virtual_time.run(scenario())
 
 
-def test_no_free_slot_and_no_money_mean_no_second_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second call waits for nobody, and is reserved before it is made."""
+def test_no_free_slot_means_no_second_call(tmp_path: Path) -> None:
+    """A second call waits for nobody."""
 
     async def scenario() -> None:
         router, provider, told = hedging_router(tmp_path, slots=SlotParams(concurrency={"p": 1}))
@@ -238,18 +242,28 @@ def test_no_free_slot_and_no_money_mean_no_second_call(tmp_path: Path, monkeypat
             provider.script = [SLOW_S]
             assert await answer(router, ask(99)) == pytest.approx(SLOW_S)
             assert (provider.most, told) == (1, [])
-        router, provider, told = hedging_router(tmp_path / "money")
+
+    virtual_time.run(scenario())
+
+
+@pytest.mark.parametrize(("calls", "result"), [(1.5, []), (2.5, [Hedged("one", "won")])])
+def test_a_second_call_is_reserved_before_it_is_made(tmp_path: Path, calls: float, result: list[Hedged]) -> None:
+    """What is left of the period covers so many calls; where it covers one alone, nobody makes a second one."""
+
+    async def scenario() -> None:
+        params = ProjectionParams(budget=BudgetParams(usd_per_period=1e6, period_s=1e9))
+        learner = Learner(len(context_names()), 1, expects_scores=False, projections=params)
+        router, provider, told = hedging_router(tmp_path, learner=learner)
         async with router:
             await warm(router, False)
-            reserve = router._spending.reserve
-            monkeypatch.setattr(
-                router._spending, "reserve", lambda *a, calls=1, **more: calls == 1 and reserve(*a, **more)
-            )
+            budgets, now = router._learner.projections.budgets, router.clock()
+            usd = (await router.decide(ask(99))).decision.cost[0]
+            budgets.limits = {"default": 1e6 - budgets.left("default", now) + calls * usd}
             provider.script = [SLOW_S]
-            assert await answer(router, ask(99)) == pytest.approx(SLOW_S)
-            assert (provider.most, told, router._caller.slots["p"].used) == (1, [], 0)
+            took = await answer(router, ask(99))
+            assert took == pytest.approx(2 * QUICK_S if result else SLOW_S)
+            assert (provider.most, told, router._caller.slots["p"].used) == (1 + len(result), result, 0)
 
-    (tmp_path / "money").mkdir()
     virtual_time.run(scenario())
 
 
