@@ -6,6 +6,7 @@ python -m benchmarks.mutants.forks fitrouter.router sklearn   # modules to impor
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -19,6 +20,8 @@ from typing import NoReturn
 
 import pytest
 from benchmarks.mutants import hits
+
+PYTEST = ("-q", "--no-header", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning")
 
 
 def forked(arguments: Sequence[str], environment: Mapping[str, str], limit_s: float, said: Path) -> int | None:
@@ -47,7 +50,7 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str], said: Path) -
             os.dup2(nothing.fileno(), 0)
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
-        status = int(pytest.main(["-q", "--no-header", "-p", "no:cacheprovider", *arguments], plugins=[hits]))
+        status = int(pytest.main([*PYTEST, *arguments], plugins=[hits]))
     except BaseException:  # noqa: BLE001  # the exit below shows nothing by itself
         traceback.print_exc()
     finally:
@@ -62,6 +65,7 @@ def main() -> None:
     os.dup2(2, 1)  # what modules print while they are imported is no answer
     for name in sys.argv[1:]:
         importlib.import_module(name)
+    gc.freeze()  # pytest looks for garbage at its end: all that was imported is none
     for line in sys.stdin:
         asked = json.loads(line)
         status = forked(asked["arguments"], asked["environment"], asked["limit_s"], Path(asked["said"]))

@@ -231,3 +231,7 @@ def test_buckets_refill_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
         rates.take(caller._replace(name=f"k{n}"))
     assert len(rates._buckets) == 3
     assert rates.take(Caller("t", False, False, name="free")) == 0.0
+    seldom = caller._replace(name="seldom", requests_per_minute=0.5)  # its bucket holds one request
+    assert [rates.take(seldom), rates.take(seldom)] == [0.0, pytest.approx(120.0)]
+    now[0] += 1e6
+    assert [rates.take(seldom) > 0.0 for _ in range(2)] == [False, True]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fitrouter.draw import replay
-from fitrouter.monitors.propensities import ALPHA, Propensities, audit
+from fitrouter.monitors.propensities import ALPHA, Propensities, audit, chi2_tail
 from fitrouter.types import Decision, Floats, Identity, Mode, PolicyVersion
 
 NAMES = tuple(f"m{k}" for k in range(8))
@@ -134,6 +134,13 @@ def test_violated_invariants_are_counted() -> None:
 def test_chi2_finds_an_arm_that_is_drawn_too_often() -> None:
     """An arm whose logged probability is 20 % too low in 6,000 decisions is significant."""
     assert audit(map(arm_times(0.8), CORRECT), replays=False).chi2_p < ALPHA
+
+
+def test_a_tail_is_a_probability() -> None:
+    """Its terms can add up to more than 1 by rounding."""
+    tails = [chi2_tail(0.25, dof) for dof in range(20, 40)]
+    assert max(tails) <= 1.0 == pytest.approx(min(tails))
+    assert chi2_tail(1e9, 5) == 0.0
 
 
 def test_an_empty_log_is_correct() -> None:

@@ -19,12 +19,13 @@ from typer.testing import CliRunner
 from fitrouter.config import Config
 from fitrouter.errors import ConfigError, InvalidRequest
 from fitrouter.router import Router
+from fitrouter.stores.journal import Entry, SqliteJournal
 from fitrouter.stores.signing import FIELD, signed, signing_key
-from fitrouter.types import FeedbackKind, Identity, Request
+from fitrouter.types import Decision, Execution, FeedbackKind, Identity, Mode, PolicyVersion, Request
 from fitrouter_evaluators.personal import Quizzes
 from fitrouter_evaluators.personal.certificate import Method, Rows, anchor_scores, certified, issued, layout, verify
 from fitrouter_evaluators.personal.certificate.figures import figures
-from fitrouter_evaluators.personal.certificate.rows import Anchor, Compared, Decided, Draw
+from fitrouter_evaluators.personal.certificate.rows import Anchor, Compared, Decided, Draw, logged_rows
 from fitrouter_integrations.cli import app
 
 FITS = {"a": 0.75, "b": 0.35, "c": 0.55}
@@ -180,6 +181,46 @@ def test_rows_that_contradict_themselves(change: dict[str, Any], message: str) -
         Rows.decoded(person(1)._replace(decisions=(good, bad)).encoded())
 
 
+def test_rows_that_do_not_belong_together() -> None:
+    """One line names the models, and there are draws of one rating for each of them."""
+    rows = person(1)
+    line = msgspec.json.encode(rows.compared) + b"\n"
+    for payload, message in (
+        (rows.encoded() + line, "2 lines"),
+        (rows.encoded().replace(line, b""), "0 lines"),
+        (rows._replace(draws=()).encoded(), "draws of 3 ratings"),
+        (rows._replace(draws=(Draw(ratings=(0.5, 0.5)),)).encoded(), "draws of 3 ratings"),
+        (rows._replace(compared=Compared(names=(), population_first="c")).encoded(), "draws of 0 ratings"),
+        (rows._replace(compared=Compared(names=("a", "b", "d"), population_first="c")).encoded(), "population's first"),
+    ):
+        with pytest.raises(InvalidRequest, match=message):
+            Rows.decoded(payload)
+
+
+def test_predictions_are_logged_as_ratings(tmp_path: Path) -> None:
+    """From 0 to 1, as estimators take them; rows with predictions of something else have none."""
+    common: dict[str, Any] = {"ts": 1.0, "identity": Identity(user="u")}
+    drawn: dict[str, Any] = {"eligible": ("a", "b"), "probs": (0.5, 0.5), "propensity": 0.5, "chosen": "a"}
+    journal = SqliteJournal(tmp_path / "journal.db")
+    for name, mean in (("out", (-0.5, 1.5)), ("in", (0.25, 0.75)), ("none", ())):
+        decision = Decision(
+            id=name,
+            draw_id=name,
+            mode=Mode.ONLINE,
+            policy=PolicyVersion(algorithm="squarecb"),
+            mean=mean,
+            **drawn,
+            **common,
+        )
+        execution = Execution(id=f"e {name}", decision_id=name, chosen="a", served_by="a", status="ok", **common)
+        journal.append(Entry(decision), Entry(execution)).result()
+    journal.close()
+    rows = logged_rows(
+        tmp_path, tenant="default", subject="u", compared=("a", "b"), population_first="a", draws=np.full((2, 2), 0.5)
+    )
+    assert [each.predicted for each in rows.decisions] == [(0.0, 1.0), (0.25, 0.75), ()]
+
+
 def test_what_is_no_certificate(files: tuple[bytes, bytes], key: Any) -> None:
     """Clear errors for other files, later versions, unknown estimators and suites without anchors."""
     document = {name: each for name, each in json.loads(files[0]).items() if name != FIELD}
@@ -212,6 +253,8 @@ def test_the_commands(tmp_path: Path) -> None:
                 answer = await router.complete(ask)
                 await router.feedback(answer.decision.id, FeedbackKind.RATING, 0.25 * (i % 5), identity=who)
         await router.settled()
+        with pytest.raises(InvalidRequest, match="no user"):
+            await certified(router, config, Identity())
         with pytest.raises(InvalidRequest, match="nothing is known"):
             await certified(router, config, Identity(user="nobody"))
 

@@ -87,6 +87,25 @@ def test_nothing_is_above_the_scale() -> None:
     assert said == "a beats b with a probability of over 99%; lower ratings of a could change that."
 
 
+@pytest.mark.parametrize(
+    ("even", "said"),
+    [
+        (22, "about 1 more rating of each"),
+        (90, "about 8 more ratings of each"),
+        (100, "more than anybody gives: they are near"),
+    ],
+)
+def test_ratings_that_would_settle_a_rank(even: int, said: str) -> None:
+    """Models without a difference are near, however sure that is; a difference that is as sure takes few ratings."""
+    own = np.array([[1.0, 0.0]] * (100 - even) + [[0.5, 0.5]] * even)
+    nothing = Means(Gaussian(np.zeros(1), np.eye(1)), np.zeros(2), np.zeros(1), np.zeros(2))
+    drawn = RatingDraws(own, nothing, np.zeros((2, 1)), 1.0)
+    [found] = _settled(
+        Drawn(msgspec.structs.replace(board(3, 0.78), models=ranked(("a", "b"), own, own)), ("a", "b"), drawn, drawn)
+    )
+    assert said in found
+
+
 @table_driven(("y", "rated"), [(None, 0), (1.0, 1), (1.0, 8)])
 def test_a_certificate_without_ratings_claims_nothing(y: float | None, rated: int) -> None:
     """With no rated decision among the rows nothing is claimed; intervals of equal ratings are left out."""

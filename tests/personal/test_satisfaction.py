@@ -11,7 +11,13 @@ import pytest
 
 from fitrouter.stores.journal import Entry, SqliteJournal
 from fitrouter.types import Decision, Execution, Feedback, FeedbackKind, Identity, Mode, PolicyVersion
-from fitrouter_evaluators.personal.satisfaction import DEPARTED_S, Satisfaction, measure_satisfaction, satisfaction_of
+from fitrouter_evaluators.personal.satisfaction import (
+    DEPARTED_S,
+    Satisfaction,
+    best_single,
+    measure_satisfaction,
+    satisfaction_of,
+)
 from fitrouter_integrations.commands.audits.satisfaction import command
 
 DAY = 86400.0
@@ -90,6 +96,15 @@ def test_little_says_nothing_of_anybody() -> None:
     found = satisfaction_of(rows, {}, now=0.0)
     assert [group.name for group in found.roles] == ["nurse"]
     assert (found.best_single, found.worse_off, found.rare_gap) == ("", None, None)
+    assert best_single([("a", 0.5, 0.4)] * 30 + [("b", 0.5, 1.0)] * 29) == ("a", pytest.approx(0.4))
+
+
+def test_people_without_a_role_are_in_no_group() -> None:
+    """They count in the mean, and the interval of a role that others have is the same as without them."""
+    nurses = [(f"u{i % 20}", "nurse", i % 2, 0.0, "a", ["a"], [1.0], True) for i in range(400)]
+    others = [(f"v{i % 20}", None, 1.0, 0.0, "a", ["a"], [1.0], True) for i in range(400)]
+    found = satisfaction_of(nurses + others, {}, now=0.0)
+    assert (found.people, found.roles) == (40, satisfaction_of(nurses, {}, now=0.0).roles)
 
 
 def journalled(folder: Path) -> SqliteJournal:

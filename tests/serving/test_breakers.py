@@ -334,6 +334,22 @@ def test_retry_after_of_a_call_that_was_under_way_stands() -> None:
     virtual_time.run(scenario())
 
 
+def test_a_model_that_is_down_for_a_year_is_probed_still() -> None:
+    """The wait grows up to its limit, and no number of failed probes is too large for it."""
+
+    async def scenario() -> None:
+        breakers, down = breakers_of("a"), ProviderUnavailable("down", 503)
+        fail(breakers, "a", down, 8)
+        waits_s = []
+        for _ in range(1100):
+            waits_s.append(breakers.retry_after_s(["a"]))
+            await asyncio.sleep(waits_s[-1])
+            breakers.leave(breakers.enter("a"), down)
+        assert waits_s == pytest.approx([5.0, 10.0, 20.0, 40.0, 80.0, *[120.0] * 1095])
+
+    virtual_time.run(scenario())
+
+
 def test_a_breaker_that_opens_stops_calls_that_wait_for_a_slot(tmp_path: Path) -> None:
     """Two requests share one slot; the first is told to come back in a minute, and the second is not made."""
 

@@ -267,6 +267,21 @@ def test_a_second_call_is_reserved_before_it_is_made(tmp_path: Path, calls: floa
     virtual_time.run(scenario())
 
 
+def test_two_slow_calls_at_once_do_not_spend_one_share_twice(tmp_path: Path) -> None:
+    """Both could afford a second call when they began; the first to be slow makes it."""
+
+    async def scenario() -> None:
+        router, provider, told = hedging_router(tmp_path, share=0.05)
+        async with router:
+            await warm(router, False)
+            provider.script = [SLOW_S, SLOW_S]
+            took = await asyncio.gather(*(answer(router, ask(90 + n)) for n in range(2)))
+            assert sorted(took) == pytest.approx([2 * QUICK_S, SLOW_S])
+            assert (provider.most, told) == (3, [Hedged("one", "won")])
+
+    virtual_time.run(scenario())
+
+
 def test_a_breaker_that_opened_meanwhile_is_obeyed(tmp_path: Path) -> None:
     """A model that must not be called now is not called a second time either."""
 

@@ -26,7 +26,7 @@ from fitrouter.router import Router
 from fitrouter.routing.eligibility import Wants
 from fitrouter.serving.attempts import Assembler, Timers
 from fitrouter.serving.external import AttemptReport, Outcome, Plan
-from fitrouter.serving.spending import PLAN_S
+from fitrouter.serving.spending import PLAN_S, checked_usage
 from fitrouter.state.budgets import BudgetParams, Budgets
 from fitrouter.state.learner import Learner
 from fitrouter.state.projections import ProjectionParams
@@ -291,6 +291,15 @@ def test_tenant_and_key_both_have_to_cover_a_call(
             assert router._spending.reserve(decision, "alpha", Wants(choices=3), payer) is False
 
     virtual_time.run(scenario())
+
+
+def test_counts_of_a_part_are_within_the_whole() -> None:
+    """Cached and hidden tokens below 0 or above those they are part of are cut to these."""
+    card, asked = models(1.0)[0], Wants(prompt_tokens=100)
+    for part, kept in ((-7, (0, 0)), (10, (10, 10)), (10**9, (100, 50))):
+        usage = Usage(prompt_tokens=100, completion_tokens=50, cached_tokens=part, reasoning_tokens=part)
+        found = checked_usage(usage, card, asked, 50)
+        assert (found.cached_tokens, found.reasoning_tokens) == kept
 
 
 def test_a_fallback_that_the_budget_does_not_cover_is_not_called(tmp_path: Path) -> None:

@@ -260,7 +260,8 @@ def _settled(drawn: Drawn) -> tuple[str, ...]:
         return (f"{a} beats {b} with a probability of {chance(sure)}; {change} could change that.",)
     wanted = max(mean, 1e-3) / 0.8416
     noise = 2.0 * SIGNALS[FeedbackKind.RATING].noise
-    more = math.ceil(max(noise * (1.0 / wanted**2 - 1.0 / max(sd, 1e-6) ** 2), 1.0))
+    known = 1.0 / sd**2 if sd > wanted else 0.0
+    more = math.floor(noise * (1.0 / wanted**2 - known)) + 1
     said = (
         f"about {more} more rating{'s' * (more > 1)} of each"
         if more <= _MOST_RATINGS

@@ -41,7 +41,7 @@ class Slots:
         """Tenant → slots."""
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
         """Tenant → its queue; the first tenant is served next."""
-        self._most = max(1, math.ceil(params.tenant_share * size))
+        self._most = math.ceil(params.tenant_share * size)
 
     async def take(self, tenant: str, patience: float) -> None:
         """Wait for a slot, which must be given back with `free`.

@@ -75,7 +75,7 @@ class Limit:
             text = f"{self.open} requests are in progress, all that this worker takes now; try again in a moment"
             raise Problem(503, "overloaded", text, headers=wait)
         own = self._of.get(tenant, 0)
-        if own >= max(1, math.ceil(self.tenant_share * int(self.limit))):
+        if own >= math.ceil(self.tenant_share * int(self.limit)):
             text = f"{own} of your requests are in progress, which is your share; wait for one to end"
             raise Problem(429, "too_many_requests", text, headers=wait)
         self.open += 1
