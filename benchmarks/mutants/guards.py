@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -99,13 +98,11 @@ def in_source(root: Path, file: str, subject: str = "") -> list[Guard]:
 
 
 def draw(every: Sequence[Guard], count: int, seed: int) -> list[Guard]:
-    """Draw guards, the subjects in turns, so that each has its part."""
-    chance = random.Random(seed)
+    """Draw guards, the subjects in turns, so that each has its part; a guard more or less moves no other one."""
+    order = sorted(every, key=lambda guard: hashlib.sha256(f"{seed} {guard.name}".encode()).digest())
     piles = {
-        name: [guard for guard in every if guard.subject == name] for name in dict.fromkeys(g.subject for g in every)
+        name: [guard for guard in order if guard.subject == name] for name in dict.fromkeys(g.subject for g in every)
     }
-    for pile in piles.values():
-        chance.shuffle(pile)
     drawn: list[Guard] = []
     while len(drawn) < count and any(piles.values()):
         drawn += [pile.pop() for pile in piles.values() if pile]

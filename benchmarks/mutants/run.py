@@ -10,7 +10,8 @@ the quickest first, up to the first failure; a test that also fails with all gua
 the others go on without it. A mutant whose tests cannot be collected is "broken" and no success; one whose tests do not
 end is a "timeout". The working tree is never changed.
 
-`results/mutants/` keeps what a file's tests reach, and what was noticed, until the module or the test changes.
+`results/mutants/` keeps what a file's tests reach, until that file or a guard of its room changes, and what was
+noticed, until the module or the test does.
 
 Prints JSON on standard output, and a table for docs/results/mutants.md with `--table`.
 """
@@ -159,11 +160,12 @@ def reached(copy: Copy, every: Sequence[Guard], drawn: Iterable[Guard], files: S
     """Run test files with all guards in place; of tests that fail nothing is said."""
     acts: dict[str, set[str]] = {}
     took: dict[str, float] = {}
-    asked, listed = {guard.key for guard in drawn}, f"guards\t{' '.join(guard.key for guard in every)}\t"
+    asked, listed = list(drawn), f"guards\t{' '.join(guard.key for guard in every)}\t"
     for file in files:
         name = str(file.relative_to(ROOT))
         kept = KEPT / f"{name.replace('/', '.')}.{digest(file.read_bytes())}.hits"
-        if not kept.exists() or not asked <= set(kept.read_text().partition("\n")[0].split("\t")[1].split()):
+        known = set(kept.read_text().partition("\n")[0].split("\t")[1].split()) if kept.exists() else set[str]()
+        if not known or any(file.parent.name in Path(guard.file).parts and guard.key not in known for guard in asked):
             kept.parent.mkdir(parents=True, exist_ok=True)
             lines = kept.with_suffix(".running")
             lines.write_text(f"{listed}\n")

@@ -16,7 +16,7 @@ from fitrouter.hooks import Hooks, Notice, Trouble
 from fitrouter.state.follower import Follower
 from fitrouter.state.learner import Learner
 from fitrouter.state.refit import find_poison, refit
-from fitrouter.stores.journal import Entry, MemoryJournal, Row, _ranges, fault_in
+from fitrouter.stores.journal import Entry, MemoryJournal, Row, _ranges, _record, fault_in
 from fitrouter.types import (
     Attempt,
     Decision,
@@ -32,6 +32,7 @@ from fitrouter.types import (
     Prices,
     ProfileChange,
     Quarantine,
+    Remark,
     Score,
     pack,
 )
@@ -160,6 +161,31 @@ def test_three_ratings_of_one_tenant_spoil_nothing() -> None:
     assert spoilt.skipped == 1
     clean.skipped = 1
     assert spoilt.digest() == clean.digest()
+
+
+@pytest.mark.parametrize("kind", [Feedback, Remark])
+def test_a_refit_counts_the_last_sound_version(monkeypatch: pytest.MonkeyPatch, kind: type[Event]) -> None:
+    """Poison that an old journal holds replaces no vote and no remark."""
+    spoilt, clean = (Log(MemoryJournal(), np.random.default_rng(1)) for _ in range(2))
+    said: Event
+    for log in (spoilt, clean):
+        name = log.answer("ann", "a")
+        log.score(name)
+        said = msgspec.structs.replace(VOTE, decision_id=name, identity=WHO)
+        if kind is Remark:
+            said = Remark(id="r", ts=1.0, decision_id=name, identity=WHO, moved={"length": 1.0}, y=1.0)
+        log.put(said)
+    monkeypatch.setattr(_record, "fault_in", lambda _: "")
+    more = {"value": NAN} if kind is Feedback else {"y": NAN}
+    spoilt.put(msgspec.structs.replace(said, id="bad", **more))
+    found, expected = (
+        {key: payload for key, payload in refit(log.journal, learner(), log.journal.head()).state() if key != "scalars"}
+        for log in (spoilt, clean)
+    )
+    log = Log(MemoryJournal(), np.random.default_rng(1))
+    log.score(log.answer("ann", "a"))
+    assert found == expected
+    assert expected != dict(refit(log.journal, learner(), log.journal.head()).state())
 
 
 def test_the_count_and_the_quarantine_survive_a_restart() -> None:

@@ -536,7 +536,7 @@ class Learner:
         answer = self._answered(vote.decision_id, events)
         against = self._answered(vote.other, events) if vote.other else None
         pair = vote.kind is FeedbackKind.PAIR
-        if answer is None or (pair and against is None) or not math.isfinite(vote.y + vote.ts):
+        if answer is None or (pair and against is None):
             return
         voter = self.fit.tastes.voter(vote.identity)
         self._dirty.add(f"user:{voter_key(vote.identity)}")
