@@ -235,6 +235,9 @@ def test_what_is_no_certificate(files: tuple[bytes, bytes], key: Any) -> None:
             verify(broken, files[1])
     with pytest.raises(ConfigError, match="choose one of"):
         Method(estimator="magic").build()
+    for alpha in (0.0, 1.0, float("nan")):
+        with pytest.raises(ConfigError, match="above 0 and below 1"):
+            Method(alpha=alpha).build()
     with pytest.raises(ConfigError, match="no parameter"):
         Method(parameter=2.0).build()
     assert anchor_scores(b'{"model": "a", "anchor": 0.5, "more": 1}\n{"model": "b"}\n') == {"a": 0.5}

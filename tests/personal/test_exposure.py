@@ -40,6 +40,8 @@ def test_exposure_of_a_bubble_and_of_a_mixture() -> None:
     assert bubble.unusual.low <= 0.1 <= bubble.unusual.high
     assert mixed.unusual.low > 0.2
     assert exposure(answers(1, True)[:450], range(4)).models_each is None  # nine people
+    few = [(f"v{u}", "b", None) for u in range(20) for _ in range(4)]  # people with four answers each
+    assert exposure([*answers(1, True), *few], range(4)).models_each == mixed.models_each
     once = exposure([*answers(1, True), ("u0", "c", [99.0] * 4)], range(4))  # no spread of a model is known from that
     assert once.unusual is not None
     assert once.unusual.estimate == pytest.approx(mixed.unusual.estimate, abs=0.01)

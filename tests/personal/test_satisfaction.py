@@ -107,6 +107,26 @@ def test_people_without_a_role_are_in_no_group() -> None:
     assert (found.people, found.roles) == (40, satisfaction_of(nurses, {}, now=0.0).roles)
 
 
+def test_a_difference_stays_on_its_scale() -> None:
+    """Between people of common and of rare tastes it is from −1 to 1, and so is its interval."""
+    for rarest, bounds in ((1.0, (0.0, 1.0)), (0.0, (-1.0, 0.0))):
+        rows = [
+            (f"u{u}", "", rarest if u >= 10 else 0.5 if u >= 5 else 1.0 - rarest, 0.0, "a", ["a"], [1.0], True)
+            for u in range(15)
+        ]
+        gap = satisfaction_of(rows, {f"u{u}": float(u) for u in range(15)}, now=0.0).rare_gap
+        assert gap is not None
+        assert bounds[0] <= gap.low < gap.high <= bounds[1]
+
+
+def test_a_best_single_model_without_a_comparison() -> None:
+    """Thirty draws show which model is best, but not how many of thirty people it would serve better."""
+    rows = [(f"u{i}", "", 0.5, 0.0, "a", ["a", "b"], [0.5, 0.5], True) for i in range(30)]
+    found = satisfaction_of(rows, {}, now=0.0)
+    assert (found.best_single, found.worse_off) == ("a", None)
+    assert any("is not known from their ratings" in sentence for sentence in found.sentences)
+
+
 def journalled(folder: Path) -> SqliteJournal:
     """A journal of 240 decisions for 24 people of two tenants, each rated down and then up."""
     journal = SqliteJournal(folder / "journal.db")

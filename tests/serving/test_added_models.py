@@ -333,6 +333,9 @@ def test_the_fold_takes_what_it_can_use_and_its_state_survives() -> None:
     assert again.models == state.models
     assert not again.load(b"\xc1")
     assert not again.load(msgspec.msgpack.encode([*map(msgspec.to_builtins, state.models), *["x"] * 3]))
+    first, *others = map(msgspec.to_builtins, state.models)
+    assert not again.load(msgspec.msgpack.encode([first, first]))
+    assert not again.load(msgspec.msgpack.encode([first, *others, ["one more", *first[1:]]]))
     assert again.models == state.models
 
 

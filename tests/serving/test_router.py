@@ -453,6 +453,24 @@ async def test_a_stream_that_says_nothing_falls_back(tmp_path: Path) -> None:
             await router.settled()
 
 
+async def test_a_stream_that_ends_empty_with_a_reason_is_an_answer(tmp_path: Path) -> None:
+    """Its reason and its cost are the caller's, and no other model is asked."""
+
+    class Empty(Echo):
+        async def _stream(self, message: Any, usage: Any) -> Any:
+            yield Chunk(delta={"role": "assistant"})
+            yield Chunk(finish_reason="length", usage=usage)
+
+    provider = Empty()
+    async with make_router(tmp_path, {"echo": provider}) as router:
+        chunks = [chunk async for chunk in await router.stream(ask())]
+        await router.settled()
+    assert [chunk.finish_reason for chunk in chunks] == [None, "length"]
+    (execution,) = events(router, Execution)
+    assert (execution.status, execution.finish_reason, execution.prompt_tokens) == ("ok", "length", 7)
+    assert [attempt.error for attempt in execution.attempts] == [None]
+
+
 async def test_a_stream_that_ends_without_a_reason_is_partial(tmp_path: Path) -> None:
     """A stream that breaks off is an error, never a silent end."""
 

@@ -69,3 +69,11 @@ def test_the_state_is_bounded_and_survives() -> None:
     assert again.left(None, 0.0) == math.inf
     assert again.reserve(None, 0.0, "d", 1e9, math.inf)
     assert not again._restore({"k": [(0, math.nan)]})
+
+
+def test_a_cost_below_zero_gives_nothing_back() -> None:
+    """What a journal may not hold is booked as nothing, also without the journal's own check."""
+    accounts = Accounts()
+    accounts.observe("k", 1.0, 0.75, "a")
+    accounts.observe("k", 2.0, -0.5, "b")
+    assert accounts.left(KEY, 3.0) == 0.25

@@ -119,6 +119,21 @@ def test_expected_costs_are_corrected_by_real_ones() -> None:
     assert budgets.cap("t", 200.0) < 2e-3 / 7
 
 
+def test_numbers_that_a_journal_may_not_hold_change_nothing() -> None:
+    """Neither times and costs that are not finite nor costs below zero, also without the journal's own check."""
+    budgets = Budgets(BudgetParams(usd_per_request=1e-3, usd_per_period=5.0, period_s=100.0))
+    budgets.observe("t", 1.0, 0.5, "a")
+    before = budgets.dump()
+    for ts, usd in ((math.nan, 1.0), (math.inf, 1.0), (1.0, math.nan), (1.0, math.inf)):
+        budgets.observe_decision("t", ts, usd, "b")
+        budgets.observe("t", ts, usd, "b")
+        assert budgets.dump() == before
+    budgets.observe_decision("t", 2.0, -1.0, "c")
+    assert budgets.left("t", 2.0) == 4.5
+    budgets.observe("t", 2.0, -1.0, "c")
+    assert (budgets.spent("t", 2.0), budgets.left("t", 2.0)) == (0.5, 4.5)
+
+
 def test_a_tenant_without_a_budget_has_no_cost_weight() -> None:
     """No λ, no cap, no state."""
     budgets = Budgets(None, {"paying": BudgetParams(usd_per_request=1e-3)})
