@@ -11,7 +11,7 @@ from typing import Any
 import duckdb
 import numpy as np
 import pytest
-from tests.kits.gateway import wait_for
+from tests.kits.gateway import make_router, wait_for
 from tests.kits.quiz import install
 from tests.personal.test_quizzes import ANN, finish, played
 from tests.posterior.test_person_draws import ARMS, D, X, fitted, votes
@@ -103,6 +103,19 @@ def test_a_persons_leaderboard(tmp_path: Path) -> None:
         assert found.claimed is (found.beats >= 0.8)
 
     played(install(tmp_path), test)
+
+
+def test_without_a_warehouse_nobody_has_voted(tmp_path: Path) -> None:
+    """A router that keeps no tables has a stranger's ranking for everybody."""
+
+    async def test() -> None:
+        async with make_router(tmp_path) as router:
+            assert router.warehouse is None
+            found = await Leaderboards(router).of(ANN)
+            assert (found.labels, found.tasks, found.claimed) == (0, 0, False)
+            assert found.sentences[-1] == "No feedback is known: this is a stranger's ranking."
+
+    asyncio.run(test())
 
 
 def test_opposite_votes_make_opposite_boards(tmp_path: Path) -> None:
