@@ -101,9 +101,11 @@ class Copy:
 
     def __init__(self, folder: Path, every: Sequence[Guard]) -> None:
         self.folder = copied(folder / "tree")
-        for file in {guard.file for guard in every}:
+        self.modules = {guard.file: (self.folder / guard.file).read_bytes() for guard in every}
+        """The guards' modules as they are."""
+        for file, source in self.modules.items():
             mine = [guard for guard in every if guard.file == file]
-            (self.folder / file).write_bytes(instrumented((self.folder / file).read_bytes(), mine))
+            (self.folder / file).write_bytes(instrumented(source, mine))
         self.sound: set[str] = set()
         """Tests that pass alone, with all guards in place."""
         self._said = folder / "said"
@@ -163,7 +165,7 @@ def reached(copy: Copy, every: Sequence[Guard], drawn: Iterable[Guard], files: S
     asked, listed = list(drawn), f"guards\t{' '.join(guard.key for guard in every)}\t"
     for file in files:
         name = str(file.relative_to(ROOT))
-        kept = KEPT / f"{name.replace('/', '.')}.{digest(file.read_bytes())}.hits"
+        kept = KEPT / f"{name.replace('/', '.')}.{digest((copy.folder / name).read_bytes())}.hits"
         known = set(kept.read_text().partition("\n")[0].split("\t")[1].split()) if kept.exists() else set[str]()
         if not known or any(file.parent.name in Path(guard.file).parts and guard.key not in known for guard in asked):
             kept.parent.mkdir(parents=True, exist_ok=True)
@@ -284,10 +286,10 @@ def main() -> None:
 
 def _result(copy: Copy, guard: Guard, reach: Reached) -> Result:
     """What became of one mutant; what was noticed before is not run again while module and test are the same."""
-    kept, module = KEPT / f"{guard.key}.json", (ROOT / guard.file).read_bytes()
+    kept, module = KEPT / f"{guard.key}.json", copy.modules[guard.file]
     if kept.exists():
         seen, before = json.loads(kept.read_text())
-        test = ROOT / before["by"].partition("::")[0]
+        test = copy.folder / before["by"].partition("::")[0]
         if test.is_file() and seen == digest(module, test.read_bytes()):
             return Result(**before)
     at, tests = time.monotonic(), reach.by(guard)
@@ -297,7 +299,8 @@ def _result(copy: Copy, guard: Guard, reach: Reached) -> Result:
     seconds = round(time.monotonic() - at, 1)
     result = Result(guard.name, guard.subject, guard.kind, guard.line, outcome, by, len(tests), seconds)
     if outcome == "noticed":
-        kept.write_text(json.dumps([digest(module, (ROOT / by.partition("::")[0]).read_bytes()), result._asdict()]))
+        seen = digest(module, (copy.folder / by.partition("::")[0]).read_bytes())
+        kept.write_text(json.dumps([seen, result._asdict()]))
     return result
 
 
