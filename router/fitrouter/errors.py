@@ -20,6 +20,7 @@ FitrouterError
 │       ├── QuotaExhausted  the account's budget is exhausted
 │       ├── RateLimited     too many requests
 │       └── NotCalled       the router did not call the model: its breaker is open, or there is no free slot
+│           └── NotCovered  the tenant's budget does not cover the call
 ├── AllModelsFailed         every attempt failed before the deadline (502, 504)
 ├── Unavailable             no model can be called now; holds when to try again (503)
 │   ├── AllRateLimited      every model that was called limits the rate of requests (429)
@@ -240,6 +241,10 @@ class RateLimited(ProviderUnavailable):
 
 class NotCalled(ProviderUnavailable):
     """The router decided not to call the model; it says nothing about the model itself."""
+
+
+class NotCovered(NotCalled):
+    """The tenant's budget does not cover a call of the model."""
 
 
 class Unavailable(FitrouterError):

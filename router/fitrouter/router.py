@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from fitrouter.context.encoders import Encoder
-from fitrouter.errors import ConfigError, InvalidRequest, ProviderError, StoreError, UnknownDecision
+from fitrouter.errors import BudgetExhausted, ConfigError, InvalidRequest, ProviderError, StoreError, UnknownDecision
 from fitrouter.hooks import Hooks
 from fitrouter.monitors.service import ServiceHealth, ServiceStatus, service_status
 from fitrouter.posterior.draws import Draws, RatingDraws, draw_ratings
@@ -658,6 +658,9 @@ class Router:
                 )
         except Unanswered as failure:
             self._log_unanswered(turn, failure.attempts, unanswered([each.error for each in failure.attempts]))
+            if isinstance(failure.error, BudgetExhausted):
+                tenant, payer = turn.decision.identity.tenant, turn.request.payer
+                failure.error.retry_after_s = self._decider.wait_s(tenant, self.clock(), payer)
             raise failure.error from failure.error.__cause__
         except asyncio.CancelledError:
             self._log_unanswered(turn, tuple(attempts), "cancelled")

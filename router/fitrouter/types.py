@@ -428,11 +428,15 @@ came); refused (no model was called, though the request is sound); rejected (the
 cancelled (its caller left); unknown (a plan that nobody reported, or a process that died); recorded (no request)."""
 
 
+NOT_CALLED = frozenset({"NotCalled", "NotCovered"})
+"""Errors of attempts in which no model was called."""
+
+
 def unanswered(errors: Sequence[str | None]) -> str:
     """Return the status of a request without an answer, from the errors of its attempts in order."""
     if errors and errors[-1] in {"ProviderRejected", "ContextOverflow"}:
         return "rejected"
-    return "refused" if errors and set(errors) == {"NotCalled"} else "failed"
+    return "refused" if errors and NOT_CALLED.issuperset(errors) else "failed"
 
 
 class Refusal(_Event, frozen=True, kw_only=True, tag="refusal"):

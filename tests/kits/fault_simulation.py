@@ -59,6 +59,7 @@ from fitrouter.stores.identities import Identities, SqliteIdentities
 from fitrouter.stores.journal import Entry, MemoryJournal
 from fitrouter.types import (
     AUTO,
+    NOT_CALLED,
     Call,
     Chunk,
     Completion,
@@ -547,7 +548,7 @@ class Simulation:
             self.require(attempts[0].model == decision.chosen, "the first model called is not the one drawn")
             self.require(attempts[0].probability == 1.0, "the first model's conditional probability is not 1")
         self.require(all(each.ms >= 0.0 for each in attempts) and execution.latency_ms >= 0.0, "a latency is negative")
-        called = [attempt for attempt in attempts if attempt.error != "NotCalled"]
+        called = [attempt for attempt in attempts if attempt.error not in NOT_CALLED]
         self.require(len(called) <= self.script.timers.attempts, f"{len(called)} calls were made")
         if execution.status == "ok":
             self.require(execution.served_by is not None and not called[-1].error, "an answer without a model")
@@ -577,7 +578,7 @@ class Simulation:
         for execution in executions:
             failed: set[str] = set()
             for attempt in execution.attempts:
-                if attempt.error == "NotCalled":
+                if attempt.error in NOT_CALLED:
                     continue
                 name = provider[attempt.model]
                 (again if name in failed else first)[execution.identity.tenant, name] += 1

@@ -302,6 +302,38 @@ def test_counts_of_a_part_are_within_the_whole() -> None:
         assert (found.cached_tokens, found.reasoning_tokens) == kept
 
 
+def test_money_that_goes_between_decision_and_call_is_no_outage(tmp_path: Path) -> None:
+    """The request is refused by the budget, with the time until there is more; no breaker and no model is to blame."""
+
+    async def scenario() -> None:
+        async with limited(tmp_path, clock=lambda: 1000.0) as router:
+            budgets, first_answer = router._learner.projections.budgets, router._caller.first_answer
+
+            async def late(*args: Any, **more: Any) -> Any:
+                budgets.holds.clear()
+                budgets.limits = {"default": 1e-12}
+                try:
+                    return await first_answer(*args, **more)
+                finally:
+                    budgets.limits = {}
+
+            router._caller.first_answer = late  # type: ignore[method-assign]
+            for n in range(1, 9):
+                with pytest.raises(BudgetExhausted) as refused:
+                    await router.complete(ask())
+                assert refused.value.retry_after_s > 1.0
+                assert refused.value.decision_id
+                await router.settled()
+                execution = events(router, Execution)[-1]
+                assert len(events(router, Execution)) == n
+                assert (execution.status, execution.cost_usd) == ("refused", 0.0)
+                assert {each.error for each in execution.attempts} == {"NotCovered"}
+            assert router.health.outages() == ()
+            assert router._learner.projections.arm_counts.counts == {}
+
+    virtual_time.run(scenario())
+
+
 def test_a_fallback_that_the_budget_does_not_cover_is_not_called(tmp_path: Path) -> None:
     """It is logged as such, and nobody is charged for it; the first model, whose money is reserved, is tried again."""
 
@@ -330,13 +362,13 @@ def test_a_fallback_that_the_budget_does_not_cover_is_not_called(tmp_path: Path)
             (execution,) = events(router, Execution)
         assert execution.cost_usd == 0.0
         tried = [(each.model, each.error) for each in execution.attempts]
-        assert [call.target for call in provider.calls] == [model for model, error in tried if error != "NotCalled"]
+        assert [call.target for call in provider.calls] == [model for model, error in tried if error != "NotCovered"]
         return tried
 
     tries = (virtual_time.run(scenario(Path(tempfile.mkdtemp(dir=tmp_path)))) for _ in range(50))
     dear_second = next(tried for tried in tries if tried[0][0] == "alpha")
     failed = "ProviderUnavailable"
-    assert dear_second == [("alpha", failed), ("beta", "NotCalled"), ("alpha", failed)]
+    assert dear_second == [("alpha", failed), ("beta", "NotCovered"), ("alpha", failed)]
 
 
 def test_a_reservation_is_one_per_request_and_within_the_rest() -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from fitrouter.hooks import Happened, Notice
-from fitrouter.types import OUTCOMES, Event, Execution, Refusal
+from fitrouter.types import NOT_CALLED, OUTCOMES, Event, Execution, Refusal
 
 WINDOW_S = 300.0
 _SLOT_S = 10.0
@@ -105,9 +105,11 @@ class _Track:
     def add(self, ts: float, outcome: str, n: int, probe: bool, errors: Iterable[tuple[str, str]]) -> None:
         slot, answered = int(ts // _SLOT_S), outcome == "answered"
         for slots in (self._slots, self._fresh):
-            slots.setdefault(slot, [0, 0, 0])[_COUNTED.index(outcome)] += n
-            for old in [each for each in slots if each <= slot - WINDOW_S / _SLOT_S - 1]:
-                del slots[old]
+            if slot not in slots:
+                slots[slot] = [0, 0, 0]
+                for old in [each for each in slots if each <= slot - WINDOW_S / _SLOT_S - 1]:
+                    del slots[old]
+            slots[slot][_COUNTED.index(outcome)] += n
         for _ in range(min(n, AGAIN)):
             bisect.insort(self._last, (ts, answered, probe))
         del self._last[:-AGAIN]
@@ -117,7 +119,8 @@ class _Track:
             self.unanswered_at = max(self.unanswered_at, ts)
             for model, error in errors:
                 (self.errors if model else self.reasons).append((model, error))
-        self.judge(ts)
+        if self.red or not answered:  # an answer begins no outage
+            self.judge(ts)
 
     def counts(self, now: float) -> list[int]:
         """Answered, failed and refused requests of the last five minutes."""
@@ -191,8 +194,11 @@ class ServiceHealth:
         else:
             outcome, model = OUTCOMES.get(event.status, ""), event.served_by or event.chosen
             probe = any(each.probe for each in event.attempts)
-            errors = {(each.model, each.error) for each in event.attempts if each.error and each.error != "NotCalled"}
-            errors = errors or {(model, "partial") if event.status == "partial" else ("", "breaker")}
+            tried = {(each.model, each.error) for each in event.attempts if each.error}
+            errors = {(name, error) for name, error in tried if error not in NOT_CALLED}
+            if not errors:
+                unpaid = outcome == "refused" and any(error == "NotCovered" for _, error in tried)
+                errors = {(model, "partial") if event.status == "partial" else ("", "budget" if unpaid else "breaker")}
         if outcome not in _COUNTED or ("", "budget") in errors or event.ts < now - WINDOW_S:
             return
         ts, tenant, began = min(event.ts, now), event.identity.tenant, self._all.since

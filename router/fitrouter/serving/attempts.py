@@ -14,9 +14,11 @@ from fitrouter.draw import draw_next
 from fitrouter.errors import (
     AllModelsFailed,
     AllRateLimited,
+    BudgetExhausted,
     ContextOverflow,
     FitrouterError,
     NotCalled,
+    NotCovered,
     ProviderError,
     ProviderRejected,
     ProviderTimeout,
@@ -38,7 +40,7 @@ from fitrouter.routing.parameters import (
 from fitrouter.routing.variants import apply
 from fitrouter.serving.hedging import Hedges
 from fitrouter.serving.slots import CONCURRENCY, SlotParams, Slots
-from fitrouter.types import Attempt, Call, Chunk, Completion, Decision, Message, ModelCard, Request, Usage
+from fitrouter.types import NOT_CALLED, Attempt, Call, Chunk, Completion, Decision, Message, ModelCard, Request, Usage
 
 Answer: TypeAlias = Completion | AsyncIterator[Chunk]
 ABANDON_S = 1.0
@@ -281,7 +283,7 @@ class Caller:
             NotCalled: one of them does not allow it.
         """
         if not reserve(arm, 1):
-            raise NotCalled(f"{arm!r} is not called: the budget does not cover it")
+            raise NotCovered(f"{arm!r} is not called: the budget does not cover it")
         return breakers.enter(arm, retry=self.cards[arm].provider in failed)
 
     @staticmethod
@@ -405,12 +407,14 @@ class Caller:
         if isinstance(failure, ProviderRejected):
             return Unanswered(failure, attempts)
         message = f"no model answered; tried {'; '.join(said)}"
-        called = [attempt for attempt in attempts if attempt.error != NotCalled.__name__]
+        called = [attempt for attempt in attempts if attempt.error not in NOT_CALLED]
         if called and all(attempt.error == RateLimited.__name__ for attempt in called):
             wait_s = self.breakers.of(decision.identity.tenant).retry_after_s(attempt.model for attempt in attempts)
             return Unanswered(AllRateLimited(message, wait_s, decision.id), attempts)
         timed_out = time.monotonic() >= deadline - 0.01 or isinstance(failure, ProviderTimeout)
-        if not timed_out and all(attempt.error == NotCalled.__name__ for attempt in attempts):
+        if not called and any(attempt.error == NotCovered.__name__ for attempt in attempts):
+            return Unanswered(BudgetExhausted(message, decision_id=decision.id), attempts)
+        if not timed_out and not called:
             wait_s = self.breakers.of(decision.identity.tenant).retry_after_s(attempt.model for attempt in attempts)
             return Unanswered(Unavailable(message, wait_s, decision.id), attempts)
         return Unanswered(AllModelsFailed(message, decision.id, timed_out), attempts)

@@ -29,6 +29,7 @@ from fitrouter.state.projections import ProjectionParams, Projections
 from fitrouter.state.quality_floor import BASE
 from fitrouter.stores.journal import Journal, Row, Snapshot, decision_of, fault_in
 from fitrouter.types import (
+    NOT_CALLED,
     RECORDED,
     Decision,
     Erasure,
@@ -458,7 +459,7 @@ class Learner:
         self.projections.arm_counts.observe(event.attempts)
         for attempt in event.attempts:
             # Requests that were rejected, not sent, or given up by the caller are no evidence on availability.
-            if attempt.error not in {"ProviderRejected", "ContextOverflow", "NotCalled", "CancelledError"}:
+            if attempt.error not in {"ProviderRejected", "ContextOverflow", "CancelledError"} | NOT_CALLED:
                 arms.observe_answer(arms.model(attempt.model), attempt.error is None, event.ts)
                 self._touch(attempt.model)
         x = unpack(event.features)

@@ -16,7 +16,7 @@ from fitrouter.state.quality_floor import QualityFloor
 from fitrouter.state.sessions import LIMIT, Sessions
 from fitrouter.state.settings import PolicySettings
 from fitrouter.state.waiting_pairs import WaitingPairs
-from fitrouter.types import Attempt, Erasure, Projection
+from fitrouter.types import NOT_CALLED, Attempt, Erasure, Projection
 
 
 class _Stored(msgspec.Struct, array_like=True):
@@ -47,7 +47,7 @@ class ArmCounts(Projection):
         """Count the calls of one request."""
         for attempt in attempts:
             self.join(attempt.model)
-            if attempt.error == "NotCalled":
+            if attempt.error in NOT_CALLED:
                 continue
             self.counts[attempt.model] = self.counts.get(attempt.model, 0) + 1
 

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from fitrouter.context.features import last_user_message
-from fitrouter.types import Decision, Execution, Floats, Message, Mode, ModelCard, Projection
+from fitrouter.types import NOT_CALLED, Decision, Execution, Floats, Message, Mode, ModelCard, Projection
 
 EVERY = 8
 """Default number of user turns between draws."""
@@ -147,7 +147,7 @@ def advance(before: Session | None, decision: Decision, user_turn: bool) -> Sess
     return Session(decision.draw_id, decision.chosen, decision.ts, turn, 0, *cached, decision.id, decision.turn)
 
 
-_NO_FAILURE = (None, "ProviderRejected", "NotCalled", "CancelledError")
+_NO_FAILURE = (None, "ProviderRejected", *NOT_CALLED, "CancelledError")
 
 
 def begins_turn(messages: Sequence[Message]) -> bool:
