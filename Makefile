@@ -9,7 +9,7 @@ export TRANSFORMERS_OFFLINE := 1
 export LITELLM_LOCAL_MODEL_COST_MAP := True
 
 .DEFAULT_GOAL := help
-.PHONY: help install frameworks ray demo test check lint mypy pyright format docs figures screenshots bench bench-acceptance bench-agents bench-beside bench-crash bench-faults bench-fuzz bench-kills bench-labs bench-matrix bench-mutants bench-overload bench-policies bench-pool bench-properties bench-reward \
+.PHONY: help install frameworks ray demo test check lint mypy pyright format docs figures screenshots bench bench-acceptance bench-agents bench-beside bench-crash bench-faults bench-fuzz bench-kills bench-labs bench-matrix bench-mutants bench-mutants-day bench-overload bench-policies bench-pool bench-properties bench-reward \
 	bench-replay bench-reproduce bench-scorer bench-soak bench-sweep bench-watch clean
 
 help: ## list the targets
@@ -100,6 +100,9 @@ bench-soak: install ## one hour at 50 requests a second with faults: memory, des
 
 bench-mutants: install ## remove guards one at a time, and see which the tests notice; ARGS="--seed 2 --subject money"
 	$(BIN)/python -m benchmarks.mutants.run $(ARGS)
+
+bench-mutants-day: install ## take columns and reads of the stores away, and see whether the acceptance day notices; ARGS="--place postgres"
+	$(BIN)/python -m benchmarks.mutants.day $(ARGS)
 
 bench-overload: install ## goodput of one worker at twice its capacity, and its recovery
 	$(BIN)/python -m benchmarks.gateway.overload $(ARGS)

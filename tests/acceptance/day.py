@@ -47,6 +47,7 @@ class Day:
         self.noon()
         self.declare()
         self.round_of(list(MODELS), 2)
+        self.compare()
         self.comment()
         self.cut()
         self.erase(ERASED)
@@ -178,6 +179,13 @@ class Day:
         rated = [vote.on for vote in self.ledger.votes if vote.on.who == asked.who and vote.on.model != asked.model]
         if n % 10 == 1 and rated and (likes or rated[-1].model == asked.who.likes):
             self.vote(asked, "pair", 1.0 if likes else 0.0, other=rated[-1])
+
+    def compare(self) -> None:
+        """Those who do not like the model that most like try it and theirs: enough for a claim, whatever was drawn."""
+        for who in PEOPLE:
+            if who.tenant == "acme" and who.likes != "brief":
+                for model in ("brief", who.likes) * 4:
+                    self.rate(self.ask(who, model))
 
     def declare(self) -> None:
         """Two people say what they value."""

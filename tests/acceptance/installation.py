@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -16,11 +17,13 @@ from typing import Any, TypeVar
 import httpx
 import yaml
 from tests.acceptance.company import KEYS
+from tests.acceptance.mutants import BLANK, create
 
 __all__ = ["Installation", "wait_for"]
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [str(ROOT / name) for name in ("router", "evaluators", "dashboards", "integrations")]
+HOOK = str(Path(__file__).with_name("blank"))
 ENVIRONMENT = {f"DAY_KEY_{(tenant or 'ops').upper()}": key for tenant, key in KEYS.items()}
 PATIENCE_S = 120.0
 T = TypeVar("T")
@@ -40,10 +43,20 @@ class Installation:
         self.config = folder / "fitrouter.yaml"
         self.config.write_text(yaml.safe_dump(settings))
         self.data = Path(settings.get("folder") or settings["data"])
+        self.tables = self.data / "fitrouter.duckdb"
+        """The file whose tables are asked."""
         self.said: list[str] = []
         """Lines of its log."""
+        self.blank: tuple[str, ...] = ()
+        """Reads of the stores that return nothing, after the next start."""
         self._process: subprocess.Popen[str] | None = None
         self._listener = threading.Thread()
+
+    def copied(self, folder: Path) -> Installation:
+        """A copy in another folder; this one must not be running."""
+        shutil.copytree(self.folder, folder, dirs_exist_ok=True)
+        data = str(folder / self.data.relative_to(self.folder))
+        return Installation(folder, {**yaml.safe_load(self.config.read_text()), "data": data}, self.workers)
 
     def start(self) -> None:
         """Start, and wait until all workers are ready."""
@@ -54,8 +67,9 @@ class Installation:
             env={
                 **os.environ,
                 **ENVIRONMENT,
-                "PYTHONPATH": os.pathsep.join(SOURCES),
+                "PYTHONPATH": os.pathsep.join([*([HOOK, str(ROOT)] if self.blank else []), *SOURCES]),
                 "HF_HUB_OFFLINE": "1",
+                BLANK: " ".join(self.blank),
             },
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -118,17 +132,29 @@ class Installation:
         self.start()
         self.rest()
 
-    def drop(self, table: str, column: str) -> None:
-        """Take a column out of the warehouse, as a migration that forgot its readers would; views that need it fail."""
+    def segments(self) -> None:
+        """Ask the Parquet files from now on, which the manifest lists; the views are those of the warehouse."""
         import duckdb
 
-        self.stop()
-        with duckdb.connect(str(self.data / "fitrouter.duckdb")) as connection:
-            views = connection.execute("SELECT view_name, sql FROM duckdb_views() WHERE NOT internal").fetchall()
-            for name, _ in views:
-                connection.execute(f'DROP VIEW "{name}"')
-            connection.execute(f'ALTER TABLE {table} DROP COLUMN "{column}"')
-            _create(connection, [(statement,) for _, statement in views])
+        place, seq = self.folder / "segments", next(iter(self.reports().values()))["seq"]
+        wait_for(lambda: json.loads((place / "segments.json").read_bytes())["seq"] >= seq)
+        self.stop()  # nothing is merged meanwhile
+        manifest = json.loads((place / "segments.json").read_bytes())
+        with duckdb.connect(str(self.tables), read_only=True) as connection:
+            found = connection.execute("SELECT sql FROM duckdb_views() WHERE NOT internal").fetchall()
+            tables = connection.execute("SELECT table_name, sql FROM duckdb_tables()").fetchall()
+        self.tables = self.folder / "segments.duckdb"
+        with duckdb.connect(str(self.tables)) as connection:
+            for table, statement in tables:
+                connection.execute(statement)
+                files = [
+                    str(place / each["files"][table]["name"]) for each in manifest["segments"] if table in each["files"]
+                ]
+                if files:
+                    connection.execute(
+                        f'INSERT INTO "{table}" BY NAME SELECT * FROM read_parquet(?, union_by_name = true)', [files]
+                    )
+            create(connection, [sql for (sql,) in found])
         self.start()
 
     def stop(self) -> None:
@@ -146,16 +172,6 @@ class Installation:
             self._process.wait()
             self._process = None
             self._listener.join()
-
-
-def _create(connection: Any, views: list[tuple[Any, ...]]) -> None:
-    """Create views, in whatever order they need each other; those that lack a column are left out."""
-    import duckdb
-
-    for _ in views:
-        for (statement,) in views:
-            with contextlib.suppress(duckdb.BinderException, duckdb.CatalogException):
-                connection.execute(statement.replace("CREATE VIEW", "CREATE OR REPLACE VIEW", 1))
 
 
 def wait_for(condition: Callable[[], T], patience_s: float = PATIENCE_S) -> T:

@@ -130,7 +130,8 @@ class Ledger:
         return math.fsum(self.assumed_usd(each) for each in self.asked if each.who.tenant == tenant)
 
     def check(self) -> None:
-        """What came back is what the upstream said and billed."""
+        """What came back is what the upstream said and billed, and no budget was overspent."""
+        assert 0.0 < self.spent_usd("birch") <= self.limit_usd
         for each in self.asked:
             bill = self.bill(each)
             if each.status == 200:
