@@ -47,7 +47,7 @@ from fitrouter.serving.services_report import completed
 from fitrouter.serving.slots import SlotParams
 from fitrouter.serving.spending import ABANDONED, Spending, checked_usage, spent
 from fitrouter.serving.status import RouterStatus, session_memory_s, status_of
-from fitrouter.serving.sweeper import close_lost
+from fitrouter.serving.sweeper import Workers, close_lost
 from fitrouter.serving.tokens import OutcomeTokens
 from fitrouter.state.digest import StateDigest
 from fitrouter.state.follower import Follower, catch_up, restore
@@ -239,6 +239,7 @@ class Router:
         identities.on_orphan = self._orphaned
         self.policy = PolicyControl(decider, self._recorder, self.clock, self._folded, lambda: self.models)
         self._digests = StateDigest(learner)
+        self._workers = Workers(journal)
         self._streaming: set[str] = set()  # decisions of streams in progress, which may outlive the deadline
         self._sweeper: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -333,8 +334,9 @@ class Router:
         self.registry.refresh()
         await self._begin_with(self._announce())
         deadline_s = self._timers.deadline_s
+        here, learner, hooks = self._workers, self._learner, self.hooks
         sweeping = close_lost(
-            self._journal, self._recorder, self._learner, self.hooks, deadline_s, self.clock, self._streaming
+            self._journal, here, self._recorder, learner, hooks, deadline_s, self.clock, self._streaming
         )
         self._sweeper = asyncio.create_task(sweeping, name="fitrouter-sweep")
         self._watcher = asyncio.create_task(self._watch(), name="fitrouter-watch")
@@ -416,6 +418,7 @@ class Router:
                 task.cancel()
         for service in self._services:
             await asyncio.to_thread(service.stop)
+        await asyncio.to_thread(self._workers.leave)
         self._recorder.log_refusals(self.clock())
         await self._recorder.settle()
         await self._follower.aclose()
@@ -604,6 +607,9 @@ class Router:
         span = tracing.start("chat", gen_ai__operation__name="chat", gen_ai__provider__name="fitrouter")
         with span.trying():
             proposal = await self._decided(request)
+        if request.stream and self._workers.own:
+            streamed = msgspec.structs.replace(proposal.decision, worker=self._workers.own)
+            proposal = proposal._replace(decision=streamed)
         decision = proposal.decision
         span.name(f"chat {request.model}")  # which is known to be one of the configured names
         span.note(gen_ai__request__model=request.model, gen_ai__request__stream=request.stream)

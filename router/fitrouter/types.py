@@ -360,6 +360,8 @@ class Decision(_Event, frozen=True, kw_only=True, tag="decision"):
     """API key with a limit of its own that pays for the calls."""
     key: str = ""
     """Name of the API key that sent the request."""
+    worker: int = 0
+    """Of a stream: number of the process that serves it (`serving.sweeper`)."""
 
 
 class Attempt(_Logged, frozen=True, kw_only=True):

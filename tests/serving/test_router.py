@@ -225,18 +225,56 @@ def test_a_plan_that_nobody_reports_is_lost_half_a_minute_after_its_deadline(tmp
     virtual_time.run(scenario())
 
 
+class Slow(Echo):
+    async def complete(self, call: Call) -> Completion | AsyncIterator[Chunk]:
+        async def flow() -> AsyncIterator[Chunk]:
+            for _ in range(20):
+                await asyncio.sleep(20.0)
+                yield Chunk(delta={"content": "a"})
+            yield Chunk(finish_reason="stop")
+
+        return flow()
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+@pytest.mark.parametrize("first", [False, True])
+def test_a_stream_of_another_process_is_lost_only_with_it(tmp_path: Path, first: bool, crashes: bool) -> None:
+    """While its process lives it has one execution, of its end; when that is gone, another closes the decision."""
+
+    async def scenario() -> None:
+        def clock() -> float:
+            return 1_000_000.0 + time.monotonic()
+
+        journal, timers = MemoryJournal(), Timers(deadline_s=120.0)
+        more: dict[str, Any] = {"journal": journal, "timers": timers, "clock": clock}
+        one, other = (make_router(tmp_path, {"echo": Slow()}, **more) for _ in range(2))
+        async with one:
+            await asyncio.sleep(1.0)
+            await other.start()
+            await asyncio.sleep(1.0)
+            assert {one._workers.own, other._workers.own} == {0, 1}
+            serving, left = (one, other) if first else (other, one)
+            stream = await serving.stream(ask())
+            if crashes:
+                assert serving._sweeper is not None
+                serving._sweeper.cancel()
+                serving._workers.leave()  # as the end of a process frees its leases
+                await asyncio.sleep(300.0)
+                await left.settled()
+                assert [e.status for e in events(left, Execution)] == ["lost"]
+            else:
+                assert len([chunk async for chunk in stream]) > 20
+                await serving.settled()
+                await asyncio.sleep(100.0)
+                assert [e.status for e in events(left, Execution)] == ["ok"]
+            await stream.aclose()
+            await other.aclose()
+
+    virtual_time.run(scenario())
+
+
 def test_a_stream_that_outlives_its_deadline_is_not_lost(tmp_path: Path) -> None:
     """It has one execution, of its end: the router knows that it still flows."""
-
-    class Slow(Echo):
-        async def complete(self, call: Call) -> Completion | AsyncIterator[Chunk]:
-            async def flow() -> AsyncIterator[Chunk]:
-                for _ in range(20):
-                    await asyncio.sleep(20.0)
-                    yield Chunk(delta={"content": "a"})
-                yield Chunk(finish_reason="stop")
-
-            return flow()
 
     async def scenario() -> None:
         def clock() -> float:
