@@ -379,9 +379,7 @@ class Router:
 
     async def _watch(self) -> None:
         """Report incidents, and faults when they begin, to the hooks. Runs until cancelled."""
-        for part, text in self.incidents().items():
-            self.hooks.trouble(part, StoreError(text))
-        known: dict[str, str] = {}
+        known, told_of = dict[str, str](), dict[str, str]()
         idle_s, told = self._decider.rules.idle_s, False
         while True:
             self._recorder.log_refusals(self.clock())
@@ -394,6 +392,10 @@ class Router:
                     memory_s,
                     idle_s,
                 )
+            for part, text in self.incidents().items():
+                if told_of.get(part) != text:
+                    self.hooks.trouble(part, StoreError(text))
+                    told_of[part] = text
             faults = self.faults()
             for part in faults.keys() - known.keys():
                 self.hooks.trouble(part, StoreError(faults[part]))
@@ -1300,8 +1302,9 @@ class Router:
         return service_status(self.faults(), self.health.outages(tenant))
 
     def incidents(self) -> dict[str, str]:
-        """What was damaged when this process started and what became of it, by part."""
+        """What was damaged and what became of it, by part, since this process started."""
         found = {"journal": self._journal.incident, "identities": self._identities.incident}
+        found |= {"warehouse": self.warehouse.incident} if self.warehouse is not None else {}
         return {part: text for part, text in found.items() if text}
 
     def status(self) -> RouterStatus:

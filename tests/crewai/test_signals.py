@@ -250,7 +250,7 @@ def test_an_outcome_is_up_or_down() -> None:
 def test_failing_feedback_does_not_fail_a_crew(
     llm: FitrouterLLM, signals: FitrouterSignals, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Feedback that cannot be recorded is logged."""
+    """Feedback that cannot be recorded is logged and counted."""
 
     def down(self: FitrouterLLM, vote: Any) -> str:
         raise ConnectionError("no gateway")
@@ -260,6 +260,7 @@ def test_failing_feedback_does_not_fail_a_crew(
         assert run(agent(llm), guardrail=lambda output: (True, output)).raw
         crewai_event_bus.flush()
     assert "was not recorded: ConnectionError: no gateway" in caplog.text
+    assert signals.lost == caplog.text.count("was not recorded") > 0
     assert said(llm) == []
 
 

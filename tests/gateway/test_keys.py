@@ -84,6 +84,9 @@ def test_a_damaged_or_missing_file_opens_nothing(url: str, folder: Path, caplog:
     (folder / FILE).chmod(0o644)
     assert status(url, key) == (200, "")
     assert "chmod 600" in caplog.text
+    with client(url) as http:
+        told = http.get("/readyz", headers={"authorization": f"Bearer {key}"}).json()
+    assert "the keys read before stay in force" in told["incidents"]["keys"]
     (folder / FILE).unlink()
     assert status(url, key)[0] == status(url, None)[0] == 401
     (folder / FILE).write_bytes(b"{")

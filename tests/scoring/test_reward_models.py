@@ -393,3 +393,15 @@ def test_damaged_statistics_are_told(damage: bytes, tmp_path: Path, caplog: pyte
         path.write_bytes(damage)
         assert load_state(path) == ModelState()
     assert "not readable" in caplog.text
+    told: list[Exception] = []
+    assert load_state(path, told.append) == ModelState()
+    assert ["not readable, and begin anew" in str(error) for error in told] == [True]
+
+
+def test_a_damaged_state_is_reported_with_its_model(tmp_path: Path) -> None:
+    """Whoever attaches the hooks learns which model has lost its statistics and costs."""
+    (tmp_path / "reward_models").mkdir()
+    (tmp_path / "reward_models" / "r.json").write_bytes(b"{")
+    models, told = RewardModels([entry("r")], data=tmp_path), list[tuple[str, str]]()
+    models.attach(lambda part, error: told.append((part, str(error))))
+    assert [part for part, error in told if "begin anew" in error] == ["reward model r"]

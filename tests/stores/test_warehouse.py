@@ -431,6 +431,22 @@ def test_failed_batch_leaves_nothing(warehouse: Warehouse, monkeypatch: pytest.M
     assert warehouse.position() == len(events)
 
 
+def test_a_row_that_is_not_copied_is_an_incident(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not block later rows; the warehouse says which row it is, and why, also after further batches."""
+    events = story(3)
+
+    def broken(row: Row) -> Any:
+        if row.seq == 2:
+            raise ValueError("no columns")
+        return rows_of(row)
+
+    monkeypatch.setattr("fitrouter.stores.warehouse._warehouse.rows_of", broken)
+    warehouse.ingest(rows(events[:3]))
+    warehouse.ingest(rows(events))
+    assert warehouse.position() == len(events)
+    assert warehouse.incident == "row 2 is not copied to the warehouse: no columns"
+
+
 def _cells(row: Row) -> Sequence[tuple[Any, ...]]:
     from fitrouter.stores.warehouse import rows_of
 

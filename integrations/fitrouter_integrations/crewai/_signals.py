@@ -67,7 +67,8 @@ class FitrouterSignals(BaseEventListener):
     - a person (`human_input=True`) requests changes: `regenerate` 1; accepts the answer: `accept` 1
     - a person answers in a flow (`@human_feedback(emit=…)`): `thumb` of the previous answer, by `outcomes`
 
-    It covers every `FitrouterLLM` of this process and never fails a crew: errors are logged.
+    It covers every `FitrouterLLM` of this process and never fails a crew: votes that were not recorded are logged, and
+    counted in `lost`.
 
     Args:
         outcomes: outcomes of `@human_feedback(emit=…)` as 0 (down) or 1 (up); others are ignored.
@@ -85,6 +86,8 @@ class FitrouterSignals(BaseEventListener):
         self._looked_at: dict[tuple[int, str], _Decided] = {}
         """(flow, its method) → the decision that its person judges."""
         self._mutex = threading.Lock()
+        self.lost = 0
+        """Votes that were not recorded."""
         self._handlers: dict[type[BaseEvent], Callable[[Any, Any], None]] = {
             LLMGuardrailCompletedEvent: self._guarded,
             TaskCompletedEvent: self._completed,
@@ -158,6 +161,8 @@ class FitrouterSignals(BaseEventListener):
         try:
             send(made.llm, vote)
         except Exception as error:  # noqa: BLE001 - feedback must not fail a crew
+            with self._mutex:
+                self.lost += 1
             _log.warning("%s of %s was not recorded: %s", kind.value, vote.decision_id, in_words(error))
 
     # --- events ---

@@ -182,7 +182,7 @@ class Gateway:
     def __init__(self, router: Router, config: Config, metrics: Metrics) -> None:
         self.router, self.metrics, self._config = router, metrics, config
         self._limit = config.server.max_body_bytes
-        self._keys, self._rates = Keys(config.server, file=config.data / FILE), Rates()
+        self._keys, self._rates = Keys(config.server, file=config.data / FILE, report=router.hooks.trouble), Rates()
         total = config.server.max_inflight_bytes
         self._audit = AuditLog(config.data)
         self._bodies = Bodies(total, total // 2 if self._keys else total)
@@ -538,6 +538,7 @@ class Gateway:
         breakers = dict(status.breakers) if status else {}
         pids = {"pid": os.getpid(), "services": status.services if status else None}
         report = {**pids, "seq": seq, "digest": digest, "leases": leases, "lag": lag, "breakers": breakers}
+        incidents |= {"keys": self._keys.fault} if self._keys.fault else {}
         return _json({**told, "reasons": service.reasons, "incidents": incidents, **report}, code)
 
     # --- names ---

@@ -66,6 +66,7 @@ class Keys:
         environ: the environment.
         file: of `fitrouter keys`.
         clock: seconds since the epoch.
+        report: gets the reason when the file cannot be read again.
 
     Raises:
         ConfigError: a variable is missing or too short, the file cannot be used, or the address is not loopback and
@@ -78,7 +79,10 @@ class Keys:
         environ: Mapping[str, str] | None = None,
         file: Path | None = None,
         clock: Callable[[], float] = time.time,
+        report: Callable[[str, Exception], object] = lambda _part, _error: None,
     ) -> None:
+        self._report, self.fault = report, ""
+        """Why the file cannot be read now, so that the keys read before stay in force; empty if it can."""
         environ = os.environ if environ is None else environ
         self._config, self._file, self._clock = config, file, clock
         self._stored: dict[str, StoredKey] = {}
@@ -152,8 +156,10 @@ class Keys:
         self._seen = seen
         try:
             self._take(read_keys(self._file))
+            self.fault = ""
         except ConfigError as error:
-            _log.error("%s; the keys read before stay in force", error)
+            self.fault = f"{error}; the keys read before stay in force"
+            self._report("keys", ConfigError(self.fault))
 
     def __bool__(self) -> bool:
         self._look()

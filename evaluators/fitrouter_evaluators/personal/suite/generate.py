@@ -184,6 +184,7 @@ async def _write(suite: Suite, judge: PairJudge, dimension: str, prompt: str) ->
         fit = await judge.verdict("fit", prompt, made.follows, made.breaks)
         useful = await judge.verdict("usefulness", prompt, made.follows, made.breaks)
     except (ProviderError, msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
+        judge.failed += 1
         _log.warning("no pair on %r was written: %s", dimension, in_words(error))
         return None
     if (fit.value, useful.value) != (1, 0):

@@ -104,6 +104,8 @@ class PairJudge:
         """Instructions of the calibration that the judge obeyed."""
         self.malformed = 0
         """Replies that were not the JSON that was asked for; they are ties."""
+        self.failed = 0
+        """Pairs that were not written, since a call was not answered or gave no pair."""
 
     async def calibrate(self) -> None:
         """Find the tolerance, and whether the judge obeys instructions in answers. The calls are kept in the ledger."""

@@ -39,6 +39,8 @@ class ModelResult(msgspec.Struct, frozen=True, kw_only=True):
     answers: int = 0
     failed: int = 0
     """Calls that it did not answer; each counts as an empty answer."""
+    unjudged: int = 0
+    """Comparisons that the judge did not answer; each counts for neither."""
     suite: str = ""
     """Id of the suite."""
     trust: float = 0.0

@@ -87,6 +87,7 @@ class Runner:
         self.router, self.models, self._progress = router, models, progress
         self._done = self._of = 0
         self._failed: Counter[str] = Counter()
+        self._unjudged = 0
 
     async def run(
         self, suite: Suite, identity: Identity, names: Sequence[str], judge: PairJudge | None = None
@@ -195,6 +196,7 @@ class Runner:
                 why=tuple(reason.words for reason in reasons_of(self.router.features, apart[k], own, common)),
                 answers=len(prompts),
                 failed=self._failed[names[k]],
+                unjudged=self._unjudged,
                 suite=suite.id,
                 trust=0.0 if judged is None else judged.weight,
                 usd=self.models.ledger.usd,
@@ -240,13 +242,14 @@ class Runner:
             try:
                 found.append((await judge.verdict(FIT, prompt, row[a], row[b])).value)
             except ProviderError as error:
-                self._lost(judge.model, error)
+                self._unjudged += 1
+                _log.warning("%s did not answer: %s", judge.model, in_words(error))
                 found.append(0)
             self._step()
         return found
 
     def _lost(self, model: str, error: ProviderError) -> None:
-        """Count a call without an answer, which counts as an empty one, or as a verdict for neither."""
+        """Count a call without an answer, which counts as an empty one."""
         self._failed[model] += 1
         _log.warning("%s did not answer: %s", model, in_words(error))
 

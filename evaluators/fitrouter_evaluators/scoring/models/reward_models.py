@@ -49,9 +49,11 @@ class _Entry:
     def __init__(self, config: RewardModelConfig, folder: Path | None, load: Callable[[_Entry], RewardModel]) -> None:
         self.config, self._load = config, load
         self.path = folder and folder / f"{config.name}.json"
-        self.state = load_state(self.path)
         self.error: str = ""
-        self.report: Callable[[str, Exception], None] = lambda _part, _error: None
+        self.early: list[Exception] = []
+        """Failures before there was a function to report them to."""
+        self.report: Callable[[str, Exception], None] = lambda _part, error: self.early.append(error)
+        self.state = load_state(self.path, self.failed)
         self.started: dict[str, _Started] = {}
         self.answers = self.missing = 0
         self.seconds = 0.0
@@ -129,7 +131,7 @@ class _Entry:
 
     def resume(self) -> None:
         """Take over the statistics that another process has written."""
-        found = load_state(self.path)
+        found = load_state(self.path, self.failed)
         if (found.fingerprint, found.dimensions) == (self.state.fingerprint, self.state.dimensions):
             for name in found.__struct_fields__:
                 setattr(self.state, name, getattr(found, name))
@@ -176,8 +178,9 @@ class RewardModels:
         """Set the function that gets failures, and report those that happened at the start."""
         for entry in self._entries:
             entry.report = report
-            if entry.error:
-                report(f"reward model {entry.config.name}", ModelError(entry.error))
+            for error in entry.early:
+                report(f"reward model {entry.config.name}", error)
+            entry.early.clear()
 
     def resume(self) -> None:
         """Read the models' states from disk again, since another process was the scorer before."""

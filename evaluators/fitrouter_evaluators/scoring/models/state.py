@@ -9,12 +9,14 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from fitrouter.types import Floats
+from fitrouter_evaluators.scoring.models.reward_model import ModelError
 from fitrouter_evaluators.scoring.text.style import CLIP
 
 _log = logging.getLogger(__name__)
@@ -86,14 +88,18 @@ class ModelState(msgspec.Struct, kw_only=True):
             draft.replace(path)
 
 
-def load_state(path: Path | None) -> ModelState:
-    """Read a file; a new state if there is none, or if it is damaged, which the log says."""
+def _warn(error: Exception) -> None:
+    _log.warning("%s", error)
+
+
+def load_state(path: Path | None, tell: Callable[[Exception], object] = _warn) -> ModelState:
+    """Read a file; a new state if there is none, or if it is damaged, which `tell` gets as an error."""
     if path is None or not path.exists():
         return ModelState()
     try:
         found = msgspec.json.decode(path.read_bytes(), type=ModelState)
     except (OSError, msgspec.MsgspecError) as error:
-        _log.warning("the statistics and costs in %s are not readable, and begin anew: %s", path, error)
+        tell(ModelError(f"the statistics and costs in {path} are not readable, and begin anew: {error}"))
         return ModelState()
     sizes = {len(found.dimensions), len(found.n), len(found.mean), len(found.m2)}
     return found if found.format == ModelState().format and len(sizes) == 1 else ModelState()

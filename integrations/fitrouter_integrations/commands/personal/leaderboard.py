@@ -84,6 +84,7 @@ def suite_table(found: Sequence[results.ModelResult]) -> list[str]:
         )
     said = [f"{each.model} {'; it '.join(each.why)}." for each in found[:1] if each.why]
     said += [f"{each.model} left {each.failed} calls without an answer." for each in found if each.failed]
+    said += [f"{each.unjudged} comparisons got no verdict." for each in found[:1] if each.unjudged]
     said += [
         f"The judge counts {each.trust:.0%} beside the reward model." for each in found[:1] if each.judge is not None
     ]

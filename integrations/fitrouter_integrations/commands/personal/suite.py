@@ -97,11 +97,12 @@ def generate(
             most = 2 * pairs * (prices.input * 1500 + prices.output * 2300) / 1e6
             _agree(f"{2 * pairs} pairs written by {judge} {_most(most, models, [judge])}", most, limit, yes)
             try:
-                found = await written(suite, PairJudge(models, judge, suite), 2 * pairs)
+                found = await written(suite, asked := PairJudge(models, judge, suite), 2 * pairs)
             finally:
                 await models.aclose()
             paid = Money.of(ledger.usd, ledger.paid, ledger.unpriced)
-            typer.echo(f"{len(found)} of {2 * pairs} written pairs were accepted; cost: {paid}", err=True)
+            failed = f"; {asked.failed} could not be written" if asked.failed else ""
+            typer.echo(f"{len(found)} of {2 * pairs} written pairs were accepted{failed}; cost: {paid}", err=True)
         others = [*from_templates(suite.rubric), *(from_recorded(suite.rubric, recorded) if recorded else ())]
         return with_pairs(suite, found, pairs) if len(found) >= pairs else with_pairs(suite, [*found, *others], pairs)
 

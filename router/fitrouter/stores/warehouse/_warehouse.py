@@ -89,6 +89,8 @@ class Warehouse:
     ) -> None:
         self.path = Path(path).absolute()
         self.quarantined: Path | None = None
+        self.incident = ""
+        """The last row that could not be copied since this process started, and why; empty for none."""
         self._limit = memory_limit
         self._clock = clock
         self._mutex = threading.Lock()
@@ -139,7 +141,7 @@ class Warehouse:
             last = Position(fresh[-1].seq, fresh[-1].event.id)
             if not (digests := _erased(fresh[0])) or not _knows(connection, digests):
                 connection.begin()
-                insert(connection, fresh)
+                self.incident = insert(connection, fresh) or self.incident
                 connection.execute("UPDATE position SET seq = ?, event_id = ?", list(last))
                 connection.commit()
                 return len(fresh)
@@ -327,14 +329,19 @@ def _position(connection: duckdb.DuckDBPyConnection) -> Position:
     return Position(*row)
 
 
-def insert(connection: duckdb.DuckDBPyConnection, rows: Sequence[Row]) -> None:
-    """Add rows of the journal to the tables, and delete the rows of users whom an earlier version erased in them."""
+def insert(connection: duckdb.DuckDBPyConnection, rows: Sequence[Row]) -> str:
+    """Add rows of the journal to the tables, and delete the rows of users whom an earlier version erased in them.
+
+    Returns what is wrong with the last row that has no columns; it must not block all later rows.
+    """
+    wrong = ""
     cells: defaultdict[str, list[Cells]] = defaultdict(list)
     for row in rows:
         try:
             table, found = rows_of(row)
         except ValueError as error:
-            _log.error("row %d is not copied to the warehouse: %s", row.seq, error)  # it must not block all later rows
+            wrong = f"row {row.seq} is not copied to the warehouse: {error}"
+            _log.error("%s", wrong)
         else:
             cells[table].extend(found)
     for table in TABLES:
@@ -346,6 +353,7 @@ def insert(connection: duckdb.DuckDBPyConnection, rows: Sequence[Row]) -> None:
         if isinstance(row.event, Erasure) and row.event.subject:
             for statement in _ERASE:
                 connection.execute(statement, [row.event.subject, row.seq])
+    return wrong
 
 
 def _erased(row: Row) -> Sequence[str]:
