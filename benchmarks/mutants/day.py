@@ -27,13 +27,17 @@ from typing import NamedTuple
 import httpx
 from tests.acceptance.installation import ENVIRONMENT, Installation
 from tests.acceptance.ledger import Ledger
-from tests.acceptance.mutants import COLUMNS, READS, UNREAD_COLUMNS, UNREAD_READS, blanked, drop
+from tests.acceptance.mutants import COLUMNS, READS, TOGETHER, UNREAD_COLUMNS, UNREAD_READS, blanked, drop
 from tests.acceptance.places import first_wrong, living
 from tests.acceptance.surfaces import READERS, Surfaces
 
 KINDS = ("columns", "reads", "unread-columns", "unread-reads")
 SINCE_START = {"GET /metrics"}
 """They count since the start, and a copy starts after the day."""
+REBUILT = {"journal._sqlite:SqliteJournal.tail", "postgres._journal:PostgresJournal.tail"}
+"""Reads of what is new, of which there is nothing in a copy: it begins without the warehouse."""
+FEW = 5
+"""Names that are printed."""
 FILE = "duckdb "
 """Begins the names of surfaces that read the file themselves, without the stores."""
 
@@ -92,7 +96,7 @@ class Bench:
                 if not everything:
                     break
         if everything:
-            self.order.sort(key=lambda each: took[each])
+            self.order.sort(key=lambda each: took.get(each, 0.0))
         outcome = "noticed" if bad else "unnoticed"
         return Result(mutant, outcome, "; ".join(bad), round(time.monotonic() - began, 1))
 
@@ -110,28 +114,29 @@ class Bench:
                 harmed.replace(installation.tables)
                 yield self.ask(installation, label(some), columns=True, everything=len(some) > 1)
 
-    def reads(self, names: Sequence[str], groups: Sequence[Sequence[str]]) -> Iterator[Result]:
-        """Let reads return nothing from the start on, one at a time or in groups."""
-        for some in [*([name] for name in names), *groups]:
+    def reads(self, mutants: Iterable[Sequence[str]], *, everything: bool = False) -> Iterator[Result]:
+        """Let reads return nothing from the start on; those of a mutant together."""
+        for some in mutants:
             began = time.monotonic()
             with self.copied(some) as installation:
                 try:
-                    installation.start()
+                    (installation.rebuild if REBUILT.intersection(some) else installation.start)()
                 except AssertionError:
-                    yield Result(label(some), "noticed", "it does not start", round(time.monotonic() - began, 1))
+                    took = round(time.monotonic() - began, 1)
+                    yield Result(label(some), "noticed", "it does not start, or come to rest", took)
                     continue
-                yield self.ask(installation, label(some), everything=len(some) > 1)
+                yield self.ask(installation, label(some), everything=everything)
 
     def control(self) -> Result:
-        """An unharmed copy."""
+        """An unharmed copy, whose warehouse is built again."""
         with self.copied() as installation:
-            installation.start()
+            installation.rebuild()
             return self.ask(installation, "none", columns=True, everything=True)
 
 
 def label(some: Sequence[str]) -> str:
     """Name of a mutant."""
-    return some[0] if len(some) == 1 else f"{len(some)} at once"
+    return " ".join(some) if len(some) < FEW else f"{len(some)} at once"
 
 
 def main() -> None:
@@ -159,13 +164,16 @@ def main() -> None:
             columns = chosen(COLUMNS) if "columns" in options.kinds else []
             unread = [sorted(UNREAD_COLUMNS)] if "unread-columns" in options.kinds and options.only is None else []
             results += map(tell, bench.columns(columns, unread)) if columns or unread else ()
-        reads = chosen(READS) if "reads" in options.kinds else []
-        unread = [chosen(UNREAD_READS)] if "unread-reads" in options.kinds and options.only is None else []
-        results += map(tell, bench.reads(reads, unread))
+        if "reads" in options.kinds:
+            pairs = [each for each in TOGETHER if any(chosen(frozenset(each[1:])))]
+            alone = sorted(chosen(READS), key=lambda each: each in REBUILT)
+            results += map(tell, bench.reads([*pairs, *([each] for each in alone)]))
+        if "unread-reads" in options.kinds and options.only is None:
+            results += map(tell, bench.reads([chosen(UNREAD_READS)], everything=True))
         results.append(tell(bench.control()))
     print(json.dumps([each._asdict() for each in results], indent=1))
     if options.table:
-        for name, listed in (("columns", COLUMNS), ("reads", READS)):
+        for name, listed in (("columns", COLUMNS), ("reads", READS.union(map(" ".join, TOGETHER)))):
             ran = [each for each in results if each.mutant in listed]
             print(f"| {name} | {len(ran)} | {sum(each.outcome == 'noticed' for each in ran)} |")
 

@@ -54,7 +54,7 @@ async def in_background(module: str, asked: dict[str, Any], limit_s: float = LIM
 
 def work(function: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Call a function with the JSON request on standard input, and write its result or error to standard output."""
-    os.nice(5)  # at 10 two seconds of work took a minute on a saturated machine, of the 90 seconds that there are
+    os.nice(10)
     try:
         found = function(msgspec.json.decode(sys.stdin.buffer.read()))
     except ModuleNotFoundError as error:

@@ -15,7 +15,18 @@ from typing import Any
 
 import yaml
 
-__all__ = ["BLANK", "COLUMNS", "READS", "UNREAD_COLUMNS", "UNREAD_READS", "blanked", "create", "drop", "reads"]
+__all__ = [
+    "BLANK",
+    "COLUMNS",
+    "READS",
+    "TOGETHER",
+    "UNREAD_COLUMNS",
+    "UNREAD_READS",
+    "blanked",
+    "create",
+    "drop",
+    "reads",
+]
 
 BLANK = "FITROUTER_DAY_BLANK"
 """Variable with names of reads that return nothing in a process; see `blank/sitecustomize.py`."""
@@ -31,8 +42,9 @@ def _names(listed: Mapping[str, str]) -> frozenset[str]:
 COLUMNS = _names(_LISTED["columns that surfaces read"])
 """Columns of the warehouse, as table.column."""
 UNREAD_COLUMNS = frozenset[str]().union(*map(_names, _LISTED["columns that none reads during the day"].values()))
+TOGETHER = [tuple(each.split()) for each in _LISTED["reads of which one stands in for the other"]]
 READS = _names(_LISTED["reads that surfaces need"])
-"""Methods of the stores, as `reads` names them."""
+"""Methods of the stores, as `reads` names them; besides them, those of `TOGETHER`."""
 UNREAD_READS = frozenset[str]().union(*map(_names, _LISTED["reads that none needs during the day"].values()))
 
 

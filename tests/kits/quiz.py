@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 MODELS = ("brief", "listing", "rambling")
-SAID = (
-    *("rather", "a", "lot", "more", "that", "one", "could", "say", "here", "today", "again"),
-    *("about", "it", "for", "us", "all", "while", "they", "think", "so"),
-)
 CONFIG = """\
 data: d
 providers:
@@ -33,8 +28,7 @@ def text(model: str, topic: int) -> str:
         return f"Topic {topic}: yes."
     if model == "listing":
         return f"Topic {topic}:\n\n" + "\n".join(f"- point {n} of topic {topic}" for n in range(4 + topic % 3))
-    rng = random.Random(topic)  # a text that repeats itself has a fault of the common base
-    return " ".join(f"There is {' '.join(rng.sample(SAID, 11))} on topic {topic}." for _ in range(12 + topic))
+    return " ".join(f"There is rather a lot more that one could say here on topic {topic}." for _ in range(12 + topic))
 
 
 def install(folder: Path, topics: int = 20) -> Path:

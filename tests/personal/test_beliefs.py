@@ -35,17 +35,6 @@ def every() -> Questions:
     return Questions(*np.array(found).T)
 
 
-def test_answers_with_faults_do_not_win() -> None:
-    """A model whose answers are empty, refused or broken rates a quarter of what it would; others are as before."""
-    sound, broken = Beliefs(drawn(), answers()), np.zeros((P, K), dtype=bool)
-    assert np.array_equal(Beliefs(drawn(), answers(), broken).ratings, sound.ratings)
-    broken[:, sound.favourite] = True
-    found = Beliefs(drawn(), answers(), broken)
-    assert (found.ratings[:, sound.favourite] <= 0.25).all()
-    others = np.delete(np.arange(K), sound.favourite)
-    np.testing.assert_allclose(found.ratings[:, others], sound.ratings[:, others], atol=1e-12)
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_information_and_gain_are_never_negative(seed: int) -> None:
     """0 ≤ information ≤ ln 2 and gain ≥ 0, also after answers; the gain is at most the regret."""

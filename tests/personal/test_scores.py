@@ -18,7 +18,7 @@ from fitrouter.types import Identity
 from fitrouter_evaluators.personal import LONGEST_TEXT, MOST_TEXTS, PromptAnswers, Quizzes, Scores
 from fitrouter_evaluators.personal.scores import FAULTY, on_scale, predicted, reasons_of
 
-BRIEF, LONG = text("brief", 3), " ".join(["There is rather a lot more that one could say here on topic 3."] * 15)
+BRIEF, LONG = text("brief", 3), text("rambling", 3)
 PAIR = [PromptAnswers("What about 3?", (BRIEF, LONG))]
 
 

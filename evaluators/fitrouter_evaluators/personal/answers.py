@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fitrouter.config import Config
 from fitrouter.context.encoders import get_encoder
@@ -17,7 +16,6 @@ from fitrouter.errors import ConfigError
 from fitrouter.providers import Recorded
 from fitrouter.routing.variants import called
 from fitrouter.types import Floats, Message, ModelCard, Request
-from fitrouter_evaluators.personal.base import faults
 from fitrouter_evaluators.scoring import Answer, ResponseFeatures, global_scalar
 
 ASKED = "quiz-answers.jsonl"
@@ -44,13 +42,6 @@ class AnswerPool(NamedTuple):
     """Response features, NaN where missing, float64[P, K, D]."""
     names: tuple[str, ...]
     """Of the response features."""
-    faults: tuple[tuple[tuple[str, ...], ...], ...]
-    """Of the common base, by prompt and model."""
-
-    @property
-    def broken(self) -> NDArray[np.bool_]:
-        """Whether an answer has a fault, bool[P, K]."""
-        return np.array([[bool(each) for each in row] for row in self.faults])
 
 
 class NoAnswers(ConfigError):
@@ -111,8 +102,7 @@ def read_pool(file: Path, cards: Iterable[ModelCard], config: Config) -> AnswerP
     x = [context_features(read_prompt(Request(messages=messages(prompt))), encoder) for prompt in prompts]
     h = features.encode(answers).reshape(len(prompts), len(models), -1)
     digest = hashlib.sha256(repr((models, prompts, texts, features.schema)).encode("utf-8", "replace")).hexdigest()
-    wrong = tuple(tuple(faults(p, text) for text in row) for p, row in zip(prompts, texts, strict=True))
-    return AnswerPool(digest[:16], prompts, models, texts, np.array(x), h, features.names, wrong)
+    return AnswerPool(digest[:16], prompts, models, texts, np.array(x), h, features.names)
 
 
 def messages(prompt: str) -> tuple[Message, ...]:

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from fitrouter.posterior.draws import Draws
 from fitrouter.posterior.likelihoods import SIGNALS
 from fitrouter.types import FeedbackKind, Floats
-from fitrouter_evaluators.personal.scores import on_scale
 
 PAIR = SIGNALS[FeedbackKind.PAIR]
 
@@ -58,16 +57,12 @@ class Beliefs:
     Args:
         draws: of the parameters.
         h: features of the pool's answers, float64[P, K, D], NaN where missing.
-        broken: which of them have a fault of the common base, bool[P, K], and rate a quarter; None for none.
     """
 
-    def __init__(self, draws: Draws, h: Floats, broken: NDArray[np.bool_] | None = None) -> None:
+    def __init__(self, draws: Draws, h: Floats) -> None:
         self.draws, self.h = draws, np.where(np.isfinite(h), h, 0.0)
         self.ratings: Floats = draws.taste @ self.h.mean(axis=0).T + draws.fixed.mean(axis=0) + draws.level
         """Mean rating of each model's answers, float64[S, K]."""
-        if broken is not None and broken.any():
-            each = np.einsum("sd,pkd->spk", draws.taste, self.h) + draws.fixed + draws.level[:, None]
-            self.ratings = np.where(broken, on_scale(each, broken), each).mean(axis=1)
         self.winner = self.ratings.argmax(axis=1)
         """The best model, int[S]."""
         self.weights: Floats = np.full(len(self.ratings), 1.0 / len(self.ratings))

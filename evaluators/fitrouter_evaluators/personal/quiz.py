@@ -13,7 +13,6 @@ from typing import Literal, TypeAlias
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from fitrouter.posterior.draws import Draws
 from fitrouter.types import Floats, Identity
@@ -87,9 +86,9 @@ class QuizResult(msgspec.Struct, frozen=True, kw_only=True):
     ended: str
 
 
-def beliefs_of(quiz: Quiz, draws: Draws, h: Floats, broken: NDArray[np.bool_] | None = None) -> Beliefs:
+def beliefs_of(quiz: Quiz, draws: Draws, h: Floats) -> Beliefs:
     """Beliefs about the person after all replies of a quiz."""
-    beliefs = Beliefs(draws, h, broken)
+    beliefs = Beliefs(draws, h)
     told = [reply for reply in quiz.replies if reply.choice in {"first", "second"}]
     beliefs.learn(_columns([reply.question for reply in told]), [reply.choice == "first" for reply in told])
     return beliefs

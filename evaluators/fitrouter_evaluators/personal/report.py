@@ -18,7 +18,7 @@ from fitrouter.routing.explanation_text import FEATURES
 from fitrouter.stores.figures import MODEL, Traffic, figures, traffic
 from fitrouter.types import FeedbackKind, Floats, Identity
 from fitrouter_evaluators.personal.answers import AnswerPool, NoAnswers
-from fitrouter_evaluators.personal.base import Base, base_of
+from fitrouter_evaluators.personal.base import Base, base_of, faults
 from fitrouter_evaluators.personal.leaderboard import Drawn, Leaderboard, Leaderboards, require_somebody
 from fitrouter_evaluators.personal.quizzes import Quizzes
 from fitrouter_evaluators.personal.scores import (
@@ -215,7 +215,9 @@ class Reports:
             pool: AnswerPool = self._quizzes.pool()
         except NoAnswers:
             return {}, {}
-        ratings = on_scale(np.nan_to_num(pool.h) @ taste[: pool.h.shape[2]], pool.broken)
+        wrong = [[faults(p, text) for text in row] for p, row in zip(pool.prompts, pool.texts, strict=True)]
+        broken = np.array([[bool(each) for each in row] for row in wrong])
+        ratings = on_scale(np.nan_to_num(pool.h) @ taste[: pool.h.shape[2]], broken)
         found = {}
         for k, model in enumerate(pool.models):
             places = int(ratings[:, k].argmax()), int(ratings[:, k].argmin())
@@ -228,7 +230,7 @@ class Reports:
                 )
                 for p, best in zip(places, (True, False), strict=True)
             )
-        bases = {model: base_of([row[k] for row in pool.faults]) for k, model in enumerate(pool.models)}
+        bases = {model: base_of([row[k] for row in wrong]) for k, model in enumerate(pool.models)}
         return found, bases
 
 
