@@ -9,7 +9,7 @@ export TRANSFORMERS_OFFLINE := 1
 export LITELLM_LOCAL_MODEL_COST_MAP := True
 
 .DEFAULT_GOAL := help
-.PHONY: help install frameworks ray demo test check lint mypy pyright format docs figures screenshots bench bench-acceptance bench-agents bench-beside bench-crash bench-faults bench-fuzz bench-kills bench-labs bench-matrix bench-mutants bench-mutants-day bench-overload bench-policies bench-pool bench-properties bench-reward \
+.PHONY: help install frameworks ray demo test check lint mypy pyright format docs figures screenshots bench bench-acceptance bench-agents bench-beside bench-crash bench-faults bench-fuzz bench-kills bench-matrix bench-mutants bench-mutants-day bench-overload bench-policies bench-pool bench-properties \
 	bench-replay bench-reproduce bench-scorer bench-soak bench-sweep bench-watch clean
 
 help: ## list the targets
@@ -23,9 +23,11 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[all]" --group dev
 	touch $@
 
-frameworks: ## create .venv-frameworks with Inspect, DeepEval and Flower, whose tests are skipped without it
-	$(PYTHON) -m venv .venv-frameworks
-	.venv-frameworks/bin/python -m pip install --quiet --editable ".[inspect,deepeval,flower]"
+frameworks: install ## test with Inspect, DeepEval and Flower in .venv-frameworks, and note the version that passed; FORCE=1
+	test -z "$(FORCE)" || rm -f .ci/frameworks.sha256
+	.ci/frameworks --check || { $(PYTHON) -m venv .venv-frameworks \
+	&& .venv-frameworks/bin/python -m pip install --quiet --editable ".[inspect,deepeval,flower]" \
+	&& $(BIN)/python -m pytest tests/evaluation tests/training/test_federated.py && .ci/frameworks; }
 
 ray: ## create .venv-ray, and run what needs Ray there; ARGS="-k law"
 	$(PYTHON) -m venv .venv-ray
@@ -107,10 +109,6 @@ bench-mutants-day: install ## take columns and reads of the stores away, and see
 bench-overload: install ## goodput of one worker at twice its capacity, and its recovery
 	$(BIN)/python -m benchmarks.gateway.overload $(ARGS)
 
-bench-reward: install ## all targets of the reward models, in one table
-	mkdir -p results
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.scoring.reward --out results/reward.json --table docs/results/reward_table.md $(ARGS)
-
 bench-replay: install ## replay: coverage, interval widths, the gate, Open Bandit Data, speed
 	mkdir -p results
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.replay.intervals --jobs 2 --json results/replay_intervals.json $(ARGS)
@@ -136,9 +134,6 @@ bench-policies: install ## speed and regret compared with other bandit libraries
 
 bench-matrix: install ## budgets compared with ParetoBandit on its own data
 	$(BIN)/python -m benchmarks.policies.matrix $(ARGS)
-
-bench-labs: install ## late labels, new models, silent changes, prices, users
-	$(BIN)/python -m benchmarks.simulation.labs $(ARGS)
 
 bench-watch: install ## false-alarm rates of the monitors, and the audit of 100,000 decisions
 	$(BIN)/python -m benchmarks.monitors.watch $(ARGS)

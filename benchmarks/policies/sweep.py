@@ -1,7 +1,7 @@
 """Sweep that chose the shipped defaults (docs/results/sweep.md): one setting at a time, on seeds that no table uses.
 
-Every setup runs the product's own code in three kinds of worlds: the personal pool (real answers, simulated people),
-the stationary lab, and synthetic bandits. What is printed is the regret against what ships, paired by seed, as JSON.
+Every setup runs the product's own code in two kinds of worlds: the personal pool (real answers, simulated people)
+and synthetic bandits. What is printed is the regret against what ships, paired by seed, as JSON.
 
 python -m benchmarks.policies.sweep --seeds 4 --out sweep.json          # about fifteen minutes on two idle cores
 """
@@ -22,12 +22,9 @@ import msgspec
 import numpy as np
 from benchmarks.policies._ours import Ours
 from benchmarks.policies._peers import world as synthetic
-from benchmarks.research import labs
-from benchmarks.research.scene import Setup as Lab
 
 from fitrouter.config import PolicyConfig
 from fitrouter.posterior.labels import FitParams
-from fitrouter.routing.decider import Rules
 from fitrouter_evaluators.simulation.personal_pool import open_pool
 from fitrouter_evaluators.simulation.pool import Pool
 from fitrouter_evaluators.simulation.simulate import contender, simulate
@@ -86,9 +83,6 @@ def regret(task: tuple[str, Setup, int, Path]) -> float:
         who = contender("ours", setup.gamma, setup.params())
         play = draw_play(world, pool, seed)
         return float(simulate(world, pool, play, who, feedback=0.3, floor=setup.floor).regret.sum())
-    if kind == "lab":
-        lab = Lab(gamma=setup.gamma, params=setup.params(), rules=Rules(floor=setup.floor))
-        return labs.stationary(seed, lab).regret["all"]
     d, K = map(int, name.split("x"))
     world_ = synthetic(d, K, 4000, seed)
     ours = Ours(d, K, seed, {"gamma": setup.gamma, "floor": setup.floor}, setup.params())
@@ -109,7 +103,7 @@ def main() -> int:
     options = parser.parse_args()
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"
-    sources = ["lab stationary", *(f"synthetic {d}x{K}" for d, K in SYNTHETIC)]
+    sources = [f"synthetic {d}x{K}" for d, K in SYNTHETIC]
     if options.pool.is_file():
         sources += [f"pool {name}" for name in POOLS]
     else:

@@ -14,8 +14,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.research import _harms, _stories, behaviour
-
 from fitrouter.context.encoders import get_encoder
 from fitrouter_evaluators.bench import choices, pairs
 from fitrouter_evaluators.datasets import mt_bench
@@ -38,31 +36,6 @@ def mt_bench_votes(data: Path, encoder: str, seeds: int) -> dict[str, float]:
     return {f"D1 votes, text only, {r['metric']}": r["mean"] for r in row if r["metric"] in {"accuracy", "nll"}}
 
 
-def pluriharms_unseen(data: Path, encoder: str, seeds: int) -> dict[str, float]:
-    """Measure PluriHarms on unseen prompts, after 20 ratings."""
-    found = _harms.measure(data / "pluriharms", range(seeds), get_encoder(encoder))
-    return {"D2 unseen prompts, RMSE of 100": 100 * found.unseen.hierarchical.mean}
-
-
-def realhumaneval_copies(data: Path, encoder: str, seeds: int) -> dict[str, float]:
-    """Measure RealHumanEval's copies."""
-    for outcome in behaviour.run(data, min(seeds, 3), encoder):
-        for r in outcome.results:
-            if (r.row, r.k, r.metric) == ("hierarchical", 0, "auc") and "copies" in r.set:
-                return {"D6 copies, AUC": r.mean}
-    return {}
-
-
-def ttcw_verdicts(data: Path, encoder: str, seeds: int) -> dict[str, float]:
-    """Measure TTCW's verdicts on stories."""
-    results, _ = _stories.measure(data / "ttcw", range(min(seeds, 5)), get_encoder(encoder))
-    return {
-        "D7 verdicts, accuracy": next(
-            r.mean for r in results if (r.row, r.k, r.metric) == ("hierarchical", -1, "accuracy")
-        )
-    }
-
-
 def choices_in_words(data: Path, encoder: str, seeds: int) -> dict[str, float]:  # noqa: ARG001 - nothing is random here
     """Measure choices by a preference stated in words."""
     found = choices.run_choices(data / "choices" / "declared.jsonl", get_encoder(encoder))
@@ -71,9 +44,6 @@ def choices_in_words(data: Path, encoder: str, seeds: int) -> dict[str, float]: 
 
 SETS: tuple[Callable[[Path, str, int], dict[str, float]], ...] = (
     mt_bench_votes,
-    pluriharms_unseen,
-    realhumaneval_copies,
-    ttcw_verdicts,
     choices_in_words,
 )
 

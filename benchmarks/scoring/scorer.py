@@ -28,7 +28,7 @@ from typing import Any
 import benchmarks.scoring._bare as _bare  # a plain import comes first; it stands in for msgspec
 import numpy as np
 import torch
-from benchmarks.research.batched import BatchedTastes
+from benchmarks.scoring.batched import BatchedTastes
 from benchmarks.scoring.reward_model import reward_model
 
 from fitrouter.context.encoders import Encoder, Static, get_encoder

@@ -7,9 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks.research._mixed import covariance, fit_variances, same
-from benchmarks.research._mixed import given as conditional
-from benchmarks.research._mixed import test_then_learn as one_ahead
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -187,27 +184,6 @@ def test_the_crowd_says_nothing_of_unseen_users_labels() -> None:
     head.posterior(np.arange(5), np.ones(5))
     np.testing.assert_array_equal(head.predict(np.arange(15)).mean, before)
     assert head.predict(np.arange(15), head.posterior(np.arange(5), np.full(5, 0.99))).mean.mean() > before.mean()
-
-
-def test_test_then_learn_is_the_conditional_mean_at_every_step() -> None:
-    """One Cholesky factor gives what solving at every step gives."""
-    rng = np.random.default_rng(3)
-    names = rng.integers(4, size=25)
-    C = covariance([same(names)], fit_variances([same(names)], rng.normal(size=25) + names))
-    y = rng.normal(size=25)
-    steps = one_ahead(C, y)
-    for i in (1, 7, 24):
-        assert steps[i] == pytest.approx(conditional(C[: i + 1, : i + 1], y[: i + 1], i)[0])
-
-
-def test_variances_are_recovered() -> None:
-    """The variance of a planted effect and of the noise come back within a third."""
-    rng = np.random.default_rng(4)
-    names = np.repeat(np.arange(60), 8)
-    y = 0.7 * rng.normal(size=60)[names] + 0.5 * rng.normal(size=480)
-    found = fit_variances([same(names)], y)
-    assert found.kernels[0] == pytest.approx(0.49, rel=0.34)
-    assert found.noise == pytest.approx(0.25, rel=0.34)
 
 
 @pytest.mark.reproduction

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.research.public import (
+from benchmarks.training.public import (
     ADVERSARY,
     alpaca_responses,
     answer_probabilities,
-    creativity_dimensions,
     harm_annotations,
 )
 from tests.kits.datasets import folder
@@ -204,7 +203,8 @@ def test_ttcw() -> None:
     assert sum(row.rating for row in ratings) == 762.0
     assert {row.model for row in ratings if row.response is None} == {"NewYorker"}
     assert all("url" in row.extra for row in ratings if row.model == "NewYorker")
-    assert {row.dimension for row in ratings} == set(creativity_dimensions(where))
+    tests = json.loads((where / "ttcw_all_tests.json").read_text())
+    assert {row.dimension for row in ratings} == {test["category"] for test in tests}
     raw = json.loads((where / "ttcw_annotations.json").read_text())
     assert [(row.user, row.item, row.extra["explanation"]) for row in ratings] == [
         (str(row["expert_idx"]), row["story_id"], row["explanation"]) for row in raw

@@ -7,7 +7,7 @@ import math
 import msgspec
 import numpy as np
 import pytest
-from benchmarks.research.signals import load_signals
+from benchmarks.training.likelihoods import load_signals
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

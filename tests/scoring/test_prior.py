@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks.research.adversaries import battle, honest_answers
+from benchmarks.scoring.attacks import battle, honest_answers
 from tests.kits.datasets import folder
 from typer.testing import CliRunner
 

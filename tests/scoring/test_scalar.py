@@ -145,7 +145,7 @@ def test_constants_say_whom_they_are_for() -> None:
 @pytest.mark.skipif(not (DATA / "mt_bench_human").is_dir(), reason="mt_bench_human is not in ../shared/data")
 def test_training_again_gives_the_shipped_centres() -> None:
     """Centres, scales and mean of the shipped constants are those of MT-bench's answers."""
-    from benchmarks.research.train_scalar import read_votes
+    from benchmarks.training.scalar import read_votes
 
     from fitrouter_evaluators.bench._pair_model import view_of
 

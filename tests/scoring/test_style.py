@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kits.tables import table_driven
 
-from fitrouter.context.encoders import Hashing
+from fitrouter.context.encoders import Hashing, Static
 from fitrouter.stores.content import pack_content, unpack_content
 from fitrouter.types import Floats
 from fitrouter_evaluators.scoring import (
@@ -22,6 +22,7 @@ from fitrouter_evaluators.scoring import (
     Answer,
     ResponseFeatures,
     ToolCall,
+    _constants,
     directions,
     measure,
     standardise,
@@ -173,17 +174,17 @@ def test_standardising_is_monotone_and_centred() -> None:
 
 @pytest.mark.skipif(not MT_BENCH.is_dir(), reason="the MT-bench answers are not on this machine")
 def test_the_shipped_constants_come_from_the_data() -> None:
-    """Calibrating again gives the shipped table to its last digit."""
-    from benchmarks.research.calibrate import read_answers, style_constants
+    """The command writes the shipped file again, byte for byte."""
+    from benchmarks.training.constants import read_answers, render
 
     texts = read_answers(MT_BENCH)
     assert len(texts) == 960
-    assert style_constants(texts) == STYLE_CONSTANTS
+    assert render(texts, [Static()]) == Path(_constants.__file__).read_text(encoding="utf-8")
 
 
 def test_calibration_needs_answers(tmp_path: Path) -> None:
     """An empty folder is refused by name."""
-    from benchmarks.research.calibrate import read_answers
+    from benchmarks.training.constants import read_answers
 
     with pytest.raises(ValueError, match=r"no \*\.jsonl"):
         read_answers(tmp_path)
@@ -191,7 +192,7 @@ def test_calibration_needs_answers(tmp_path: Path) -> None:
 
 def test_the_written_table_is_a_module(tmp_path: Path) -> None:
     """What calibrate writes reads back as the constants of its texts and encoders."""
-    from benchmarks.research.calibrate import latent_constants, render, style_constants
+    from benchmarks.training.constants import latent_constants, render, style_constants
 
     texts = [PLAIN, PLAIN + " It may be!", "- a\n- b", "Two 2 words?"]
     (tmp_path / "a.jsonl").write_text(json.dumps({"choices": [{"turns": texts}]}), encoding="utf-8")

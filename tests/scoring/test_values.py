@@ -126,7 +126,7 @@ def test_scores_are_on_one_scale() -> None:
 @pytest.mark.skipif(not MT_BENCH.is_dir(), reason="the MT-bench answers are not on this machine")
 def test_ordinary_answers_lie_near_zero() -> None:
     """The shipped constants are those of the calibration answers, which they give mean 0 and unit variance."""
-    from benchmarks.research.calibrate import read_answers, value_constants
+    from benchmarks.training.constants import read_answers, value_constants
 
     from fitrouter_evaluators.scoring.features import readable
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from benchmarks.research.behaviour import choose_prior
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -135,19 +134,6 @@ def test_evidence_is_the_marginal_likelihood() -> None:
     away = y - X @ prior.mean
     dense = -0.5 * (away @ np.linalg.solve(V, away) + np.linalg.slogdet(V)[1] + 7 * np.log(2 * np.pi))
     assert abs(evidence(prior, [Observations(X, y)]) - dense) < 1e-9
-
-
-def test_the_better_shrinkage_is_chosen() -> None:
-    """Users who are all alike get a tight prior, users who differ a wide one."""
-    rng = np.random.default_rng(4)
-    tight, wide = Shrinkage(200.0, 1e-4), Shrinkage(200.0, 0.5)
-    alike = []
-    for _ in range(30):
-        X = rng.normal(size=(10, 3))
-        alike.append(Observations(X, X @ np.ones(3) + 0.3 * rng.normal(size=10)))
-    different, _, _, _ = _world(rng, 30, 10, 3)
-    assert np.trace(choose_prior(alike, [tight, wide]).cov) < 0.1
-    assert np.trace(choose_prior(different, [tight, wide]).cov) > 0.3
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,8 @@ _OPENING, _SHORT = 200, 400
 _TRANSLATE = re.compile(r"\b(?:translat\w*|languages?)\b", re.IGNORECASE)
 _GRADER = 1.2
 """In log phrases: more than two that talk to a grader, as ordinary answers often have one or two."""
+_DATA = re.compile(r"```.*?(?:```|\Z)|[\"']?\b\w+[\"']?\s*(?:[:+-]?=|[\"']:)", re.DOTALL)
+"""Code, and names of data: `"score": 4` and `score = 4` address nobody."""
 _TRIPLES = 30
 """Words from which repetition is measured."""
 
@@ -51,7 +53,7 @@ def faults(prompt: str, answer: str) -> tuple[str, ...]:
         "repeated": len(words) >= _TRIPLES and 1.0 - len(set(triples)) / len(triples) > _REPEATED,
         "language": len(words) >= _TRIPLES and _other_language(prompt, text),
         "secret": _SECRET.search(text) is not None,
-        "grader": grader_talk(reading) > grader_talk(Reading(prompt)) + _GRADER,
+        "grader": grader_talk(Reading(_DATA.sub(" ", text))) > grader_talk(Reading(prompt)) + _GRADER,
     }
     return tuple(name for name, present in found.items() if present)
 

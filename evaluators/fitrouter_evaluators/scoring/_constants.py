@@ -1,4 +1,4 @@
-"""Centre and scale of the response features: written by `benchmarks.research.calibrate`, not by hand.
+"""Centre and scale of the response features: written by `benchmarks.training.constants`, not by hand.
 
 From the 960 answers of MT-bench (see the data sheet in `style`).
 """

@@ -8,7 +8,7 @@ measures of sound writing (`text.sound`), style, cosines of the answer, its begi
 with each other, what the prompt asks for × how the answer looks, and the answer's own vector under a strong
 ridge. All terms saturate, so that none grows with length without bound. Model names are not used.
 
-**Data sheet.** `data/scalar.json` is made by `python -m benchmarks.research.train_scalar DATA OUT` from the
+**Data sheet.** `data/scalar.json` is made by `python -m benchmarks.training.scalar DATA OUT` from the
 3,355 human votes of MT-bench (Zheng et al. 2023; votes CC-BY-4.0, answers Apache-2.0) and from attacked answers, which
 lose to the answers that they were made from (`training.attacks`). It holds numbers only, no text. Metrics:
 `docs/results/reward_pairs.md`. The votes are those of 65 judges on English answers of 2023.
@@ -164,7 +164,7 @@ class GlobalScalar:
         if reader.id != constants.encoder:
             raise ArtifactError(
                 f"the global scalar's constants are for the encoder {constants.encoder!r}, not for {reader.id!r}; "
-                f"in a checkout, `python -m benchmarks.research.train_scalar DATA OUT` makes them"
+                f"in a checkout, `python -m benchmarks.training.scalar DATA OUT` makes them"
             )
         self.id = f"g1-{hashlib.sha256(msgspec.json.encode(constants)).hexdigest()[:8]}"
         self.temperature = constants.temperature

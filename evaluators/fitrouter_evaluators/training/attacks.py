@@ -1,7 +1,7 @@
 """Attacks that raise a reward model's score of an answer, but not its quality.
 
 Each attack is a function of an answer and its prompt. Training uses the templates `TRAIN`; defences are measured on
-others (`benchmarks/research/adversaries.py`).
+others (`benchmarks/scoring/attacks.py`).
 The kinds follow Zheng et al. 2024 (arXiv:2410.07137, constant replies), Singhal et al. 2023 (arXiv:2310.03716, length),
 Sharma et al. 2023 (arXiv:2310.13548, flattery) and Greshake et al. 2023 (arXiv:2302.12173, injection).
 """

@@ -4,7 +4,7 @@ A reward model predicts the rating f = hᵀw (+ c + d) of an answer, on the scal
 feedback is an observation of f: Gaussian, y = f + ε, for votes on a scale; logistic, P(y = 1) = σ((f − level) /
 temperature), for actions. A pair is a logistic observation of the difference of two answers.
 
-The parameters are fitted on human feedback by `benchmarks.research.signals`; a test compares the two tables.
+The parameters are fitted on human feedback by `benchmarks.training.likelihoods`; a test compares the two tables.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ REMARK_STEP = 1.0
 """How far the better answer is, in standard deviations of the feature."""
 
 VERDICT = Signal(link="logistic", temperature=0.148, level=0.673, weight=0.32)
-"""Praise or rejection in passing: the link of `accept`, with the weight of `benchmarks.research.remarks`."""
+"""Praise or rejection in passing: the link of `accept`, with the weight of `benchmarks.training.remarks`."""
 
 DWELL_LENGTH = (2.97, 0.252)
 """Expected log(1 + seconds) of reading = first + second · log(1 + tokens of the answer)."""

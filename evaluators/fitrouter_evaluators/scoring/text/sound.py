@@ -28,9 +28,9 @@ _READER = frozenset(("you", "your", "yours", "you're", "you've", "question", "qu
 _ENDS = 400
 _WORDS = 40
 _SENTENCES = re.compile(r"[.!?\n]+")
-_MARK = re.compile(
+_MARK = re.compile(  # `[[1]]` is a citation, `[[A]]` a verdict
     r"\b(?:10|100)\s*(?:/|out of)\s*(?:10|100)\b|\b(?:score|rating|grade|verdict|winner|preferred|rank)\b\W{0,4}[:=]"
-    r"|\[\[\w+\]\]|</?(?:system|instruction|evaluation|judge|output)s?>|\[/?(?:system|inst)\]|<\|\w+\|>",
+    r"|\[\[(?:[abc]|tie)\]\]|</?(?:system|instruction|evaluation|judge|output)s?>|\[/?(?:system|inst)\]|<\|\w+\|>",
     re.IGNORECASE,
 )
 _NAMES_A_LANGUAGE = re.compile(

@@ -4,7 +4,7 @@ Each dimension is a pure function of the text, always finite; `STYLE` fixes thei
 root of words. `measure` gives the raw values and `standardise` puts them on one scale: centre and scale are constants
 of the package (`_constants`), clipped to ±3, so that the same text has the same features in every installation.
 
-**Data sheet of the constants.** Made by `python -m benchmarks.research.calibrate FOLDER OUT` from the 960
+**Data sheet of the constants.** Made by `python -m benchmarks.training.constants FOLDER OUT` from the 960
 answers (80 questions, two turns, six models) of MT-bench, `model_answer/*.jsonl` (Zheng et al. 2023,
 arXiv:2306.05685). The answers are under Apache-2.0, which allows derived numbers to ship; no text ships. Centre is
 the mean and scale the standard deviation, as `calibrate` describes. They describe English answers of 2023: newer

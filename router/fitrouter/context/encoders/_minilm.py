@@ -18,7 +18,7 @@ MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9d
 """Of all-MiniLM-L6-v2's model.safetensors."""
 
 BASIS_SHA256 = "8b72803c01d76f86de793c82422f5acd0de4ad6e19ebbc3ab98e621936172e54"
-"""Of data/minilm_basis.npy, made by `benchmarks.research.train_basis`."""
+"""Of data/minilm_basis.npy, made by `benchmarks.training.basis`."""
 
 
 def minilm_basis() -> Floats:

@@ -6,7 +6,7 @@ A taste predicts u = hᵀw in units of a label on [0, 1]. An event of kind κ ob
     logistic   P(y = 1) = σ((u − level) / temperature), its log likelihood times ρ; y may lie between 0 and 1
     pair       P(a over b) = σ((u_a − u_b) / temperature); a tie is y = ½
 
-and the numbers are fitted on public data, `python -m benchmarks.research.signals DATA OUT`:
+and the numbers are fitted on public data, `python -m benchmarks.training.likelihoods DATA OUT`:
 
 - **noise**: what a hierarchical model of people and items leaves of ratings (EM, `hierarchy`).
 - **temperature, level**: a hierarchical logistic model of the kind has log odds of a spread (between events and people,
@@ -26,9 +26,9 @@ from functools import lru_cache
 from pathlib import Path
 
 import msgspec
-from benchmarks.research._evidence import read_evidence
-from benchmarks.research._signal import Signal
-from benchmarks.research._signal_fit import fit_signals
+from benchmarks.training._evidence import read_evidence
+from benchmarks.training._signal import Signal
+from benchmarks.training._signal_fit import fit_signals
 
 _TABLE = Path(__file__).with_name("_signals.json")
 
@@ -56,7 +56,7 @@ def main(argv: list[str] | None = None) -> int:
     """Fit the table on the sets under DATA and write it to OUT."""
     arguments = sys.argv[1:] if argv is None else argv
     if len(arguments) != 2:
-        sys.stderr.write("usage: python -m benchmarks.research.signals DATA OUT\n")
+        sys.stderr.write("usage: python -m benchmarks.training.likelihoods DATA OUT\n")
         return 2
     Path(arguments[1]).write_bytes(render(fit_signals(read_evidence(Path(arguments[0])))))
     return 0

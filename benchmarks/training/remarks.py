@@ -1,12 +1,12 @@
 """Remarks in passing: precision on prompts, and the weight of praise and rejection.
 
-    python -m benchmarks.research.remarks DATA
+    python -m benchmarks.training.remarks DATA
 
 Two public sets have a user's next message beside an outcome of the answer before it: HALIE dialogues (thumbs on every
 turn) and RealHumanEval (whether anything was copied). Praise or a rejection is read as the link of `accept` to the
 power ρ; the answer's rating has the spread of ratings between people and items, and a mean that gives each set's share
 of good outcomes. The posterior of ρ follows from the outcomes under Beta(1, 3), as for the other kinds of behaviour
-(`benchmarks.research._signal_fit`). Neither set has remarks on a dimension ("shorter").
+(`benchmarks.training._signal_fit`). Neither set has remarks on a dimension ("shorter").
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from benchmarks.research.signals import load_signals
+from benchmarks.training.likelihoods import load_signals
 
 from fitrouter.types import Floats
 from fitrouter_evaluators.datasets.halie import convert_dialogue
@@ -111,7 +111,7 @@ def main(argv: list[str] | None = None) -> int:
     """Print the prompts that are read as remarks, and the weight of remarks."""
     arguments = sys.argv[1:] if argv is None else argv
     if len(arguments) != 1:
-        sys.stderr.write("usage: python -m benchmarks.research.remarks DATA\n")
+        sys.stderr.write("usage: python -m benchmarks.training.remarks DATA\n")
         return 2
     data = Path(arguments[0])
     for name, texts in prompts(data):

@@ -18,8 +18,8 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from benchmarks.research._held_out_attacks import HELD_OUT
-from benchmarks.research.public import ADVERSARY, alpaca_responses
+from benchmarks.scoring._held_out_attacks import HELD_OUT
+from benchmarks.training.public import ADVERSARY, alpaca_responses
 
 from fitrouter.context.encoders import Encoder, get_encoder
 from fitrouter.types import Floats

@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from benchmarks.research._evidence import Evidence, Track
-from benchmarks.research._signal import LEVEL, Signal
-from benchmarks.research._signal_fit import fit_edit, fit_length, fit_signals
-from benchmarks.research.signals import load_signals, main, render
+from benchmarks.training._evidence import Evidence, Track
+from benchmarks.training._signal import LEVEL, Signal
+from benchmarks.training._signal_fit import fit_edit, fit_length, fit_signals
+from benchmarks.training.likelihoods import load_signals, main, render
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,6 +1,6 @@
 """Compute the constants of the response features from a folder of answers, and write them as a Python module.
 
-    python -m benchmarks.research.calibrate FOLDER OUT
+    python -m benchmarks.training.constants FOLDER OUT
 
 FOLDER holds MT-bench's `model_answer/*.jsonl`: one answer a line, its texts at `choices[*].turns[*]`. The shipped table
 was made this way; running it again gives the same numbers.
@@ -28,14 +28,12 @@ from fitrouter_evaluators.scoring.values import encode_statements, fit
 _FLOOR = 0.05
 _FLOORS = {"structure": 0.5, "emphasis": 0.5, "warmth": 0.35}
 _LATENT = 16
-_HEADER = '''"""Centre and scale of the response features: written by `benchmarks.research.calibrate`, not by hand.
+_HEADER = '''"""Centre and scale of the response features: written by `benchmarks.training.constants`, not by hand.
 
 From the 960 answers of MT-bench (see the data sheet in `style`).
 """
 
 from __future__ import annotations
-
-__all__ = ["LATENT_CONSTANTS", "STYLE_CONSTANTS", "VALUE_CONSTANTS"]
 '''
 
 
@@ -87,7 +85,7 @@ def render(texts: Sequence[str], encoders: Sequence[Encoder]) -> str:
     lines += [f'    "{name}": {pair},' for name, pair in style_constants(texts).items()]
     lines += ["}", '"""Dimension → (centre, scale)."""', ""]
     latent = [(encoder.id, latent_constants(texts, encoder)) for encoder in encoders]
-    lines += _table("LATENT_CONSTANTS", latent, "Encoder id → (centres, scales) of its leading directions.")
+    lines += _table("LATENT_CONSTANTS", latent, "Encoder id → (centres, scales) of its latent directions.")
     values = [(encoder.id, value_constants(texts, encoder)) for encoder in encoders]
     note = "Encoder id → (centres, scales) of the value scores, in the order of `values.VALUES`."
     return "\n".join([*lines, "", *_table("VALUE_CONSTANTS", values, note), ""])

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from fitrouter.errors import ConfigError
 from fitrouter_evaluators.datasets._reading import read_values
-from fitrouter_evaluators.datasets._sources import number, read_json, read_table, source
+from fitrouter_evaluators.datasets._sources import number, read_table, source
 
 Probabilities: TypeAlias = dict[str, tuple[float, float, float, float]]
 """Question → probabilities of the answers 1 to 4."""
@@ -74,8 +74,3 @@ def harm_annotations(folder: str | os.PathLike[str]) -> dict[str, dict[str, floa
         row["Question_Index"]: {name: number(cell) or 0.0 for name, cell in row.items() if name not in texts}
         for row in read_table(source(folder, "prompts.csv"))
     }
-
-
-def creativity_dimensions(folder: str | os.PathLike[str]) -> dict[str, str]:
-    """Load the Torrance dimension of creativity of each test of TTCW, by the test's name."""
-    return {row["category"]: row["torrance_dimension"] for row in read_json(source(folder, "ttcw_all_tests.json"))}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks.research._held_out_attacks import HELD_OUT
-from benchmarks.research.adversaries import battle, heads_of, honest_answers, population_head
+from benchmarks.scoring._held_out_attacks import HELD_OUT
+from benchmarks.scoring.attacks import battle, heads_of, honest_answers, population_head
 
 from fitrouter.context.encoders import Static
 from fitrouter.types import Floats

@@ -1,10 +1,11 @@
 """Compute the principal components of MiniLM's prompt vectors, of which policies read the first.
 
-    python -m benchmarks.research.train_basis FOLDER OUT
+    python -m benchmarks.training.basis FOLDER OUT
 
 FOLDER is MT-bench's: the turns of `question.jsonl` and the beginnings of the answers in `model_answer/*.jsonl` are
 encoded, and the leading principal components kept. Data sheet of the shipped `minilm_basis.npy`: 160 questions and 960
-answers of MT-bench (questions and answers Apache-2.0, votes not used), float16[1 + 64, 384], row 0 the mean.
+answers of MT-bench (questions and answers Apache-2.0, votes not used), float16[1 + 64, 384], row 0 the mean. On another
+processor one number in a hundred differs in its last bit.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from benchmarks.research.calibrate import read_answers
+from benchmarks.training.constants import read_answers
 
 from fitrouter.context.encoders import Encoder, get_encoder
 from fitrouter.types import Floats

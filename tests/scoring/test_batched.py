@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from benchmarks.research.batched import BatchedTastes, rounds
+from benchmarks.scoring.batched import BatchedTastes, rounds
 from hypothesis import given
 from hypothesis import strategies as st
 

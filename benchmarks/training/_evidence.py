@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from benchmarks.research.public import answer_probabilities, harm_annotations
+from benchmarks.training.public import answer_probabilities, harm_annotations
 
 from fitrouter.types import Floats
 from fitrouter_evaluators.datasets import Rating, halie, llm_rubric, mt_bench, pluriharms, realhumaneval, ttcw

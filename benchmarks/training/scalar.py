@@ -1,6 +1,6 @@
 """Train the constants of the global scalar from public votes, and write them as JSON.
 
-    python -m benchmarks.research.train_scalar DATA OUT
+    python -m benchmarks.training.scalar DATA OUT
 
 DATA holds `mt_bench_human`. The shipped file was made this way; running it again gives the same numbers.
 

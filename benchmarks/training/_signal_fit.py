@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from benchmarks.research._evidence import Evidence, Track
-from benchmarks.research._signal import LEVEL, Signal
+from benchmarks.training._evidence import Evidence, Track
+from benchmarks.training._signal import LEVEL, Signal
 
 from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.types import Floats

@@ -1,1 +1,0 @@
-"""Research that no command reaches; benchmarks and tests use it."""
