@@ -29,7 +29,7 @@ from fitrouter.stores.keys import FILE, SCOPES, StoredKey, change_keys, digest_o
 from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
 from fitrouter_dashboards.console import Reads, assets
 from fitrouter_integrations.gateway import _keys
-from fitrouter_integrations.gateway.console._sessions import COOKIE, TOKEN
+from fitrouter_integrations.gateway.console._sessions import COOKIE, TOKEN, Sessions
 
 KEYS = {"KEY_A": "aaaa-secret-of-tenant-a", "KEY_B": "bbbb-secret-of-tenant-b", "KEY_ADMIN": "cccc-secret-of-the-admin"}
 NAMES = [
@@ -537,3 +537,12 @@ def test_a_query_that_takes_too_long_is_interrupted(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"(?i)interrupt"):
         warehouse.queries([("SELECT count(*) FROM range(100000000000) a, range(1000) b", [])], limit_s=0.2)
     assert warehouse.query("SELECT 1") == [(1,)]
+
+
+def test_a_secret_that_was_cut_short_seals_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Each process then makes its own, and says that its sessions end with it."""
+    (tmp_path / "console.key").write_bytes(b"x" * 16)
+    one, other = Sessions(tmp_path), Sessions(tmp_path)
+    sent = {"cookie": one.cookie("secret", secure=True).partition(";")[0].encode()}
+    assert (one.key(sent), other.key(sent)) == ("secret", "")
+    assert "does not hold 32 bytes; delete it" in caplog.text

@@ -10,7 +10,7 @@ import os
 import resource
 import socket
 import stat
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +221,25 @@ def test_refusals_of_the_protocol_are_in_openais_format(tmp_path: Path) -> None:
             assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["message"]
 
 
+def test_an_error_is_not_written_into_an_answer(tmp_path: Path) -> None:
+    """A pipelined request with headers that are too long ends the connection; its error is no answer to the first."""
+    released, waiting = asyncio.Event(), Echo()
+
+    async def complete(call: Call) -> Any:
+        waiting.calls.append(call)
+        await released.wait()
+
+    waiting.complete = complete  # type: ignore[method-assign]
+    with serving(make_router(tmp_path, {"echo": waiting})) as url, ExitStack() as stack:
+        body = json.dumps(chat()).encode()
+        connection = stack.enter_context(_slow(url, len(body), body))
+        wait_for(lambda: waiting.calls)
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx: " + b"x" * 100_000)
+        connection.settimeout(60.0)
+        with suppress(ConnectionResetError):
+            assert connection.recv(100) == b""
+
+
 def test_idle_connections_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the limit of connections the one that is idle longest is closed, and a client that asks is answered."""
     monkeypatch.setattr(_limits, "MAX_CONNECTIONS", 8)
@@ -264,6 +283,11 @@ def test_connections_stay_below_the_limit_of_descriptors(monkeypatch: pytest.Mon
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: asked.append(limits))
     assert connection_limit() == (1024 - 128) // 2
     assert asked == [(1024, 1024)]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 10**6))
+    assert connection_limit() == _limits.MAX_CONNECTIONS
+    assert asked[1:] == [(65_536, 10**6)]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 64))
+    assert connection_limit() == 8
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert connection_limit() == _limits.MAX_CONNECTIONS
     assert Connections(3).most == 3
