@@ -205,3 +205,15 @@ def test_exclusions_have_reasons() -> None:
         "b": "capability: lacks tools, has streaming",
         "z": "context: needs about 500 tokens, has 100",
     }
+
+
+@pytest.mark.parametrize(("level", "new"), [(0.5, ("m01",)), (-50.0, ())])
+def test_a_new_arm_keeps_its_share_while_there_is_hope(level: float, new: tuple[str, ...]) -> None:
+    """After its first calls it has one only if it may still be the best."""
+    made = learner(0, 4)
+    made.fit.arms.correction[made.fit.arms.row("m01")] = [level, 0.0, 0.0]
+    counts = made.projections.arm_counts
+    counts.counts, counts.joined = {"m00": 1000, "m01": 5}, {"m00": 0, "m01": 1000, "m02": 0, "m03": 0}
+    rules = Rules(newcomer_pulls=4, newcomer_labels=30, newcomer_floor=0.4)
+    decision = Decider(SquareCB(20.0), made, rules).decide(str(uuid.UUID(int=1)), 1.0, Identity(user="u"), X, cards(4))
+    assert decision.new == new
