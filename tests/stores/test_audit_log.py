@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -92,6 +93,18 @@ def test_a_line_that_a_crash_cut_short_is_dropped(tmp_path: Path, torn: bytes) -
     found = AuditLog(tmp_path).verify()
     assert (found.acts, found.broken) == (4, None)
     assert (tmp_path / FILE).stat().st_size < 2_000
+
+
+def test_a_long_log_is_read_from_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An act needs the last line only, however long it and the log are; the file is read in blocks."""
+    read: list[int] = []
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda file, length, at: (read.append(length), pread(file, length, at))[1])
+    for by in ("a" * 300_000, "b", "c" * 300_000, "d", "e"):
+        noted(tmp_path, 2, by=by)
+    assert max(read) == 65_536
+    assert len(read) < 40
+    assert (AuditLog(tmp_path).verify().acts, AuditLog(tmp_path).verify().broken) == (10, None)
 
 
 def test_several_processes_write_one_chain(tmp_path: Path) -> None:
