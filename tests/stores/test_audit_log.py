@@ -99,7 +99,12 @@ def test_a_long_log_is_read_from_its_end(tmp_path: Path, monkeypatch: pytest.Mon
     """An act needs the last line only, however long it and the log are; the file is read in blocks."""
     read: list[int] = []
     pread = os.pread
-    monkeypatch.setattr(os, "pread", lambda file, length, at: (read.append(length), pread(file, length, at))[1])
+
+    def counted(file: int, length: int, at: int) -> bytes:
+        read.append(length)
+        return pread(file, length, at)
+
+    monkeypatch.setattr(os, "pread", counted)
     for by in ("a" * 300_000, "b", "c" * 300_000, "d", "e"):
         noted(tmp_path, 2, by=by)
     assert max(read) == 65_536
