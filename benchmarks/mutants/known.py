@@ -18,6 +18,7 @@ class Known(NamedTuple):
 _ROUTER = "router/fitrouter/"
 _SPENDING, _ERASURE = "tests/serving/test_spending.py::", "tests/stores/test_erasure.py::"
 _PROVIDER = "tests/providers/test_openai_compatible.py::test_sound_answers_that_are_too_large_or_compressed_are_refused"
+_SOUND_VERSION = "tests/state/test_poison.py::test_a_refit_counts_the_last_sound_version"
 KNOWN = (
     Known(
         "choices in a reservation",
@@ -32,6 +33,27 @@ KNOWN = (
         "        now = self.clock()\n        usd = lost_usd",
         "        return True\n        usd = lost_usd",
         (f"{_SPENDING}test_requests_at_once_cannot_spend_the_same_money",),
+    ),
+    Known(
+        "both calls in the reservation of a hedge",
+        f"{_ROUTER}serving/attempts.py",
+        "allowed = reserve(call.arm, 2)",
+        "allowed = reserve(call.arm, 1)",
+        ("tests/serving/test_hedging.py::test_a_second_call_is_reserved_before_it_is_made",),
+    ),
+    Known(
+        "range of votes in a refit",
+        f"{_ROUTER}state/refit.py",
+        "isinstance(row.event, Feedback) and not fault_in(row.event)",
+        "isinstance(row.event, Feedback)",
+        (_SOUND_VERSION,),
+    ),
+    Known(
+        "range of remarks in a refit",
+        f"{_ROUTER}state/refit.py",
+        "isinstance(row.event, Remark) and not fault_in(row.event)",
+        "isinstance(row.event, Remark)",
+        (_SOUND_VERSION,),
     ),
     Known(
         "end of a plan's reservation",
