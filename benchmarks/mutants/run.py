@@ -218,8 +218,9 @@ def known(one: Known) -> tuple[str, str]:
 
 def _first(said: str) -> str:
     """The test of the first failure that pytest tells of."""
-    line = next((line for line in said.splitlines() if line.startswith(("FAILED ", "ERROR "))), "")
-    return line.removeprefix("FAILED ").removeprefix("ERROR ").partition(" - ")[0]
+    lines = [line for line in said.splitlines() if line.startswith(("FAILED ", "ERROR ", "SUBFAILED"))]
+    found = next((line for line in lines if " tests/" in line), "")
+    return f"tests/{found.partition(' tests/')[2]}".partition(" - ")[0]
 
 
 def summary(results: Iterable[Result]) -> dict[str, object]:
