@@ -184,7 +184,7 @@ class Day:
         """Those who do not like the model that most like try it and theirs: enough for a claim, whatever was drawn."""
         for who in PEOPLE:
             if who.tenant == "acme" and who.likes != "brief":
-                for model in ("brief", who.likes) * 4:
+                for model in ("brief", who.likes) * 8:
                     self.rate(self.ask(who, model))
 
     def declare(self) -> None:
