@@ -7,7 +7,7 @@ of the package (`_constants`), clipped to ±3, so that the same text has the sam
 **Data sheet of the constants.** Made by `python -m benchmarks.training.constants FOLDER OUT` from the 960
 answers (80 questions, two turns, six models) of MT-bench, `model_answer/*.jsonl` (Zheng et al. 2023,
 arXiv:2306.05685). The answers are under Apache-2.0, which allows derived numbers to ship; no text ships. Centre is
-the mean and scale the standard deviation, as `calibrate` describes. They describe English answers of 2023: newer
+the mean and scale the standard deviation, as that module describes. They describe English answers of 2023: newer
 models write longer and with more structure, and lie above the centre.
 
 The lexical dimensions know English only, and not all others make sense in every script: `unknown_in` names those that
