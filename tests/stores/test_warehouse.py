@@ -247,9 +247,9 @@ def test_every_field(warehouse: Warehouse) -> None:
 def test_all_fields_of_the_events_are_columns(warehouse: Warehouse) -> None:
     """No field of an event that is added later can be forgotten here."""
     warehouse.ingest(rows([decision(1)]))
-    # Topics and statements are content, grounds are for explanations, payers for budgets, keys for outages: they stay
-    # in the journal.
-    renamed = {"id", "identity", "scale", "policy", "cards", "topics", "stated", "grounds", "payer", "key"}
+    # Topics and statements are content, grounds are for explanations, payers for budgets, keys for outages, workers for
+    # streams that a killed process left open: they stay in the journal.
+    renamed = {"id", "identity", "scale", "policy", "cards", "topics", "stated", "grounds", "payer", "key", "worker"}
     kinds = (Decision, Execution, Score, Feedback, ProfileChange, ModelChange, Remark)
     copied = {"features"}  # the decision's, in other events
     for table, kind in zip((*TABLES, "remarks"), kinds, strict=True):
