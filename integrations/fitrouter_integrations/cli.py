@@ -13,42 +13,57 @@ from rich.console import Console
 
 from fitrouter.errors import ConfigError, FitrouterError, MissingExtra
 
-_VERBS = {
-    "serve": "Serve an OpenAI-compatible gateway.",
-    "deploy": "Deploy gateways and scorers to a Ray cluster.",
-    "init": "Write a configuration for the provider keys in the environment.",
-    "config": "Check, edit and import configurations.",
-    "doctor": "Check configuration, keys, models, disk, clock and stores, and say what to do.",
-    "rate": "Rate an answer.",
-    "comment": "Comment on an answer, and see or correct what was understood.",
-    "quiz": "Find out in at most ten questions which model and style fit a person.",
-    "score": "Score any texts as a person would rate them.",
-    "leaderboard": "Rank the models for a person or a role, beside everybody's ranking.",
-    "report": "Report which model fits a person, on what, how sure that is, and what it is worth.",
-    "certificate": "Write a signed certificate of which model fits a person, with the rows that it follows from.",
-    "verify": "Verify a certificate, and recompute it from its rows.",
-    "suite": "Generate a personal test suite, have people validate it, and run models on it.",
-    "diagnose": "Find where personalisation fails in recorded conversations, stage by stage.",
-    "satisfaction": "How satisfied people are: mean, variance, worst tenth and worst role, and who is worse off.",
-    "exposure": "How varied what people get is, and what more or less of it costs in satisfaction.",
-    "audit": "Audit a role: what changes with the user, what must not, and how fast it can be stopped.",
-    "profile": "Show, declare, export, import, merge and erase a person's portable profile.",
-    "decisions": "List the last answers, with model, probability, cost, score and votes.",
-    "feedback": "List the last votes and remarks.",
-    "users": "List the known users, and show what is known of one.",
-    "models": "List the models; add and remove some at run time.",
-    "explain": "Explain why a decision chose its model.",
-    "policy": "Show and change the policy of a running gateway.",
-    "top": "Watch a running gateway in a terminal.",
-    "audit-log": "Show who changed policy and keys, and verify that no entry was changed.",
-    "keys": "Create, list, rotate and revoke the API keys of a gateway.",
-    "journal": "Check a journal, salvage a damaged one, copy one, and exclude events from what is learnt.",
-    "replay": "Evaluate a policy change on logged traffic; the exit code is the verdict.",
-    "train": "Train encoders and priors, or rebuild the learned state.",
-    "demo": "Run the router against simulated users and models over HTTP.",
-    "bench": "Run benchmarks on your own data, or convert public datasets.",
-    "simulate": "Simulate users who rate logged responses, and compare variants of the router.",
+_GROUPS = {
+    "Run a router": {
+        "init": "Write a configuration for the provider keys in the environment.",
+        "config": "Check, edit and import configurations.",
+        "doctor": "Check configuration, keys, models, disk, clock and stores, and say what to do.",
+        "serve": "Serve an OpenAI-compatible gateway.",
+        "top": "Watch a running gateway in a terminal.",
+    },
+    "Answers and votes": {
+        "decisions": "List the last answers, with model, probability, cost, score and votes.",
+        "explain": "Explain why a decision chose its model.",
+        "rate": "Rate an answer.",
+        "comment": "Comment on an answer, and see or correct what was understood.",
+        "feedback": "List the last votes and remarks.",
+    },
+    "Models and policy": {
+        "models": "List the models; add and remove some at run time.",
+        "policy": "Show and change the policy of a running gateway.",
+        "replay": "Evaluate a policy change on logged traffic; the exit code is the verdict.",
+    },
+    "People": {
+        "users": "List the known users, and show what is known of one.",
+        "profile": "Show, declare, export, import, merge and erase a person's portable profile.",
+        "quiz": "Find out in at most ten questions which model and style fit a person.",
+        "leaderboard": "Rank the models for a person or a role, beside everybody's ranking.",
+        "report": "Report which model fits a person, on what, how sure that is, and what it is worth.",
+        "score": "Score any texts as a person would rate them.",
+    },
+    "Audit and certify": {
+        "satisfaction": "How satisfied people are: mean, variance, worst tenth and worst role, and who is worse off.",
+        "exposure": "How varied what people get is, and what more or less of it costs in satisfaction.",
+        "audit": "Audit a role: what changes with the user, what must not, and how fast it can be stopped.",
+        "certificate": "Write a signed certificate of which model fits a person, with the rows that it follows from.",
+        "verify": "Verify a certificate, and recompute it from its rows.",
+        "diagnose": "Find where personalisation fails in recorded conversations, stage by stage.",
+        "suite": "Generate a personal test suite, have people validate it, and run models on it.",
+    },
+    "Operate": {
+        "keys": "Create, list, rotate and revoke the API keys of a gateway.",
+        "audit-log": "Show who changed policy and keys, and verify that no entry was changed.",
+        "journal": "Check a journal, salvage a damaged one, copy one, and exclude events from what is learnt.",
+        "deploy": "Deploy gateways and scorers to a Ray cluster.",
+    },
+    "Try out and train": {
+        "demo": "Run the router against simulated users and models over HTTP.",
+        "bench": "Run benchmarks on your own data, or convert public datasets.",
+        "simulate": "Simulate users who rate logged responses, and compare variants of the router.",
+        "train": "Train encoders and priors, or rebuild the learned state.",
+    },
 }
+"""Group in the help → its verbs, the most used first, and what each does."""
 _HELP = ["-h", "--help"]
 _MODULES = {
     "policy": "fitrouter_integrations.commands.running.policy",
@@ -127,12 +142,14 @@ def _options(
         raise typer.Exit
 
 
-for _verb, _text in _VERBS.items():
-    app.command(
-        _verb,
-        help=_text,
-        context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
-    )(_lazy(_verb))
+for _group, _verbs in _GROUPS.items():
+    for _verb, _text in _verbs.items():
+        app.command(
+            _verb,
+            help=_text,
+            rich_help_panel=_group,
+            context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+        )(_lazy(_verb))
 
 
 if __name__ == "__main__":

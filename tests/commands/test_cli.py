@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -416,6 +417,23 @@ def test_every_command_has_a_short_help_option(command: list[str]) -> None:
     assert short.output == long.output != ""
 
 
+def test_help_has_few_groups_with_names() -> None:
+    """No flat list: what runs a router comes first, no group is longer than a glance, and each command is in one."""
+    said, groups = run("--help").output, dict[str, list[str]]()
+    for line in said.splitlines():
+        if title := re.match(r"╭─ (.+?) ─+╮", line):
+            shown = groups.setdefault(title[1], [])
+        elif name := re.match(r"│ ([a-z-]+) {2,}\S", line):
+            shown.append(name[1])
+    assert list(groups)[:2] == ["Options", "Run a router"]
+    del groups["Options"]
+    assert {"init", "serve"} <= set(groups["Run a router"])
+    assert all(2 <= len(names) <= 7 for names in groups.values()), groups
+    assert sorted(each for names in groups.values() for each in names) == sorted(
+        str(each.name) for each in cli.app.registered_commands
+    )
+
+
 def commands_of(app: typer.Typer) -> Iterator[Any]:
     """The commands of an app, and those of its groups."""
     command: Any = typer.main.get_command(app)
@@ -425,7 +443,7 @@ def commands_of(app: typer.Typer) -> Iterator[Any]:
 def test_the_configuration_file_has_one_name() -> None:
     """`--config`, or `-c`, in every command that reads or writes one; older names work and are not shown."""
     named = 0
-    for verb in cli._VERBS:
+    for verb in (verb for verbs in cli._GROUPS.values() for verb in verbs):
         module: Any = importlib.import_module(cli._MODULES.get(verb, f"fitrouter_integrations.commands.{verb}"))
         apps = module.app if hasattr(module, "app") else typer.Typer()
         if apps is not getattr(module, "app", None):

@@ -207,16 +207,16 @@ def test_a_policy_is_promoted_and_restored(shown: Shown) -> None:
     sync_api.expect(live).to_have_text("bold")
     shown.page.click("[data-key=restore]")
     shown.page.click("[data-key=apply-restore]")
-    sync_api.expect(live).to_have_text("configuration")
+    sync_api.expect(live).to_have_text("as configured")
     shown.page.fill("#set-cost_weight", "0.25")
     shown.page.keyboard.press("Enter")
     sync_api.expect(shown.page.locator("[data-panel=cost_weight]")).to_contain_text("the log")
-    sync_api.expect(live).to_have_text("configuration")
+    sync_api.expect(live).to_have_text("as configured")
     shown.page.click("[data-key=apply-cost_weight]")
     sync_api.expect(live).to_contain_text("cost_weight")
     shown.page.click("[data-key=restore]")
     shown.page.click("[data-key=apply-restore]")
-    sync_api.expect(live).to_have_text("configuration")
+    sync_api.expect(live).to_have_text("as configured")
     assert [change.action for change in shown.said()][-4:] == ["promote", "restore", "set", "restore"]
 
 
@@ -337,6 +337,48 @@ def test_a_role_and_a_person_are_shown(shown: Shown) -> None:
     api = shown.http.get("/console/api/people", params={"user": "person-1"}).json()
     sync_api.expect(told).to_contain_text(f"{api['said'][0]['votes']} thumbs")
     assert "In the log" in shown.page.inner_text("section[aria-label='This person']")
+
+
+def test_the_least_satisfied_people_are_listed(shown: Shown) -> None:
+    """By the tokens of the log, with what they rate, the lowest first; a click shows the person."""
+
+    def listed() -> Any:
+        return shown.http.get("/console/api/people").json()["lowest"]
+
+    given = [one for one in shown.http.get("/v1/decisions?last=100").json()["data"] if one["user"] == "person-2"]
+    for decision in given:
+        vote = {"decision_id": decision["decision_id"], "kind": "thumb", "value": "down", "user": "person-2"}
+        assert shown.http.post("/v1/feedback", json=vote).status_code == 200
+    lowest = wait_for(lambda: (found := listed()) and found[0]["ratings"] == len(given) and found[0])
+    assert lowest["mean"] == 0.0
+    shown.open("people")
+    card = shown.page.locator("section[aria-label='Least satisfied people']")
+    sync_api.expect(card).to_contain_text(f"{lowest['subject'][:12]} {lowest['mean']:.2f} of {lowest['ratings']} rated")
+    card.locator("a").first.click()
+    person = shown.page.locator("section[aria-label='This person']")
+    sync_api.expect(person).to_contain_text(lowest["subject"][:12])
+
+
+PLAIN = {
+    "policy": ("as configured", "Checksum of all settings", "Changed while running"),
+    "models": ("Expected to answer", "of calls", "of the way to an alarm"),
+    "learning": ("Learnt from so far", "about 1 if they are, an alarm from 1,000", "at 100 % it is an alarm"),
+}
+"""View → words that say what its figures are."""
+RIDDLES = re.compile(
+    r"^configuration$|Hash of the settings|Answers a call|of the alarm|Folded in|e-value|worth \d+ |effectively \d",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+
+def test_views_speak_plain_words(shown: Shown) -> None:
+    """No view has words of the router's own making, nor of statistics alone; the figures keep their names."""
+    for view in VIEWS:
+        shown.open(view)
+        text = shown.page.inner_text("main")
+        assert not RIDDLES.search(text), view
+        for words in PLAIN.get(view, ()):
+            assert words in text, view
 
 
 def test_long_texts_of_others_break_nothing(gateway: tuple[str, Router], browser: Any) -> None:

@@ -11,7 +11,18 @@ from typing import Any
 
 import pytest
 
-from fitrouter.stores.figures import MODEL, Money, Votes, figures, ratings, tallies, traffic, usd, votes
+from fitrouter.stores.figures import (
+    MODEL,
+    Money,
+    Votes,
+    figures,
+    least_satisfied,
+    ratings,
+    tallies,
+    traffic,
+    usd,
+    votes,
+)
 from fitrouter.stores.journal import Row
 from fitrouter.stores.warehouse import Warehouse
 from fitrouter.types import Execution, Feedback, FeedbackKind, Identity
@@ -121,6 +132,25 @@ def test_ratings_are_the_ledgers(tmp_path: Path) -> None:
         assert (figure.ratings, figure.people) == (n, m)
         assert figure.mean == pytest.approx(average)
         assert (figure.low, figure.high) == pytest.approx((max(0.0, average - half), min(1.0, average + half)))
+
+
+def test_the_least_satisfied_are_the_ledgers(tmp_path: Path) -> None:
+    """Who rates below the middle, by the same mean as everywhere, the lowest first; of a tenant or of all."""
+    warehouse, _, given = written(tmp_path)
+    for tenant, since, fewest in ((None, 0.0, 3), ("a", 0.0, 20), ("b", 300.0, 3), (None, 380.0, 1)):
+        wanted = least_satisfied(tenant, since=since, fewest=fewest)
+        (found,) = figures(warehouse.queries, wanted)
+        people: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+        for vote in given:
+            who = vote.identity.tenant, str(vote.identity.user)
+            if vote.ts >= since and vote.dimension == "overall" and vote.kind is not FeedbackKind.EDIT:
+                people[who][vote.decision_id] = vote.y
+        low = {who: mean(ys.values()) for who, ys in people.items() if tenant in {None, who[0]} and len(ys) >= fewest}
+        expected = sorted((y, who) for who, y in low.items() if y < 0.5)[:10]
+        assert [(t, user) for t, user, _ in found] == [who for _, who in expected]
+        assert [each.mean for *_, each in found] == pytest.approx([y for y, _ in expected])
+        assert [each.ratings for *_, each in found] == [len(people[who]) for _, who in expected]
+    assert expected, "the last question has an answer"
 
 
 def test_up_and_down_are_of_ratings_alone(tmp_path: Path) -> None:

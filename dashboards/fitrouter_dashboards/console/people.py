@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from fitrouter.stores.figures import MODEL, Figure, traffic, votes
+from fitrouter.stores.figures import MODEL, Figure, least_satisfied, traffic, votes
 from fitrouter.types import FeedbackKind, Identity
 from fitrouter_dashboards.console.reads import Reads
 
@@ -45,6 +45,12 @@ def roles(reads: Reads, tenant: str | None, since: float) -> list[dict[str, Any]
     """Read the most frequent roles of a tenant, or of all for None. Blocks."""
     (found,) = reads.rows((_ROLES, [tenant, since, ROLES]))
     return [dict(zip(("tenant", "role", "requests", "people"), row, strict=True)) for row in found]
+
+
+def lowest(reads: Reads, tenant: str | None, since: float) -> list[dict[str, Any]]:
+    """Read who rates lowest, below the middle of the scale; tenant and time as of `roles`. Blocks."""
+    (found,) = reads.figures(least_satisfied(tenant, since=since))
+    return [{"tenant": t, "subject": subject, "mean": r.mean, "ratings": r.ratings} for t, subject, r in found]
 
 
 def known(reads: Reads, who: Identity) -> list[str]:

@@ -47,13 +47,14 @@ _TRAFFIC = f"""
 _RATINGS = f"""
     WITH latest AS MATERIALIZED (
         SELECT arg_max(ts, seq) AS ts, arg_max(y, seq) AS y, any_value(hash(coalesce("user", decision_id))) AS person,
-            hash(decision_id) AS decision
+            hash(decision_id) AS decision{{who}}
         FROM feedback WHERE {_WHERE} AND {RATED} GROUP BY decision
     ), own AS (
         SELECT grouping(key) AS whole, key, person, sum(y) AS total, count(*) AS n
         FROM (SELECT {{by}} AS key, y, person FROM latest {{served}}) GROUP BY GROUPING SETS ((person), (key, person))
     ), together AS (SELECT whole, key, sum(total) / sum(n) AS mean FROM own GROUP BY whole, key)
-    SELECT own.whole, own.key, any_value(mean), sum(n), count(*), sqrt(sum((total - n * mean) ** 2)) / sum(n)
+    SELECT own.whole, own.key, any_value(mean) AS average, sum(n) AS rated, count(*),
+        sqrt(sum((total - n * mean) ** 2)) / sum(n)
     FROM own JOIN together ON own.whole = together.whole AND own.key IS NOT DISTINCT FROM together.key
     GROUP BY own.whole, own.key ORDER BY own.key
 """  # noqa: S608 - constants
@@ -224,15 +225,28 @@ def traffic(
 
 def ratings(who: Identity | None = None, *, since: float = 0.0, by: str = "''") -> Figure[Groups[Rating]]:
     """Mean ratings; arguments as of `traffic`, `by` is SQL over the columns `ts` and, for answers, `served_by`."""
+    sql = _RATINGS.format(by=by, served=_SERVED if "served_by" in by else "", who="")
+    return Figure((sql, _whose(who, since)), lambda rows: _grouped(rows, _rating))
 
-    def read(row: tuple[Any, ...]) -> Rating:
-        mean, n, people, error = row
-        half = Z * error * math.sqrt(people / (people - 1)) if people >= FEWEST else None
-        low, high = (None, None) if half is None else interval(mean, half, people)
-        return Rating(mean=mean, low=low, high=high, ratings=int(n), people=people)
 
-    sql = _RATINGS.format(by=by, served=_SERVED if "served_by" in by else "")
-    return Figure((sql, _whose(who, since)), lambda rows: _grouped(rows, read))
+def least_satisfied(tenant: str | None, *, since: float, fewest: int = 3, most: int = 10) -> Figure[list[Any]]:
+    """People whose mean rating is below the middle of the scale: tenant, user and `Rating`, the lowest first.
+
+    Args:
+        tenant: of the people; None for all.
+        since: votes from this time on, in seconds since the epoch.
+        fewest: rated answers of those who are listed.
+        most: people.
+    """
+    sql = _RATINGS.format(
+        by='[tenant, "user"]', served="", who=', any_value(tenant) AS tenant, any_value("user") AS "user"'
+    )
+    sql = f"SELECT * FROM ({sql}) WHERE whole = 0 AND key[2] IS NOT NULL AND average < 0.5 AND rated >= $5"  # noqa: S608
+    given = [tenant, None, None, since, fewest, most]
+    return Figure(
+        (f"{sql} ORDER BY average, rated DESC, key LIMIT $6", given),
+        lambda rows: [(*k, _rating(r)) for _, k, *r in rows],
+    )
 
 
 def votes(who: Identity) -> Figure[list[Votes]]:
@@ -258,6 +272,13 @@ def tallies(events: Iterable[Event]) -> dict[str, tuple[int, int, int]]:
             up, down, n = found.get(model, (0, 0, 0))
             found[model] = up + (vote.y > 0.5), down + (vote.y < 0.5), n + 1
     return found
+
+
+def _rating(row: Sequence[Any]) -> Rating:
+    mean, n, people, error = row
+    half = Z * error * math.sqrt(people / (people - 1)) if people >= FEWEST else None
+    low, high = (None, None) if half is None else interval(mean, half, people)
+    return Rating(mean=mean, low=low, high=high, ratings=int(n), people=people)
 
 
 def _whose(who: Identity | None, since: float) -> list[Any]:

@@ -89,5 +89,5 @@ function estimate(found) {
   const one = Object.values(found.metrics).find((m) => m.units), fit = found.metrics.fit;
   return h("div", { class: "estimate" }, h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Estimate of the change" }, h("table", null,
     h("thead", null, h("tr", null, h("th", { scope: "col" }, "Mean"), h("th", { scope: "col", class: "num" }, "Now"), h("th", { scope: "col", class: "num" }, "Change, 95 %"))), h("tbody", null, rows))),
-    one ? h("p", { class: "about" }, `Replay of ${count(one.units)} sessions of the last 7 days, worth ${count(one.ess)} under the change`, fit.labelled !== undefined ? `; ${count(fit.labelled)} with a rating that was asked for` : "", ".") : null);
+    one ? h("p", { class: "about" }, `Replay of ${count(one.units)} sessions of the last 7 days, which say as much as ${count(one.ess)} with the change in force`, fit.labelled !== undefined ? `; ${count(fit.labelled)} with a rating that was asked for` : "", ".") : null);
 }

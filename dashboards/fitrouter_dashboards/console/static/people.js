@@ -34,7 +34,7 @@ export const people = {
     data.people ? h("label", { class: "field" }, h("span", null, "or a person"), h("span", { class: "with" }, field, h("button", null, "Show"))) : null);
     if (!shown) return [filters, card("Nobody yet", {}, empty("No request has named a role or a user.", "Name one in the request’s ", h("code", null, "metadata.role"), data.people ? ", or show a person by name." : "."))];
     if (data.report) learnColours(data.report.board.models.map((m) => m.model));
-    return [filters, h("div", { class: "pair" }, fit(data), lived(data)), h("div", { class: "pair" }, again(data), told(data))];
+    return [filters, h("div", { class: "pair" }, fit(data), lived(data)), h("div", { class: "pair" }, again(data), told(data)), data.people ? lowest(data, session) : null].filter(Boolean);
   },
 };
 
@@ -55,6 +55,12 @@ function fit(data) {
       h("thead", null, h("tr", null, h("th", { scope: "col" }, "Model"), ["overall", ...dims].map((d) => h("th", { scope: "col", class: "num" }, name(words(d), 24))))),
       h("tbody", null, board.models.map((m) => h("tr", null, h("th", { scope: "row" }, name(m.model, 30)), ["overall", ...dims].map((d) => cell(of.get(m.model)?.dimensions[d])))))))
       , note("Green: above everybody’s expected rating, red: below it. ± is one standard deviation.")] : null);
+}
+
+function lowest(data, session) {
+  return card("Least satisfied people", {}, note("Mean rating below 0.5, of at least three answers rated in the last 7 days; the lowest first."),
+    data.lowest.length ? h("ul", { class: "plain-list" }, data.lowest.map((p) => h("li", null, h("a", { href: href("people", { user: p.subject, tenant: session.admin ? p.tenant : undefined }) }, h("code", null, p.subject.slice(0, 12))),
+      ` ${ratio(p.mean)}`, h("span", { class: "about" }, ` of ${count(p.ratings)} rated answers`)))) : note("Nobody."));
 }
 
 function cell(d) {

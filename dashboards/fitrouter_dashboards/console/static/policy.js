@@ -27,14 +27,16 @@ export const policy = {
 const PARAMETERS = { squarecb: "gamma", linear_thompson: "scale", linucb: "alpha", softmax: "temperature", epsilon_greedy: "epsilon" };
 /** A candidate's algorithm with the parameter that it uses. */
 const algorithm = (settings) => settings.algorithm === undefined ? listed(settings) : [settings.algorithm, PARAMETERS[settings.algorithm] ? `${PARAMETERS[settings.algorithm]} ${settings[PARAMETERS[settings.algorithm]]}` : null].filter(Boolean).join(", ");
+/** What the policy is called that no run-time change replaced. */
+const policyName = (version) => (version === "configuration" ? "as configured" : version);
 
 function live(data, act) {
   const before = data.versions.at(-2);
-  return card("In force", {}, h("p", { class: "value small", "data-figure": "live" }, name(data.live, 60)),
-    h("dl", { class: "facts two" }, h("dt", null, "Algorithm"), h("dd", null, data.algorithm), h("dt", null, "Settings over the configuration"), h("dd", null, name(listed(data.settings), 200)),
-      Object.entries(data.budgets).map(([tenant, b]) => [h("dt", null, "Budget of ", name(tenant, 40)), h("dd", { "data-budget": tenant }, usd(b.usd_per_period), `, ${percent(b.spent_usd / b.usd_per_period)} of it spent`, b.changed ? h("span", { class: "quiet" }, " (over the configuration)") : "")]), data.unpriced.length ? [h("dt", null, "Without a price"), h("dd", null, name(data.unpriced.join(", "), 200), ". ", data.unpriced_rule)] : null, h("dt", null, "Hash of the settings"), h("dd", null, h("code", null, data.config_hash)), h("dt", null, "Versions"), h("dd", null, data.versions.slice(-6).map((v, i) => [i ? " → " : "", name(v, 40)]))),
+  return card("In force", {}, h("p", { class: "value small", "data-figure": "live" }, name(policyName(data.live), 60)),
+    h("dl", { class: "facts two" }, h("dt", null, "Algorithm"), h("dd", null, data.algorithm), h("dt", null, "Changed while running"), h("dd", null, name(listed(data.settings), 200)),
+      Object.entries(data.budgets).map(([tenant, b]) => [h("dt", null, "Budget of ", name(tenant, 40)), h("dd", { "data-budget": tenant }, usd(b.usd_per_period), `, ${percent(b.spent_usd / b.usd_per_period)} of it spent`, b.changed ? h("span", { class: "quiet" }, " (changed while running)") : "")]), data.unpriced.length ? [h("dt", null, "Without a price"), h("dd", null, name(data.unpriced.join(", "), 200), ". ", data.unpriced_rule)] : null, h("dt", null, "Checksum of all settings"), h("dd", null, h("code", null, data.config_hash)), h("dt", null, "Versions"), h("dd", null, data.versions.slice(-6).map((v, i) => [i ? " → " : "", name(policyName(v), 40)]))),
     data.admin ? h("p", { class: "acts" }, h("button", { type: "button", "data-key": "restore", disabled: before === undefined, onclick: act("restore", { action: "restore" }, "Restore it", "The version before is in force again.") },
-      before === undefined ? "Nothing to restore" : "Restore the version before …"), before === undefined ? null : h("span", { class: "about" }, " ", name(before, 40))) : null, panel("restore"));
+      before === undefined ? "Nothing to restore" : "Restore the version before …"), before === undefined ? null : h("span", { class: "about" }, " ", name(policyName(before), 40))) : null, panel("restore"));
 }
 
 /** Setting → what was typed, which outlives a redraw. */
@@ -80,7 +82,7 @@ function candidates(data, act) {
 }
 
 const verdict = (run) => [`${run.metric} by ${run.estimator}: ${signed(run.estimate)} `, run.low === null ? "" : `(${interval(run.low, run.high, (v) => signed(v))}) `,
-  `on ${count(run.n)}, effectively ${ratio(run.ess, 0)}`, run.verdict ? h("span", { class: "tag" }, run.verdict) : "", " ", h("span", { class: "quiet" }, when(run.ts))];
+  `from ${count(run.n)} decisions that say as much as ${ratio(run.ess, 0)} of its own`, run.verdict ? h("span", { class: "tag" }, run.verdict) : "", " ", h("span", { class: "quiet" }, when(run.ts))];
 
 function changes(data) {
   return card("Changes", {}, data.changes.length ? h("ul", { class: "plain-list" }, data.changes.map((c) => h("li", null, when(c.ts), " ", h("strong", null, c.action), " ",

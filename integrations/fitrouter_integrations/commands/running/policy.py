@@ -183,7 +183,7 @@ def _reports(outlook: Outlook) -> Iterator[tuple[str, str]]:
         yield f"scores of {arm}", text
     evidence, alarm = outlook.evidence_against_propensities, 1.0 / ALPHA
     word = "do not match" if evidence >= alarm else "match"
-    yield "draws", f"{word} their logged probabilities (e-value {evidence:.2g}, alarm at {alarm:g})"
+    yield "draws", f"{word} their logged probabilities (evidence that they do not {evidence:.2g}, alarm at {alarm:g})"
 
 
 def _listed(settings: dict[str, Any]) -> str:

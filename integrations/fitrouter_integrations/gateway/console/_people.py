@@ -14,7 +14,7 @@ from fitrouter.router import STRANGER, Router
 from fitrouter.types import Identity
 from fitrouter_dashboards.console import Reads
 from fitrouter_dashboards.console.overview import WINDOWS
-from fitrouter_dashboards.console.people import history, known, roles
+from fitrouter_dashboards.console.people import history, known, lowest, roles
 from fitrouter_evaluators.personal import Reports
 from fitrouter_integrations.gateway._call import AuthenticatedCall
 from fitrouter_integrations.gateway.asgi._wire import Problem
@@ -47,12 +47,14 @@ class People:
             "roles": await self._reads.get(("choice", scope), partial(roles, self._reads, scope, week)),
             "people": _may_see(call),
             "persons": [],
+            "lowest": [],
         }
         if found["people"]:
             listed = await self._reads.get(
                 ("persons", scope), partial(self._router.lists.users, _PERSONS, tenant=scope)
             )
             found["persons"] = msgspec.to_builtins(listed)
+            found["lowest"] = await self._reads.get(("lowest", scope), partial(lowest, self._reads, scope, week))
         user, role = query.get("user") or None, query.get("role") or None
         tenant = query.get("tenant", call.tenant) if scope is None else scope
         if any(len(name) > _LONGEST for name in (user or "", role or "", tenant)):
