@@ -95,6 +95,17 @@ def test_a_damaged_or_missing_file_opens_nothing(url: str, folder: Path, caplog:
         Keys(ServerConfig(), {}, folder / FILE)
 
 
+def test_a_damaged_file_is_reported_once(folder: Path) -> None:
+    """It is read again when it has changed, not each second."""
+    run("create", "app")
+    told: list[str] = []
+    keys = Keys(ServerConfig(), {}, folder / FILE, report=lambda part, error: told.append(part))
+    (folder / FILE).write_bytes(b"{")
+    for _ in range(3):
+        assert keys.caller(b"Bearer unknown") is None
+    assert told == ["keys"]
+
+
 def test_scopes_bound_what_a_key_may_do(url: str) -> None:
     """Every scope opens its routes and no others."""
     keys = {

@@ -230,6 +230,20 @@ def test_smuggling_and_nonsense_are_400(url: str, head: bytes) -> None:
     assert raw(url, head).startswith(b"HTTP/1.1 400")
 
 
+def test_nothing_is_served_on_a_connection_that_was_refused(url: str) -> None:
+    """What follows nonsense is not read as a request: the reply is one refusal."""
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=300.0) as connection:
+        connection.sendall(b"nonsense\r\n\r\n")
+        received = connection.recv(65_536)
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        with suppress(ConnectionResetError):
+            while more := connection.recv(65_536):
+                received += more
+    assert received.startswith(b"HTTP/1.1 400")
+    assert received.count(b"HTTP/1.1 ") == 1
+
+
 def test_slow_clients_time_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Headers and bodies that do not arrive end in 408, and a silent connection is closed."""
     monkeypatch.setattr(_limits, "HEADER_S", 0.3)

@@ -141,6 +141,7 @@ def test_a_tail_is_a_probability() -> None:
     tails = [chi2_tail(0.25, dof) for dof in range(20, 40)]
     assert max(tails) <= 1.0 == pytest.approx(min(tails))
     assert chi2_tail(1e9, 5) == 0.0
+    assert chi2_tail(3.0, 0) == 1.0, "without degrees of freedom nothing is significant"
 
 
 def test_an_empty_log_is_correct() -> None:
@@ -166,6 +167,17 @@ def test_every_family_is_a_fair_game() -> None:
         for name, value in watch.evidence.items():
             totals[name] = totals.get(name, 0.0) + weight * value
     assert totals == pytest.approx(dict.fromkeys(("uniform", "sharp", "arm", "all"), 1.0), rel=1e-12)
+
+
+def test_an_invalid_pmf_is_no_evidence() -> None:
+    """The running test skips what `audit` reports: negative and missing probabilities, and other sums than 1."""
+    watch = Propensities()
+    sound = logged(np.array([0.6, 0.3, 0.1]), 1, 1)
+    for probs in ((0.8, 0.3, -0.1), (0.5, 0.3, 0.1), (0.6, math.nan, 0.1), (0.0, 0.0, 0.0)):
+        watch.observe(msgspec.structs.replace(sound, probs=probs, chosen=NAMES[0]))
+    watch.observe(msgspec.structs.replace(sound, probs=(0.0, 0.9, 0.1), chosen=NAMES[0]))
+    assert watch.n == 0
+    assert watch.dump() == Propensities().dump()
 
 
 def test_the_state_round_trips_and_rejects_corruption() -> None:

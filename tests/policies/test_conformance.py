@@ -16,6 +16,7 @@ from fitrouter import policies
 from fitrouter.draw import replay
 from fitrouter.errors import ConfigError
 from fitrouter.policies import Beliefs, Fixed, LinearThompson, Policy, SquareCB, build_policy
+from fitrouter.policies._base import sound
 from fitrouter.posterior.labels import Answered, Label
 from fitrouter.routing.decider import Decider, Rules
 from fitrouter.state.learner import Learner
@@ -116,6 +117,13 @@ def test_an_invalid_utility_counts_as_the_lowest_valid_one(subtests: pytest.Subt
                 )
                 certain = policy.propose(beliefs([0.4, 0.6, 0.9], [0.1, 0.0, 0.1]))
                 assert policy.propose(beliefs([0.4, 0.6, 0.9], [0.1, bad, 0.1])).tolist() == certain.tolist()
+
+
+def test_sound_estimates_are_used_as_they_are_and_huge_ones_are_bounded() -> None:
+    """Sound arrays are not copied for each pmf; an sd beyond all reason still leaves numbers that can be compared."""
+    state = beliefs([0.1, 0.9], [0.0, 0.2])
+    assert [given is used for given, used in zip((state.utility, state.sd), sound(state), strict=True)] == [True, True]
+    assert sound(beliefs([0.1, 0.9], [1e300, 0.2]))[1].tolist() == [1e100, 0.2]
 
 
 def test_no_arms_are_refused(subtests: pytest.Subtests) -> None:

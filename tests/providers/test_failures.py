@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fitrouter.errors import ContextOverflow, ProviderError, ProviderRejected, RateLimited
-from fitrouter.providers.failures import from_status
+from fitrouter.errors import ContextOverflow, ProviderError, ProviderRejected, ProviderUnavailable, RateLimited
+from fitrouter.providers.failures import from_error_body, from_status
 
 TOO_LONG = {
     "OpenAI": "Your input exceeds the context window of this model. Please adjust your input and try again.",
@@ -73,3 +73,11 @@ def test_rates_come_before_lengths(message: str) -> None:
     found: ProviderError = from_status(429, message, 7.0)
     assert isinstance(found, RateLimited)
     assert found.retry_after_s == 7.0
+
+
+def test_the_words_of_a_broken_server_say_nothing_of_the_account() -> None:
+    """A 5xx may repeat a prompt: it is that model's failure, whatever it says of keys and quotas."""
+    for words in ("invalid_api_key", "insufficient_quota"):
+        assert type(from_status(500, words)) is ProviderUnavailable
+        assert type(from_error_body({"error": {"message": words}}, "s")) is ProviderUnavailable
+        assert type(from_status(400, words)) is not ProviderUnavailable

@@ -18,7 +18,17 @@ from fitrouter.routing.decider import Decider, Rules
 from fitrouter.routing.eligibility import Roster, Wants
 from fitrouter.state.learner import Learner
 from fitrouter.stores.journal import MemoryJournal
-from fitrouter.types import FULL_SHARE, Decision, Identity, Mode, ModelCard, Prices, decode_event, encode_event
+from fitrouter.types import (
+    FULL_SHARE,
+    Decision,
+    Identity,
+    Mode,
+    ModelCard,
+    Payer,
+    Prices,
+    decode_event,
+    encode_event,
+)
 
 X = np.array([1.0, 0.3, -0.2])
 
@@ -217,3 +227,38 @@ def test_a_new_arm_keeps_its_share_while_there_is_hope(level: float, new: tuple[
     rules = Rules(newcomer_pulls=4, newcomer_labels=30, newcomer_floor=0.4)
     decision = Decider(SquareCB(20.0), made, rules).decide(str(uuid.UUID(int=1)), 1.0, Identity(user="u"), X, cards(4))
     assert decision.new == new
+
+
+def test_what_is_not_used_is_not_logged() -> None:
+    """Without runtime settings the configuration's version counts; fields at their default take no space."""
+    decision = decide(Rules(config_hash="c", newcomer_floor=0.0))
+    assert decision.policy.config_hash == "c"
+    assert decision.new == (), "no share, no new arms"
+    assert not [
+        name for name in (b"new", b"cost_weight", b"budget_unit_usd", b"switch") if name in encode_event(decision)
+    ]
+
+
+def test_only_models_without_a_price_are_logged_as_unpriced() -> None:
+    """A known price of 0 is a price."""
+    free, unknown = cards(2)
+    unknown = msgspec.structs.replace(unknown, prices=Prices(output=1.0, known=False))
+    decider = Decider(SquareCB(20.0), learner(0, 2), Rules())
+    assert decider.decide(str(uuid.UUID(int=1)), 1.0, Identity(), X, [free, unknown]).unpriced == (unknown.arm,)
+
+
+def test_without_a_limit_a_named_model_needs_no_prediction() -> None:
+    """What cannot be over a budget is not looked up, so that a broken fit bars nothing."""
+    made = learner(0, 2)
+    made.fit = None  # type: ignore[assignment]
+    assert Decider(SquareCB(20.0), made, Rules()).over_budget(1.0, Identity(), X, cards(2), 10) == []
+
+
+def test_a_key_that_spent_more_than_its_limit_has_nothing_left() -> None:
+    """The reason never speaks of less than 0 USD."""
+    made, payer = learner(0, 2), Payer(name="k", usd_per_day=1.0)
+    made.projections.accounts.observe(payer.name, 1.0, 5.0, "d")
+    decider = Decider(SquareCB(20.0), made, Rules())
+    barred = dict(decider.over_budget(1.0, Identity(), X, cards(2), 10, payer))
+    assert list(barred) == ["m01"], "a free model goes on"
+    assert barred["m01"].endswith("the key has 0 left today")

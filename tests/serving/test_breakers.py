@@ -295,7 +295,7 @@ def test_one_models_refusal_is_that_models(subtests: pytest.Subtests) -> None:
                 assert "provider p" not in breakers.report()
                 fail(breakers, "a", error)
                 assert "provider p" in breakers.report()
-                only = breakers_of("a")
+                only = Breakers({"a": ModelCard(name="a", provider="p"), "z": ModelCard(name="z", provider="other")})
                 fail(only, "a", error)
                 assert "provider p" in only.report()
 
@@ -330,6 +330,27 @@ def test_retry_after_of_a_call_that_was_under_way_stands() -> None:
         breakers.leave(early[2], ProviderUnavailable("slow down", 429, 60.0))
         breakers.leave(probe, None)
         assert breakers.retry_after_s(["a"]) == pytest.approx(60.0)
+
+    virtual_time.run(scenario())
+
+
+def test_calls_that_were_under_way_keep_a_breaker_open_no_longer() -> None:
+    """Only a probe's failure or a Retry-After prolongs a cooldown, up to a quarter of an hour, and never its reason."""
+
+    async def scenario() -> None:
+        breakers = breakers_of("a")
+        early = [breakers.enter("a") for _ in range(9)]
+        fail(breakers, "a", ProviderUnavailable("down", 503), 8)
+        await asyncio.sleep(4.0)
+        for entry in early[:8]:
+            breakers.leave(entry, ProviderTimeout("late"))
+        assert breakers.retry_after_s(["gone", "a"]) == pytest.approx(1.0)
+        assert breakers.report() == {"a": "fails"}
+        breakers.leave(early[8], ProviderUnavailable("slow down", 429, 1e9))
+        assert breakers.retry_after_s(["a"]) == pytest.approx(900.0)
+        await asyncio.sleep(1000.0)
+        breakers.enter("a")
+        assert breakers.retry_after_s(["a"]) == 1.0, "a second, while it is probed"
 
     virtual_time.run(scenario())
 
@@ -377,6 +398,18 @@ def test_a_further_choice_counts_its_failures_whatever_the_deadline(tmp_path: Pa
             await router.complete(ask(n=2, deadline_s=5.0))
             assert len(faulty.calls) == 2
             assert set(router.status().breakers) == {"alpha"}
+
+    virtual_time.run(scenario())
+
+
+def test_a_further_choice_that_does_not_come_is_a_timeout(tmp_path: Path) -> None:
+    """It is told as a model that is slow, not as one that is broken."""
+
+    async def scenario() -> None:
+        router, _ = alone(tmp_path, itertools.repeat(Fault(hang=True)), models=cards(["alpha"]))
+        async with router:
+            with pytest.raises(ProviderTimeout, match="no further choice in time"):
+                await router._caller.again(ask(), "alpha", "default", time.monotonic() + 5.0, (), retry=False)
 
     virtual_time.run(scenario())
 
@@ -435,6 +468,36 @@ def test_the_retry_budget_bounds_calls_to_a_provider_that_failed(
             names = [attempt.error for attempt in execution.attempts]
             assert names[0] != "NotCalled"
             assert execution.status == ("failed" if "NotCalled" in names else "ok")
+
+    virtual_time.run(scenario())
+
+
+def test_a_long_time_without_failures_saves_up_twenty_retries() -> None:
+    """However many calls went well before, an outage is not answered by a storm of retries."""
+    breakers = breakers_of("a")
+    for _ in range(1000):
+        breakers.leave(breakers.enter("a"), None)
+    for _ in range(20):
+        breakers.leave(breakers.enter("a", retry=True), None)
+    with pytest.raises(NotCalled, match="too many retries"):
+        breakers.enter("a", retry=True)
+
+
+def test_models_that_were_not_called_do_not_hide_why_the_others_failed(tmp_path: Path) -> None:
+    """One is told to wait, and the others are out of order already: the answer is a 429 with the time to come back."""
+
+    async def scenario() -> None:
+        models = cards(provider=lambda name: "faulty" if name == "alpha" else "down")
+        slow = Faulty(Echo(), [Fault(error=ProviderUnavailable("slow down", 429, 30.0))])
+        providers = {"faulty": slow, "down": Faulty(Echo(), itertools.repeat(DOWN))}
+        router = make_router(tmp_path, providers, models=models)
+        async with router:
+            breakers = router._caller.breakers.of("default")
+            router._caller.slots["down"].size = 0  # they are drawn, and not called
+            with pytest.raises(AllRateLimited) as refused:
+                await router.complete(ask())
+            assert refused.value.retry_after_s <= 30.0
+            assert set(breakers.report()) == {"alpha"}
 
     virtual_time.run(scenario())
 

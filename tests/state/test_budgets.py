@@ -201,6 +201,36 @@ def test_the_hard_cap_keeps_the_cheapest_model() -> None:
     assert budgets.weight("t", 0.0) == 0.0
 
 
+def test_one_dear_answer_is_one_step_of_the_price() -> None:
+    """However deep a debt is, the slow part of λ moves by one step a request, and the fast part is bounded."""
+    params = BudgetParams(usd_per_request=1e-3)
+    debts = [Budgets(params), Budgets(params)]
+    for budgets, usd in zip(debts, (0.1, 1000.0), strict=True):
+        budgets.observe("t", 0.0, usd)
+        assert budgets._accounts["t"].log_weight == pytest.approx(math.log(params.start) + params.slow)
+        assert budgets.weight("t") == pytest.approx(params.start * math.exp(params.slow + params.fast * 3.0))
+
+
+def test_requests_before_there_was_a_limit_count_for_nothing() -> None:
+    """A limit that is set at run time begins with the first λ and half a bucket, whatever came before."""
+    budgets = Budgets(BudgetParams(usd_per_request_max=1.0))
+    for n in range(100):
+        budgets.observe("t", float(n), 0.5)
+    budgets.observe_change(changed("t", 10.0))
+    fresh = Budgets(BudgetParams(usd_per_request_max=1.0, usd_per_period=10.0))
+    account = budgets._accounts["t"]
+    assert (account.level, account.log_weight) == (0.5 * fresh.default.bucket, math.log(fresh.default.start))
+
+
+def test_a_cost_that_is_any_number_of_times_the_limit_leaves_a_state_that_can_be_read() -> None:
+    """A limit may be as small as it likes."""
+    budgets = Budgets(BudgetParams(usd_per_request=1e-305))
+    budgets.observe_decision("t", 0.0, 1e6, "d")
+    budgets.observe("t", 0.0, 1e6, "d")
+    assert budgets.load(budgets.dump())
+    assert budgets.weight("t") > budgets.weight("other")
+
+
 def test_settings_that_cannot_be_kept_are_refused(subtests: pytest.Subtests) -> None:
     """The message names the value and what is allowed."""
     for wrong in (

@@ -28,7 +28,8 @@ from fitrouter.state.budgets import BudgetParams
 from fitrouter.state.follower import Follower, catch_up
 from fitrouter.state.learner import Learner
 from fitrouter.state.projections import ProjectionParams
-from fitrouter.state.tenants import TenantLearner
+from fitrouter.state.settings import PolicySettings
+from fitrouter.state.tenants import LEAST_USERS, TenantLearner
 from fitrouter.stores.journal import Entry, MemoryJournal
 from fitrouter.types import (
     Completion,
@@ -320,6 +321,37 @@ def test_a_changed_budget_holds_for_its_tenant_in_every_fold() -> None:
     assert one.digest() == restored.digest() == folded(log.journal, apart(projections=params)).digest()
     log.put(PolicyChange(id="n", ts=4.0, action="config", config_hash="other"))
     assert folded(log.journal, one).of("b").projections.budgets.params("b") == params.budget
+
+
+def test_a_policy_change_is_kept_once() -> None:
+    """By the first tenant, whose settings are everybody's; the others hold limits of spending alone."""
+    journal = mixed({"a": 1, "b": 2}, 9)["all"]
+    journal.append(Entry(PolicyChange(id="p", ts=2.0, action="set", settings={"floor": 0.2}))).result()
+    live = folded(journal)
+    held = {each.projections.policy_settings.dump() for each in live.others.values()}
+    assert held == {PolicySettings().dump()}
+    assert live.projections.policy_settings.dump() not in held
+
+
+def test_a_refit_folds_no_event_of_another_tenant_twice() -> None:
+    """While a refitted tenant folds what it missed, the others leave out what they have."""
+    journal = mixed({"a": 1, "b": 2}, 9)["all"]
+    live = folded(journal)
+    before, half = live.digest(), journal.head() // 2
+    fresh = apart()
+    catch_up(fresh, journal, half)
+    live.refitted(live.others["b"], fresh.others["b"])
+    assert live.parts_ahead
+    catch_up(live, journal, journal.head())
+    assert live.digest() == before
+
+
+def test_however_many_tenants_there_are_each_keeps_some_users_in_memory() -> None:
+    """The bound is shared, but never below `LEAST_USERS`."""
+    live = folded(mixed({"a": 1, "b": 2, "c": 3}, 9)["all"])
+    live.limit = 6
+    live.shrink()
+    assert {part.users.limit for part in live.parts()} == {LEAST_USERS}
 
 
 # --- shared ---------------------------------------------------------------------------------------------------------

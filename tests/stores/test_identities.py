@@ -9,7 +9,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from tests.kits.identity_stores import Store, heard
 
 from fitrouter.errors import StoreError
 from fitrouter.stores.identities import Identities, SqliteIdentities, UnknownSubject
+from fitrouter.stores.identities._rows import Offer, who_is
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = st.text(st.characters(codec=None))  # lone surrogates and NUL too
@@ -150,6 +151,46 @@ def test_erase(identities: Identities, other: Identities, store: Store) -> None:
         assert one.decrypt(kept) == "kept"
     assert identities.erase("acme", "somebody-150@example.org") == ()
     assert other.subject("acme", "somebody-150@example.org") != token
+
+
+def test_who_is_known_stands_for_their_subject_without_the_store(
+    identities: Identities, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A vote is taken while the store cannot be read; whoever else may be meant is looked up."""
+
+    def broken(subject: str) -> str | None:
+        raise StoreError("not now")
+
+    subject = identities.subject("t", "ann")
+    monkeypatch.setattr(identities.rows, "owner", broken)
+    assert identities.stands_for(subject, "t", "ann")
+    with pytest.raises(StoreError):
+        identities.stands_for("other", "t", "ann")
+
+
+def test_what_waited_on_the_disk_is_written_once(identities: Identities, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two subjects that dead processes left for one user, one is the user's and the other stands for it."""
+    erasures = identities.rows.erasures()
+    left = [Offer(who_is("t", "ann"), erasures, kept=True) for _ in range(2)]
+    made: list[tuple[list[str], bool]] = []
+    make, gone = identities.rows.make, list[str]()
+
+    def recorded(offers: Sequence[Offer], *, aliases: bool = False) -> None:
+        made.append(([offer.subject for offer in offers], aliases))
+        make(offers, aliases=aliases)
+
+    monkeypatch.setattr(identities.rows, "abandoned", lambda: left)
+    monkeypatch.setattr(identities.rows, "make", recorded)
+    monkeypatch.setattr(identities.rows, "unspool", gone.extend)
+    identities.hand_in()
+    canonical = identities.existing("t", "ann")
+    (other,) = [offer.subject for offer in left if offer.subject != canonical]
+    assert made == [([offer.subject for offer in left], False), ([other], True)]
+    assert identities.subjects("t", "ann") == (canonical, other)
+    assert sorted(gone) == sorted(offer.subject for offer in left)
+    gone.clear()
+    identities.subject("t", "bob")
+    assert not gone, "what never waited is not looked for"
 
 
 def test_lists(identities: Identities) -> None:

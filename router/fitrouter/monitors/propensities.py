@@ -75,8 +75,6 @@ class Propensities(Projection):
         p, K = q[chosen], len(possible)
         self.n += 1
         self._inverse += 1.0 / (K * p)
-        if K == 1:
-            return
         # q' = (1 − ε) q + ε/K is ≥ 0 for ε ≥ −r / (1 − r), with r = K min q ≤ 1.
         least = min(min(possible) * K, 0.5)
         epsilon = np.where(EPSILON < 0.0, EPSILON * least / (1.0 - least), EPSILON)

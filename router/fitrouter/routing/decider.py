@@ -365,8 +365,6 @@ class Decider:
         if not rules.newcomer_floor:
             return ()
         new = state.projections.arm_counts.new_arms(names, rules.newcomer_pulls, rules.newcomer_labels)
-        if not any(tried for _, tried in new):
-            return tuple(arm for arm, _ in new)
         utility = beliefs.availability * (beliefs.blind - penalty)
         promising = utility + beliefs.availability * beliefs.sd >= utility.max()
         return tuple(arm for arm, tried in new if not tried or promising[names.index(arm)])

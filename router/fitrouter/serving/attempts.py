@@ -493,8 +493,6 @@ def _prepare(request: Request, card: ModelCard, dropped: tuple[str, ...]) -> Req
         params = {name: request.params["max_tokens"], **request.params}
         del params["max_tokens"]
         request = msgspec.structs.replace(request, params=params)
-    if card.variant is None and not dropped:
-        return request
     params = {name: value for name, value in request.params.items() if name not in dropped}
     messages, params = apply(card.variant, request.messages, params)
     return msgspec.structs.replace(request, messages=messages, params=params)
@@ -502,8 +500,6 @@ def _prepare(request: Request, card: ModelCard, dropped: tuple[str, ...]) -> Req
 
 def _without_developer(request: Request) -> Request:
     """The request with OpenAI's role `developer` under its common name, `system`."""
-    if all(message.get("role") != "developer" for message in request.messages):
-        return request
     messages = tuple(
         {**message, "role": "system"} if message.get("role") == "developer" else message for message in request.messages
     )

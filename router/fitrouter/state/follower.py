@@ -46,7 +46,7 @@ def catch_up(learner: Learner, journal: Journal, until: int) -> None:
             break
     for part in learner.parts():
         if part.stale:
-            part.take_over(refit(journal, part, learner.seq))
+            learner.refitted(part, refit(journal, part, learner.seq))
 
 
 class Follower:

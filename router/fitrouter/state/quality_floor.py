@@ -116,8 +116,6 @@ class QualityFloor(Projection):
         """
         known = [arm for arm in arms if arm in self._arms]
         judged = [arm for arm in known if self._read(self._arms[arm], now)[1] >= self.params.judged]
-        if not judged:
-            return []
         chances = dict(zip(judged, self.ok(judged, cluster, now).tolist(), strict=True))
         below = [arm for arm in judged if chances[arm] < 1.0 - delta]
         stays = ""
