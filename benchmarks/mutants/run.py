@@ -6,9 +6,10 @@
 `--tests` names files or folders to look for tests in; without it, the rooms of `tests/` of the guards' modules and
 those in `DOORS`, without the files in `LEFT_OUT`. A first run of an instrumented copy finds for each guard the tests
 in which it acts (nobody else can notice its removal). Each guard is then removed in that copy, and those tests are run,
-the quickest first, up to the first failure; a test that also fails with all guards in place has noticed nothing, and
-the others go on without it. A mutant whose tests cannot be collected is "broken" and no success; one whose tests do not
-end is a "timeout". The working tree is never changed.
+first those of the module's own file and the quickest first, up to the first failure; a test that also fails with all
+guards in place has noticed nothing, and the others go on without it. Tests that do not end are a success if they end
+with all guards in place, else a "timeout". A mutant whose tests cannot be collected is "broken" and no success. The
+working tree is never changed.
 
 `results/mutants/` keeps what a file's tests reach, until that file or a guard of its room changes, and what was
 noticed, until the module or the test does.
@@ -92,8 +93,9 @@ class Reached(NamedTuple):
     """Test → seconds."""
 
     def by(self, guard: Guard) -> list[str]:
-        """The tests in which a guard acts, the quickest first."""
-        return sorted(self.acts.get(guard.key, ()), key=self.took.__getitem__)[:TESTS]
+        """The tests in which a guard acts: first those of its module's file, and of each the quickest first."""
+        own = f"/test_{Path(guard.file).stem.lstrip('_')}.py::"
+        return sorted(self.acts.get(guard.key, ()), key=lambda test: (own not in test, self.took[test]))[:TESTS]
 
 
 class Copy:
@@ -108,7 +110,7 @@ class Copy:
             (self.folder / file).write_bytes(instrumented(source, mine))
         self.sound: set[str] = set()
         """Tests that pass alone, with all guards in place."""
-        self._said = folder / "said"
+        self._said, self.ended = folder / "said", folder / "ended"
         command = ["nice", "-n", "5", sys.executable, "-m", "benchmarks.mutants.forks", *IMPORTED]
         self._server = subprocess.Popen(
             command,
@@ -126,6 +128,11 @@ class Copy:
         assert self._server.stdout is not None
         print(json.dumps(asked), file=self._server.stdin, flush=True)
         return json.loads(self._server.stdout.readline()), self._said.read_text(errors="replace")
+
+    def hung(self, tests: Sequence[str]) -> str:
+        """The first of some tests that did not end in the last run with a guard removed."""
+        ended = {line.split("\t")[1] for line in self.ended.read_text().splitlines() if not line.startswith("acts\t")}
+        return next((test for test in tests if test not in ended), "")
 
     def close(self) -> None:
         """End the process."""
@@ -189,9 +196,12 @@ def judged(copy: Copy, guard: Guard, tests: Sequence[str], limit_s: float) -> tu
     """Remove a guard and run tests: the outcome, and which test noticed."""
     left = list(tests)
     while left:
-        status, said = copy.pytest(["-x", *left], limit_s, **{REMOVED: guard.key})
+        copy.ended.write_bytes(b"")
+        status, said = copy.pytest(["-x", *left], limit_s, **{REMOVED: guard.key, OUT: str(copy.ended)})
+        if status is None:
+            return "timeout" if copy.pytest(left, limit_s)[0] is None else "noticed", copy.hung(left)
         if status != 1:
-            return {None: "timeout", 0: "unnoticed"}.get(status, "broken"), ""
+            return "unnoticed" if status == 0 else "broken", ""
         test = _first(said)
         if test in copy.sound or copy.pytest([test], limit_s)[0] == 0:
             copy.sound.add(test)
@@ -296,7 +306,7 @@ def _result(copy: Copy, guard: Guard, reach: Reached) -> Result:
     at, tests = time.monotonic(), reach.by(guard)
     outcome, by = "never acts", ""
     if tests:
-        outcome, by = judged(copy, guard, tests, 120.0 + 5.0 * sum(map(reach.took.__getitem__, tests)))
+        outcome, by = judged(copy, guard, tests, 60.0 + 5.0 * sum(map(reach.took.__getitem__, tests)))
     seconds = round(time.monotonic() - at, 1)
     result = Result(guard.name, guard.subject, guard.kind, guard.line, outcome, by, len(tests), seconds)
     if outcome == "noticed":

@@ -89,7 +89,8 @@ def test_people_count_once_and_those_who_left_count_on() -> None:
 
 def test_little_says_nothing_of_anybody() -> None:
     """Nine people have no figures; a role of four has none; a log without draws names no best single model."""
-    assert satisfaction_of([], {}, now=0.0).mean is None
+    nothing = satisfaction_of([], {}, now=0.0)
+    assert (nothing.mean, nothing.sentences) == (None, ("Nobody has rated yet.",))
     few = [(f"u{i % 9}", "cook", 1.0, 0.0, "a", ["a"], [1.0], True) for i in range(500)]
     assert satisfaction_of(few, {}, now=0.0).mean is None
     rows = [(f"u{i % 20}", "cook" if i % 20 < 4 else "nurse", i % 2, 0.0, "a", ["a"], [1.0], False) for i in range(400)]

@@ -52,6 +52,18 @@ def text(found: list[Chunk]) -> str:
     return "".join(chunk.delta.get("content") or "" for chunk in found)
 
 
+@pytest.mark.parametrize("line", [b"<html>", b"hello", b"dat: {}", b"Data: {}"])
+async def test_a_stream_of_something_else_is_refused(line: bytes) -> None:
+    """A proxy's page is no stream, whatever follows; comments and empty lines are."""
+
+    async def feed(first: bytes) -> AsyncIterator[bytes]:
+        yield first + b"\n\ndata: 1\n\n"
+
+    with pytest.raises(ProviderUnavailable, match="invalid server-sent event"):
+        _ = [data async for data in sse_data(feed(line), "x", 1000)]
+    assert [data async for data in sse_data(feed(b": hello"), "x", 1000)] == [b"1"]
+
+
 async def test_a_whole_answer() -> None:
     """Message, finish reason and usage come through; the key is sent as a bearer and seen nowhere else."""
     async with FakeOpenAI() as server:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kits.tables import table_driven
 
-from fitrouter.routing.eligibility import DROPPABLE, Eligible, Roster, Wants, wants
+from fitrouter.routing.eligibility import DROPPABLE, Eligible, Roster, Wants, noted, wants
 from fitrouter.routing.parameters import FAMILIES, NEUTRAL, PARAMETERS, family, lineage, takes
 from fitrouter.types import ModelCard, Request, Variant
 
@@ -221,6 +221,7 @@ def test_what_frameworks_send_unasked_costs_no_model_its_place() -> None:
     found = eligible([card("openai/o3"), card("anthropic/claude-x")], ask(**defaults), droppable=())
     assert len(found.cards) == 2
     assert found.excluded == ()
+    assert noted(found.cards[0], {**defaults, "seed": 1, "store": None}, (*defaults, "seed", "store")) == ("seed",)
 
 
 # --- capabilities, windows -------------------------------------------------------------------------------------------

@@ -151,6 +151,21 @@ async def test_what_a_provider_raises_by_mistake_is_its_failure(tmp_path: Path) 
     assert {a.served_by for a in answers} <= {"beta", "gamma"}
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_provider_that_answers_in_the_other_way_is_told_so(tmp_path: Path, stream: bool) -> None:
+    """Whole instead of streamed, or streamed instead of whole: the error names what was asked for."""
+
+    class Other(Echo):
+        async def complete(self, call: Call) -> Completion | AsyncIterator[Chunk]:
+            return await super().complete(msgspec.structs.replace(call, stream=not call.stream))
+
+    async with make_router(tmp_path, {"echo": Other()}) as router:
+        with pytest.raises(
+            AllModelsFailed, match=f"although a {'stream' if stream else 'complete answer'} was requested"
+        ):
+            await (router.stream(ask()) if stream else router.complete(ask()))
+
+
 def test_a_hanging_model_leaves_time_for_another(tmp_path: Path) -> None:
     """One deadline spans all attempts, and the first may not use it up."""
 
