@@ -240,10 +240,10 @@ def tables() -> str:
     """A table of each table and view of the warehouse."""
     import duckdb
 
-    from fitrouter.stores.warehouse import described, migrate
+    from fitrouter.stores.warehouse import create, described
 
     connection = duckdb.connect()
-    migrate(connection)
+    create(connection)
     lines: list[str] = []
     for table, about in described().items():
         columns = connection.execute(

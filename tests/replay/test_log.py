@@ -19,7 +19,7 @@ from tests.kits.replay_story import assert_same, somebody, story, write_folder, 
 
 from fitrouter.errors import ConfigError
 from fitrouter.stores.journal import SqliteJournal
-from fitrouter.stores.warehouse import MIGRATIONS, Warehouse, WarehouseFeed
+from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
 from fitrouter.types import (
     Decision,
     Erasure,
@@ -35,6 +35,7 @@ from fitrouter.types import (
     pack,
 )
 from fitrouter_evaluators.replay.log import sources
+from fitrouter_evaluators.replay.log._connection import OPTIONAL
 from fitrouter_evaluators.replay.log._warehouse import open_warehouse
 from fitrouter_evaluators.replay.log.log import MODES, Log
 from fitrouter_evaluators.replay.log.sources import export, read_log
@@ -245,27 +246,20 @@ def test_erased_users_are_in_no_source(tmp_path: Path) -> None:
     assert log.source.endswith("without 2 outcomes of erased people")
 
 
-def test_an_older_warehouse_is_read(warehouse: Path, tmp_path: Path) -> None:
-    """Columns added by later migrations get their previous meaning."""
-    old = tmp_path / "old.duckdb"
-    with duckdb.connect(old) as connection:
-        connection.execute("CREATE TABLE migrations (name VARCHAR NOT NULL)")
-        for name in list(MIGRATIONS)[:3]:
-            MIGRATIONS[name](connection)
-            connection.execute("INSERT INTO migrations VALUES (?)", [name])
-        connection.execute(f"ATTACH '{warehouse}' AS new")
-        for table in ("decisions", "executions", "scores", "feedback"):
-            now = {column[0] for column in connection.execute(f"DESCRIBE new.{table}").fetchall()}
-            then = [column[0] for column in connection.execute(f"DESCRIBE {table}").fetchall()]
-            columns = ", ".join(f'"{name}"' for name in then if name in now)
-            connection.execute(f"INSERT INTO {table} BY NAME SELECT {columns} FROM new.{table}")
-    log, new = read_log(old), read_log(warehouse)
+def test_columns_that_tables_may_lack(folder: Path, tmp_path: Path) -> None:
+    """Parquet tables are read without their optional columns, and what these tell is not known."""
+    bare = tmp_path / "bare"
+    shutil.copytree(folder / "export", bare)
+    for table, columns in OPTIONAL.items():
+        path = bare / f"{table}.parquet"
+        duckdb.sql(f"COPY (SELECT * EXCLUDE ({', '.join(columns)}) FROM '{folder}/export/{path.name}') TO '{path}'")
+    log, whole = read_log(bare), read_log(folder / "export")
     assert log.options.rest is None
     assert log.decisions.steps is None
     assert not log.options.candidates
     assert not log.options.switch.any()  # type: ignore[union-attr]
-    np.testing.assert_array_equal(log.options.prob, new.options.prob)
-    np.testing.assert_array_equal(log.outcomes.asked_label, new.outcomes.asked_label)
+    np.testing.assert_array_equal(log.options.prob, whole.options.prob)
+    np.testing.assert_array_equal(log.outcomes.asked_label, whole.outcomes.asked_label)
 
 
 # --- what is read --------------------------------------------------------------------------------------------------

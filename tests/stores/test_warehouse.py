@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import signal
 import subprocess
@@ -22,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 
 from fitrouter.errors import NoWarehouse, StoreError
 from fitrouter.stores.journal import Entry, MemoryJournal, Row, SqliteJournal
-from fitrouter.stores.warehouse import MIGRATIONS, OutOfStep, Warehouse, WarehouseFeed, described, rows_of
+from fitrouter.stores.warehouse import OutOfStep, Warehouse, WarehouseFeed, described, rows_of, schema
 from fitrouter.types import (
     OUTCOMES,
     RECORDED,
@@ -61,7 +60,6 @@ DUMPS = (
     "SELECT * FROM policies ORDER BY seq",
     "SELECT * FROM outcomes ORDER BY seq",
     "SELECT * FROM position",
-    "SELECT * FROM migrations ORDER BY name",
 )
 SLOW = settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 X = pack(np.array([1.0, 0.1, -2.5]))
@@ -221,8 +219,8 @@ def test_every_field(warehouse: Warehouse) -> None:
     assert warehouse.query("SELECT attempts, ttft_ms, cost_usd FROM executions") == [
         (
             [
-                {"model": "b", "probability": 2 / 3, "error": "timeout", "ms": 5.0},
-                {"model": "a", "probability": 1.0, "error": None, "ms": 0.0},
+                {"model": "b", "probability": 2 / 3, "error": "timeout", "ms": 5.0, "probe": False},
+                {"model": "a", "probability": 1.0, "error": None, "ms": 0.0, "probe": False},
             ],
             None,
             0.25,
@@ -244,17 +242,15 @@ def test_every_field(warehouse: Warehouse) -> None:
     assert warehouse.query("SELECT count(*) FROM ope_runs") == [(0,)]
 
 
-def test_all_fields_of_the_events_are_columns(warehouse: Warehouse) -> None:
-    """No field of an event that is added later can be forgotten here."""
-    warehouse.ingest(rows([decision(1)]))
-    # Topics and statements are content, grounds are for explanations, payers for budgets, keys for outages, workers for
-    # streams that a killed process left open: they stay in the journal.
-    renamed = {"id", "identity", "scale", "policy", "cards", "topics", "stated", "grounds", "payer", "key", "worker"}
-    kinds = (Decision, Execution, Score, Feedback, ProfileChange, ModelChange, Remark)
-    copied = {"features"}  # the decision's, in other events
-    for table, kind in zip((*TABLES, "remarks"), kinds, strict=True):
-        columns = {name for (name,) in warehouse.query("SELECT column_name FROM (DESCRIBE " + table + ")")}
-        assert set(kind.__struct_fields__) - renamed - (set() if kind is Decision else copied) <= columns, table
+def test_a_field_of_an_event_is_a_column() -> None:
+    """All fields have a column of their type, but for copies, content, and what only the journal's readers need."""
+    left_out = {"cards", "topics", "stated", "grounds", "payer", "key", "worker"}
+    renamed = {"id", "identity", "scale", "policy"}  # to several columns, or to the name of the event's kind
+    kinds = (Decision, Execution, Score, Feedback, ProfileChange, ModelChange, PolicyChange, Remark, Refusal)
+    for table, kind in zip(schema(), kinds, strict=True):
+        copied = {"features"} if kind is not Decision else set()
+        assert set(kind.__struct_fields__) - renamed - left_out - copied <= schema()[table].keys(), table
+        assert not schema()[table].keys() & (left_out | copied), table
 
 
 def test_requests_are_counted_by_outcome(warehouse: Warehouse) -> None:
@@ -448,8 +444,6 @@ def test_a_row_that_is_not_copied_is_an_incident(warehouse: Warehouse, monkeypat
 
 
 def _cells(row: Row) -> Sequence[tuple[Any, ...]]:
-    from fitrouter.stores.warehouse import rows_of
-
     table, cells = rows_of(row)
     return cells if table == "decisions" else ()
 
@@ -648,82 +642,33 @@ def test_damaged_file(warehouse: Warehouse, tmp_path: Path, how: str) -> None:
     assert dump(again) == whole
 
 
-def test_from_the_first_schema(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file of the first version is brought to the present one with every row as it was."""
-    events = story(5)[:-2]  # there were no such events then
-    first = {"m001_tables": MIGRATIONS["m001_tables"]}
-    later = {"decisions": 15, "executions": 3, "scores": 2, "feedback": 1, "models": 3}
-    """Columns that were added at the end of a table since."""
-    dropped = {"executions": 13, "scores": 10}
-    """Position of the column that a table has no more."""
-
-    def rows_then(row: Row) -> tuple[str, list[tuple[object, ...]]]:
-        table, cells = rows_of(row)
-        at = dropped.get(table)
-        whole = [cell if at is None else (*cell[:at], [], *cell[at:]) for cell in cells]
-        return table, [cell[: len(cell) - later.get(table, 0)] for cell in whole]
-
-    with monkeypatch.context() as patch:
-        patch.setattr("fitrouter.stores.warehouse._warehouse.rows_of", rows_then)
-        patch.setattr("fitrouter.stores.warehouse._migrations.MIGRATIONS", first)
-        warehouse.ingest(rows(events))
-        before = [warehouse.query(sql) for sql in DUMPS[:6]]
-        assert warehouse.query("SELECT name FROM migrations") == [("m001_tables",)]
-        with pytest.raises(StoreError, match="outcomes"):
-            warehouse.query("SELECT * FROM outcomes")
-    assert warehouse.ingest(rows([decision(100)], len(events) + 1)) == 1
-    assert warehouse.query("SELECT name FROM migrations ORDER BY name") == [(name,) for name in sorted(MIGRATIONS)]
-    for table, sql, old in zip(TABLES, DUMPS[:6], before, strict=True):
-        now = [row[: len(row) - later.get(table, 0)] for row in warehouse.query(sql) if row[0] <= len(events)]
-        at = dropped.get(table)
-        assert now == [row if at is None else (*row[:at], *row[at + 1 :]) for row in old], table
-    for view in ("SELECT count(*) FROM outcomes", "SELECT count(*) FROM answers"):
-        assert warehouse.query(view) == [(6,)]
+def test_another_version_is_rebuilt(warehouse: Warehouse) -> None:
+    """A file of another schema is filled again from the journal; recorded replays are carried over."""
+    feed = WarehouseFeed(journal_of(*story(5)), warehouse)
+    drain(feed)
+    run = ("r1", 1.0, "bold", "live", "dr", "fit", "all", 0.5, 0.4, 0.6, 9, 8.0, 2.0, 1.0, 0.0, "keep")
+    warehouse.note_runs([run])
+    whole = dump(warehouse)
+    with duckdb.connect(warehouse.path) as connection:
+        connection.execute("DROP VIEW answers; DROP VIEW outcomes; UPDATE position SET schema = 'another'")
+        connection.execute("ALTER TABLE decisions DROP COLUMN steps; ALTER TABLE ope_runs ADD COLUMN gone DOUBLE")
+    with pytest.raises(StoreError, match="another version of fitrouter made"):
+        warehouse.query("SELECT 1")
+    feed.release()
+    assert drain(WarehouseFeed(feed.journal, Warehouse(warehouse.path))) == feed.journal.head()
+    assert dump(warehouse) == whole
+    assert warehouse.query("SELECT * FROM ope_runs") == [run]
+    assert warehouse.quarantined is None
     bare = "SELECT table_name, column_name FROM duckdb_columns() WHERE NOT internal AND comment IS NULL"
     assert warehouse.query(bare) == []
 
 
-PUBLISHED = {
-    "m001_tables": "84c9638d0b350d33",
-    "m002_views": "7a8644b489e7f4f5",
-    "m003_heads": "299df1892133af85",
-    "m004_policies": "5d0eb9e8bd626f11",
-    "m005_replay": "f74199a6a6d142e1",
-    "m006_deadline": "40df274724d79c88",
-    "m007_sampled": "4dbadd16dd028cc5",
-    "m008_remarks": "53a9897a84c88b0d",
-    "m009_unpriced": "e71b1fbd53daea1e",
-    "m010_answers": "a315856b0b3562ee",
-    "m011_contexts": "15e3b7fffdbbcf89",
-    "m012_known_costs": "c5cea6eb74d4be91",
-    "m013_requests": "199d55552370669e",
-}
-
-
-def test_published_steps_do_not_change() -> None:
-    """The schema after each step is what it was when the step was published; a new step needs its own line here."""
-    connection = duckdb.connect()
-    found = {}
-    for name, step in MIGRATIONS.items():
-        step(connection)
-        columns = connection.execute(
-            "SELECT table_name, column_name, data_type FROM duckdb_columns() ORDER BY table_name, column_index"
-        ).fetchall()
-        found[name] = hashlib.sha256(repr(columns).encode()).hexdigest()[:16]
-    connection.close()
-    assert found == PUBLISHED
-    assert list(MIGRATIONS) == sorted(MIGRATIONS)
-
-
-def test_later_schema_is_refused(warehouse: Warehouse) -> None:
-    """A file of a later version is neither written nor set aside."""
-    warehouse.ingest(rows([decision(1)]))
+def test_a_file_of_another_program_is_no_version(warehouse: Warehouse) -> None:
+    """A DuckDB file without the table `position` becomes a warehouse; without recorded replays it starts empty."""
     with duckdb.connect(warehouse.path) as connection:
-        connection.execute("INSERT INTO migrations VALUES ('m999_later')")
-    with pytest.raises(StoreError, match="m999_later"):
-        warehouse.ingest(rows([decision(2)], 2))
-    assert warehouse.quarantined is None
-    assert warehouse.query("SELECT count(*) FROM decisions") == [(1,)]
+        connection.execute("CREATE TABLE position (seq BIGINT)")
+    assert warehouse.ingest(rows([decision(1)])) == 1
+    assert warehouse.query("SELECT count(*) FROM ope_runs") == [(0,)]
 
 
 def test_unusable(tmp_path: Path) -> None:

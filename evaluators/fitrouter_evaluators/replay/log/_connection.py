@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from fitrouter.stores.warehouse import MIGRATIONS
+from fitrouter.stores.warehouse import schema
 from fitrouter_evaluators.replay.log.log import refuse
 
 if TYPE_CHECKING:
@@ -28,16 +27,23 @@ def words(text: str) -> tuple[str, ...]:
 NEEDED = {
     "decisions": words(
         "seq decision_id ts draw_id tenant user role task session mode eligible probs chosen propensity features mean "
-        "sd cost latency availability cost_weight cost_unit_usd latency_weight latency_unit_s budget_weight "
-        "budget_unit_usd switch floor share twin personal candidates redraw asked asked_probability policy_algorithm "
-        "policy_seq registry encoder seed rest steps"
+        "sd cost latency availability cost_weight latency_weight floor share twin asked asked_probability "
+        "policy_algorithm policy_seq registry encoder seed"
     ),
-    "executions": words("seq execution_id decision_id user chosen served_by status cost_usd cost_assumed latency_ms"),
+    "executions": words("seq execution_id decision_id user chosen served_by status cost_usd latency_ms"),
     "scores": words("seq score_id decision_id user h schema mean status"),
     "feedback": words("seq feedback_id decision_id user kind value scale_low scale_high y dimension asked"),
     "profiles": words("seq ts user declared"),
 }
-"""Columns read from each table."""
+"""Tables that are read, and the columns that a log must have."""
+
+OPTIONAL = {
+    "decisions": words(
+        "cost_unit_usd latency_unit_s budget_weight budget_unit_usd switch personal candidates redraw rest steps"
+    ),
+    "executions": words("cost_assumed"),
+}
+"""Columns that are read where Parquet tables have them; a warehouse has all."""
 
 _NUMBERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
 _FITS = {
@@ -46,21 +52,6 @@ _FITS = {
     "FLOAT": ("FLOAT", "DOUBLE"),
     "VARCHAR": ("VARCHAR", "ENUM"),
 }
-
-
-@functools.cache
-def schema_after(steps: tuple[str, ...]) -> Schema:
-    """Schema of a warehouse after these migrations."""
-    import duckdb
-
-    with duckdb.connect() as connection:
-        for step in steps:
-            MIGRATIONS[step](connection)
-        return schema_of(connection)
-
-
-def current() -> Schema:
-    return schema_after(tuple(MIGRATIONS))
 
 
 def schema_of(connection: duckdb.DuckDBPyConnection) -> Schema:
@@ -73,34 +64,36 @@ def schema_of(connection: duckdb.DuckDBPyConnection) -> Schema:
     return found
 
 
-def require(place: str, table: str, found: Mapping[str, str], expected: Mapping[str, str]) -> None:
-    """Raise InvalidLog if an expected column of a table is missing or has an incompatible type."""
-    full = current()[table]
-    for column in NEEDED[table]:
-        if column not in found:
-            if column in expected:
-                refuse(
-                    f"{place}, table {table}",
-                    f"there is no column {column!r}",
-                    f"its columns are {', '.join(sorted(expected))}: write the table again with fitrouter, or rename "
-                    "the column that is meant",
-                )
-        elif not _fits(found[column], full[column]):
+def require(place: str, table: str, found: Mapping[str, str], *, whole: bool) -> None:
+    """Raise InvalidLog if a needed column, or with `whole` any, is missing from a table or has an incompatible type."""
+    for column, kind in _read(table).items():
+        if column in found and not _fits(found[column], kind):
             refuse(
                 f"{place}, table {table}",
                 f"column {column!r} holds {found[column]}",
-                f"it must hold {full[column]}: write the table again with fitrouter, or convert the column",
+                f"it must hold {kind}: write the table again with fitrouter, or convert the column",
+            )
+        if column not in found and (whole or column in NEEDED[table]):
+            refuse(
+                f"{place}, table {table}",
+                f"there is no column {column!r}",
+                f"its columns are {', '.join(sorted(schema()[table]))}: write the table again with fitrouter, or "
+                "rename the column that is meant",
             )
 
 
 def view(table: str, relation: str, found: Iterable[str]) -> str:
-    """SQL of the temporary view `log_<table>`: every needed column with its type, NULL where the relation lacks it."""
-    kinds, have = current()[table], set(found)
+    """SQL of the temporary view `log_<table>`: the columns that are read, typed, NULL where the relation lacks one."""
+    have = set(found)
     cells = [
-        f"CAST({_quoted(column) if column in have else 'NULL'} AS {kinds[column]}) AS {_quoted(column)}"
-        for column in NEEDED[table]
+        f"CAST({_quoted(column) if column in have else 'NULL'} AS {kind}) AS {_quoted(column)}"
+        for column, kind in _read(table).items()
     ]
     return f"CREATE TEMP VIEW log_{table} AS SELECT {', '.join(cells)} FROM {relation}"  # noqa: S608
+
+
+def _read(table: str) -> dict[str, str]:
+    return {column: schema()[table][column] for column in (*NEEDED[table], *OPTIONAL.get(table, ()))}
 
 
 def _quoted(column: str) -> str:
@@ -149,13 +142,17 @@ def view_tables(
     connection: duckdb.DuckDBPyConnection,
     place: str,
     found: Schema,
-    expected: Schema,
     relations: dict[str, str],
+    *,
+    whole: bool = True,
 ) -> None:
-    """Create the views after checking the columns; a table without a relation becomes empty."""
+    """Create the views after checking the columns; a table without a relation becomes empty.
+
+    Without `whole` the tables may lack the columns of `OPTIONAL`.
+    """
     for table in NEEDED:
         if table in relations:
-            require(place, table, found[table], expected[table])
+            require(place, table, found[table], whole=whole)
             connection.execute(view(table, relations[table], found[table]))
         else:
             connection.execute(view(table, "(SELECT 1 WHERE false)", ()))

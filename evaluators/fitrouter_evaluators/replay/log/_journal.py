@@ -19,9 +19,9 @@ import msgspec
 
 from fitrouter.errors import InvalidLog
 from fitrouter.stores.journal import Archive, Row
-from fitrouter.stores.warehouse import TABLES, rows_of, tables_sql
+from fitrouter.stores.warehouse import PERSONAL, TABLES, rows_of, schema, tables_sql
 from fitrouter.types import Decision, Erasure, Execution, Score, decode_event
-from fitrouter_evaluators.replay.log._connection import NEEDED, OpenLog, current, open_duckdb, scratch, view_tables
+from fitrouter_evaluators.replay.log._connection import NEEDED, OpenLog, open_duckdb, scratch, view_tables
 from fitrouter_evaluators.replay.log.log import refuse
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 _VERSIONS = (1, 2)
 """Format versions of the journal's tables."""
 _BATCH = 4096
-_PERSONAL = ("decisions", "executions", "scores", "feedback", "profiles", "remarks")
-"""Tables from which an erasure deletes a person's rows."""
 
 
 @contextmanager
@@ -44,8 +42,7 @@ def open_journal(path: Path, *, features: bool = True, whole: bool = False) -> I
         with closing(connect(path, place)) as journal, closing(Archive(path)) as archive:
             for rows in _batches(journal, place, archive):
                 _insert(connection, rows, place, features or whole, whole)
-        schema = current()
-        view_tables(connection, place, schema, schema, {table: table for table in NEEDED})
+        view_tables(connection, place, schema(), {table: table for table in NEEDED})
         yield OpenLog(connection, place)
 
 
@@ -149,7 +146,7 @@ def _insert(
             appender.flush()
     for row in rows:
         if isinstance(row.event, Erasure) and row.event.subject:
-            for table in _PERSONAL:
+            for table in PERSONAL:
                 connection.execute(f'DELETE FROM {table} WHERE "user" = ? AND seq < ?', [row.event.subject, row.seq])  # noqa: S608
     connection.commit()
 

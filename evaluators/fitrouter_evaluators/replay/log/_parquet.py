@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from fitrouter.stores.warehouse import MIGRATIONS
-from fitrouter_evaluators.replay.log._connection import NEEDED, OpenLog, open_duckdb, schema_after, scratch, view_tables
+from fitrouter_evaluators.replay.log._connection import NEEDED, OpenLog, open_duckdb, scratch, view_tables
 from fitrouter_evaluators.replay.log.log import refuse
 
 OPTIONAL = ("profiles",)
@@ -37,7 +36,7 @@ def open_parquet(folder: Path) -> Iterator[OpenLog]:
             relations[table] = f"file_{table}"
             file.create_view(relations[table])
             found[table] = dict(zip(file.columns, map(str, file.types), strict=True))
-        view_tables(connection, place, found, schema_after((next(iter(MIGRATIONS)),)), relations)
+        view_tables(connection, place, found, relations, whole=False)
         try:
             yield OpenLog(connection, place)
         except duckdb.ProgrammingError:

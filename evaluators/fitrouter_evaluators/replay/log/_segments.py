@@ -6,9 +6,9 @@ import glob
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fitrouter.stores.warehouse import MIGRATIONS, TABLES
+from fitrouter.stores.warehouse import TABLES
 from fitrouter.stores.warehouse.segments import fetch, storage_at
-from fitrouter_evaluators.replay.log._connection import NEEDED, OpenLog, open_duckdb, schema_after, scratch, view_tables
+from fitrouter_evaluators.replay.log._connection import NEEDED, OpenLog, open_duckdb, scratch, view_tables
 from fitrouter_evaluators.replay.log.log import refuse
 
 
@@ -30,7 +30,7 @@ def open_segments(place: str, *, whole: bool = False) -> Iterator[OpenLog]:
                 rows.create_view(table)
                 found[table] = dict(zip(rows.columns, map(str, rows.types), strict=True))
             relations = {table: table for table in files if table in NEEDED}
-            view_tables(connection, words, found, schema_after((next(iter(MIGRATIONS)),)), relations)
+            view_tables(connection, words, found, relations, whole=False)
             yield OpenLog(connection, f"{words} up to event {manifest.seq}")
         except duckdb.ProgrammingError:
             raise  # our own fault

@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fitrouter.errors import StoreError
-from fitrouter.stores.warehouse import MIGRATIONS
+from fitrouter.stores.warehouse import is_present
 from fitrouter_evaluators.replay.log._connection import (
     NEEDED,
     OpenLog,
     open_duckdb,
-    schema_after,
     schema_of,
     scratch,
     view_tables,
@@ -45,13 +44,15 @@ _COPIES = 20
 def open_warehouse(path: Path, *, patience_s: float = PATIENCE_S) -> Iterator[OpenLog]:
     place = f"warehouse {str(path)!r}"
     with scratch() as folder, _connected(path, folder, place, patience_s) as connection:
-        view_tables(
-            connection,
-            place,
-            schema_of(connection),
-            schema_after(_steps(connection, place)),
-            {table: table for table in NEEDED},
-        )
+        found = schema_of(connection)
+        if not is_present(connection):
+            refuse(
+                place,
+                "it is no warehouse of this version of fitrouter",
+                "start a gateway of this version on its folder, which fills it again from the journal; or read the "
+                "journal itself",
+            )
+        view_tables(connection, place, found, {table: table for table in NEEDED})
         yield OpenLog(connection, place)
 
 
@@ -60,19 +61,6 @@ def reaches(path: Path, *, patience_s: float = PATIENCE_S) -> int:
     with open_warehouse(path, patience_s=patience_s) as log:
         row = log.connection.execute("SELECT seq FROM position").fetchone()
         return int(row[0]) if row else 0
-
-
-def _steps(connection: duckdb.DuckDBPyConnection, place: str) -> tuple[str, ...]:
-    if "migrations" not in schema_of(connection):
-        refuse(place, "it has no table 'migrations'", "give a file that fitrouter's gateway made")
-    applied = {name for (name,) in connection.execute("SELECT name FROM migrations").fetchall()}
-    if unknown := sorted(applied - MIGRATIONS.keys()):
-        refuse(
-            f"{place}, table migrations",
-            f"it has the steps {unknown}",
-            f"this fitrouter knows {list(MIGRATIONS)}: a later one wrote the file, read it with that",
-        )
-    return tuple(name for name in MIGRATIONS if name in applied)
 
 
 @contextmanager

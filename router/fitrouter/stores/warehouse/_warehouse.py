@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from fitrouter.errors import NoWarehouse, StoreError, WarehouseLocked
 from fitrouter.stores._files import make_folder, quarantine
 from fitrouter.stores.journal import Row
-from fitrouter.stores.warehouse._migrations import migrate
-from fitrouter.stores.warehouse._rows import TABLES, Cells, rows_of
+from fitrouter.stores.warehouse._schema import TABLES, Cells, create_sql, quoted, rows_of, schema, version
+from fitrouter.stores.warehouse._words import describe
 from fitrouter.types import Erasure
 
 if TYPE_CHECKING:
@@ -38,21 +38,9 @@ _DAMAGED = (
 )
 """Words in DuckDB's errors about a corrupt file: it has no error codes. Tests check them against the pinned version."""
 
-_ERASE = (
-    'DELETE FROM decisions WHERE "user" = ? AND seq < ?',
-    'DELETE FROM executions WHERE "user" = ? AND seq < ?',
-    'DELETE FROM scores WHERE "user" = ? AND seq < ?',
-    'DELETE FROM feedback WHERE "user" = ? AND seq < ?',
-    'DELETE FROM profiles WHERE "user" = ? AND seq < ?',
-    'DELETE FROM remarks WHERE "user" = ? AND seq < ?',
-    'DELETE FROM refusals WHERE "user" = ? AND seq < ?',
-)
-
-
+PERSONAL = tuple(table for table, columns in schema().items() if "user" in columns)
+"""Tables from which an erasure deletes a person's rows."""
 _THEIRS = """sha256("user") IN (SELECT unnest($digests::VARCHAR[]))"""
-_COLUMNS = """SELECT table_name, column_name FROM duckdb_columns()
-SEMI JOIN duckdb_tables() USING (database_name, table_oid)
-WHERE database_name = current_database() AND NOT internal"""
 _GONE = {"user": _THEIRS, "decision_id": f"decision_id IN (SELECT decision_id FROM decisions WHERE {_THEIRS})"}  # noqa: S608
 """Column → condition for rows of erased users."""
 _OLD = {"decision_id": "seq <= $seq"}
@@ -157,9 +145,9 @@ class Warehouse:
             StoreError: the file cannot be written, or another process has it open; nothing was deleted. Try again.
         """
         with self._open() as connection:
-            tables = [table for table, columns in _tables(connection).items() if "decision_id" in columns]
+            tables = [table for table, columns in schema().items() if "decision_id" in columns]
             if not any(
-                connection.execute(f'SELECT 1 FROM "{table}" WHERE seq <= ? LIMIT 1', [seq]).fetchone()  # noqa: S608
+                connection.execute(f"SELECT 1 FROM {table} WHERE seq <= ? LIMIT 1", [seq]).fetchone()  # noqa: S608
                 for table in tables
             ):
                 return
@@ -181,6 +169,25 @@ class Warehouse:
             params: of the conditions.
             last: position of the copy.
         """
+        columns: dict[str, Mapping[str, str]] = {**schema(), "ope_runs": {}}
+        conditions = {
+            table: [condition for column, condition in rows.items() if column in columns[table]] for table in columns
+        }
+        copies = {
+            table: f"SELECT * FROM {table}"  # noqa: S608
+            + (f" WHERE NOT coalesce({' OR '.join(gone)}, false)" if gone else "")
+            for table, gone in conditions.items()
+        }
+        return self._copied(connection, copies, {table: params for table, gone in conditions.items() if gone}, last)
+
+    def _copied(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        copies: Mapping[str, str],
+        params: Mapping[str, Mapping[str, object]],
+        last: Position,
+    ) -> Path:
+        """Write a new file with the rows of queries, one for each table to fill, beside the present one."""
         import duckdb
 
         new = self.path.with_name(f"{self.path.name}.new")
@@ -188,14 +195,12 @@ class Warehouse:
             path.unlink(missing_ok=True)
         with duckdb.connect(new, config=self._config()) as made:
             new.chmod(0o600)
-            migrate(made)
+            create(made)
         name = "'" + str(new).replace("'", "''") + "'"  # ATTACH takes no parameters
         connection.execute(f"ATTACH {name} AS made")
-        for table, columns in _tables(connection).items():
-            gone = [condition for column, condition in rows.items() if column in columns]
-            where = f" WHERE NOT coalesce({' OR '.join(gone)}, false)" if gone else ""
-            copy = f'INSERT INTO made."{table}" BY NAME SELECT * FROM "{table}"{where}'  # noqa: S608
-            connection.execute(copy, dict(params) if gone else None)
+        for table, sql in copies.items():
+            insert_ = f"INSERT INTO made.{table} BY NAME {sql}"
+            connection.execute(insert_, dict(params[table]) if table in params else None)
         connection.execute("UPDATE made.position SET seq = ?, event_id = ?", list(last))
         connection.execute("DETACH made")
         return new
@@ -255,6 +260,11 @@ class Warehouse:
                     raise NoWarehouse(f"there is no {str(self.path)!r} yet: no event has been copied from the journal")
                 try:
                     with duckdb.connect(self.path, read_only=True, config=self._config()) as connection:
+                        if not is_present(connection):
+                            raise StoreError(
+                                f"another version of fitrouter made {str(self.path)!r}; a gateway of this version, or "
+                                "any router with its folder, fills it again from the journal"
+                            )
                         guard = threading.Timer(limit_s or 0.0, connection.interrupt)
                         if limit_s is not None:
                             guard.start()
@@ -301,14 +311,15 @@ class Warehouse:
         import duckdb
 
         try:
-            return self._migrated()
+            return self._present()
         except duckdb.Error as error:
             if not _damaged(error):
                 raise
             self._quarantine(f"is damaged ({error})")
-        return self._migrated()
+        return self._present()
 
-    def _migrated(self) -> duckdb.DuckDBPyConnection:
+    def _present(self) -> duckdb.DuckDBPyConnection:
+        """Connect to a file of the present schema; one of another version keeps its recorded replays alone."""
         import duckdb
 
         new = not self.path.exists()
@@ -316,11 +327,56 @@ class Warehouse:
         try:
             if new:
                 self.path.chmod(0o600)
-            migrate(connection)
+                create(connection)
+            elif not is_present(connection):
+                _log.warning(
+                    "another version of fitrouter made %r: it is filled again from the journal, and keeps its recorded "
+                    "replays",
+                    str(self.path),
+                )
+                made = self._copied(connection, _runs_of(connection), {}, Position(0, ""))
+                connection.close()
+                made.replace(self.path)
+                connection = duckdb.connect(self.path, config=self._config())
         except BaseException:
             connection.close()
             raise
         return connection
+
+
+def create(connection: duckdb.DuckDBPyConnection) -> None:
+    """Create the tables and views of an empty warehouse, with their comments."""
+    connection.begin()
+    connection.execute(create_sql())
+    describe(connection)
+    connection.commit()
+
+
+def is_present(connection: duckdb.DuckDBPyConnection) -> bool:
+    """Return whether a file is a warehouse of the present schema."""
+    import duckdb
+
+    try:
+        return connection.execute("SELECT schema FROM position").fetchall() == [(version(),)]
+    except (duckdb.BinderException, duckdb.CatalogException):  # a version before the first release, or no warehouse
+        return False
+
+
+def _runs_of(connection: duckdb.DuckDBPyConnection) -> dict[str, str]:
+    """Return the query of the recorded replays in a file of another version, by their table."""
+    import duckdb
+
+    with duckdb.connect() as made:
+        made.execute(create_sql())
+        here, there = _names(made, "ope_runs"), _names(connection, "ope_runs")
+    if shared := [quoted(name) for name in here if name in there]:
+        return {"ope_runs": f"SELECT {', '.join(shared)} FROM ope_runs"}  # noqa: S608
+    return {}
+
+
+def _names(connection: duckdb.DuckDBPyConnection, table: str) -> list[str]:
+    sql = "SELECT column_name FROM duckdb_columns() WHERE database_name = current_database() AND table_name = ?"
+    return [name for (name,) in connection.execute(sql, [table]).fetchall()]
 
 
 def _position(connection: duckdb.DuckDBPyConnection) -> Position:
@@ -351,8 +407,8 @@ def insert(connection: duckdb.DuckDBPyConnection, rows: Sequence[Row]) -> str:
             appender.flush()
     for row in rows:
         if isinstance(row.event, Erasure) and row.event.subject:
-            for statement in _ERASE:
-                connection.execute(statement, [row.event.subject, row.seq])
+            for table in PERSONAL:
+                connection.execute(f'DELETE FROM {table} WHERE "user" = ? AND seq < ?', [row.event.subject, row.seq])  # noqa: S608
     return wrong
 
 
@@ -372,23 +428,14 @@ def _apart(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
         yield rows[start:]
 
 
-def _tables(connection: duckdb.DuckDBPyConnection) -> dict[str, set[str]]:
-    """Return the tables and the names of their columns, without the tables that `migrate` fills."""
-    found: defaultdict[str, set[str]] = defaultdict(set)
-    for table, column in connection.execute(_COLUMNS).fetchall():
-        found[table].add(column)
-    return {table: columns for table, columns in found.items() if table not in {"migrations", "position"}}
-
-
 def _knows(connection: duckdb.DuckDBPyConnection, digests: Sequence[str]) -> bool:
     """Whether any table has rows of erased users."""
     return any(
         connection.execute(
-            f'SELECT 1 FROM "{table}" WHERE {_THEIRS} LIMIT 1',  # noqa: S608
+            f"SELECT 1 FROM {table} WHERE {_THEIRS} LIMIT 1",  # noqa: S608
             {"digests": list(digests)},
         ).fetchone()
-        for table, columns in _tables(connection).items()
-        if "user" in columns
+        for table in PERSONAL
     )
 
 

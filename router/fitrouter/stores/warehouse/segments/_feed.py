@@ -12,8 +12,7 @@ import msgspec
 
 from fitrouter.errors import StoreError, require
 from fitrouter.stores.journal import Journal, digest_of
-from fitrouter.stores.warehouse._migrations import tables_sql
-from fitrouter.stores.warehouse._rows import TABLES
+from fitrouter.stores.warehouse._schema import TABLES, tables_sql
 from fitrouter.stores.warehouse._warehouse import insert
 from fitrouter.stores.warehouse.segments._editor import Damaged, Editor, database
 from fitrouter.stores.warehouse.segments._manifest import MANIFEST, Manifest, Segment
