@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import random
 import time
@@ -24,7 +25,7 @@ from fitrouter.errors import AllModelsFailed, ProviderRejected, ProviderUnavaila
 from fitrouter.hooks import Hedged
 from fitrouter.router import Router
 from fitrouter.serving import hedging
-from fitrouter.serving.attempts import Timers
+from fitrouter.serving.attempts import ABANDON_S, Timers
 from fitrouter.serving.hedging import BURST, KEPT, LEAST, Hedges
 from fitrouter.serving.slots import SlotParams
 from fitrouter.state.budgets import BudgetParams
@@ -295,6 +296,47 @@ def test_a_breaker_that_opened_meanwhile_is_obeyed(tmp_path: Path) -> None:
             router._breakers.of("default").broke_off("one", ProviderUnavailable("busy", 429, 30.0))
             assert await asking == pytest.approx(SLOW_S)
             assert (provider.most, told) == (1, [])
+
+    virtual_time.run(scenario())
+
+
+def test_a_probe_is_one_call(tmp_path: Path) -> None:
+    """A model whose cooldown has ended meanwhile is not probed by a second call, and the probe stays to be made."""
+
+    async def scenario() -> None:
+        router, provider, told = hedging_router(tmp_path)
+        async with router:
+            await warm(router, False)
+            provider.script = [SLOW_S]
+            asking = asyncio.create_task(answer(router, ask(99)))
+            await asyncio.sleep(0.2)
+            breakers = router._breakers.of("default")
+            breakers.broke_off("one", ProviderUnavailable("busy", 429, 0.3))
+            assert await asking == pytest.approx(SLOW_S)
+            assert (provider.most, told) == (1, [])
+            assert breakers.enter("one").probes
+
+    virtual_time.run(scenario())
+
+
+def test_a_call_that_does_not_end_delays_the_other_ones_answer_by_a_second(tmp_path: Path) -> None:
+    """A provider may ignore that its call is cancelled."""
+
+    async def stubborn(outcome: Outcome) -> None:
+        assert isinstance(outcome, float)
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(outcome)
+        if outcome == SLOW_S:
+            await asyncio.sleep(SLOW_S)
+
+    async def scenario() -> None:
+        router, provider, told = hedging_router(tmp_path)
+        async with router:
+            await warm(router, False)
+            provider._pass, provider.script = stubborn, [SLOW_S]  # type: ignore[method-assign]
+            assert await answer(router, ask(99)) == pytest.approx(2 * QUICK_S + ABANDON_S)
+            assert told == [Hedged("one", "won")]
+            await asyncio.sleep(2 * SLOW_S)
 
     virtual_time.run(scenario())
 

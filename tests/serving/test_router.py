@@ -506,6 +506,20 @@ async def test_a_stream_that_says_nothing_falls_back(tmp_path: Path) -> None:
             await router.settled()
 
 
+async def test_a_stream_begins_with_the_answer(tmp_path: Path) -> None:
+    """What a server sends before, only to say that it is at work, reaches no client."""
+
+    class Slow(Echo):
+        async def _stream(self, message: Any, usage: Any) -> Any:
+            yield Chunk()
+            async for chunk in super()._stream(message, usage):
+                yield chunk
+
+    async with make_router(tmp_path, {"echo": Slow()}) as router:
+        chunks = [chunk async for chunk in await router.stream(ask())]
+    assert chunks[0].delta
+
+
 async def test_a_stream_that_ends_empty_with_a_reason_is_an_answer(tmp_path: Path) -> None:
     """Its reason and its cost are the caller's, and no other model is asked."""
 

@@ -26,20 +26,24 @@ from fitrouter.router import Router
 from fitrouter.routing.eligibility import Wants
 from fitrouter.serving.attempts import Assembler, Timers
 from fitrouter.serving.external import AttemptReport, Outcome, Plan
-from fitrouter.serving.spending import PLAN_S, checked_usage
-from fitrouter.state.budgets import BudgetParams, Budgets
+from fitrouter.serving.spending import PLAN_S, Spending, checked_usage
+from fitrouter.state.budgets import PENDING, BudgetParams, Budgets
 from fitrouter.state.learner import Learner
 from fitrouter.state.projections import ProjectionParams
 from fitrouter.stores.journal import MemoryJournal
 from fitrouter.types import (
     AUTO,
+    Attempt,
     Call,
     Chunk,
     Completion,
+    Decision,
     Execution,
     Identity,
+    Mode,
     ModelCard,
     Payer,
+    PolicyVersion,
     Prices,
     Request,
     Usage,
@@ -599,6 +603,32 @@ def test_abandoned_calls_are_charged(tmp_path: Path) -> None:
         assert beta[:, 1].sum() == 1.0, "only the timeout is evidence on availability"
 
     virtual_time.run(scenario())
+
+
+def test_a_call_that_was_given_up_costs_its_prompt_at_least() -> None:
+    """Whatever is believed of the model: no latency yet, or a whole answer that is cheaper than the prompt."""
+    known: dict[str, Any] = {"eligible": ("a",), "chosen": "a", "propensity": 1.0, "cost": (1e-6,), "latency": (0.0,)}
+    decision = Decision(
+        id="d", ts=0.0, draw_id="d", identity=Identity(), mode=Mode.PINNED, policy=PolicyVersion(algorithm="x"), **known
+    )
+    card = ModelCard(name="a", provider="p", prices=Prices(input=1e3, output=1e3))
+    spending = Spending({"a": card}, Learner(3, 1), lambda: 0.0)
+    left = [Attempt(model="a", probability=1.0, error="CancelledError", ms=ms) for ms in (0.0, 5.0)]
+    usage, usd = spending.abandoned(decision, left, Wants(prompt_tokens=7))
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.estimated) == (14, 0, True)
+    assert usd == pytest.approx(14e-3)
+
+
+def test_costs_that_a_journal_does_not_take_stay_booked() -> None:
+    """Of thousands the sum is kept, and beside it what is reserved still."""
+    budgets = Budgets(BudgetParams(usd_per_period=1.0, period_s=100.0))
+    assert budgets.reserve("t", 1.0, "open", 0.25)
+    for n in range(PENDING + 10):
+        budgets.settle("t", 1.0, f"d{n}", 2.0**-14)
+    assert len(budgets.holds["t"]) < 20
+    assert budgets.left("t", 1.0) == pytest.approx(0.75 - (PENDING + 10) * 2.0**-14)
+    budgets.observe("t", 1.0, 0.0, "open")
+    assert budgets.left("t", 1.0) == pytest.approx(1.0 - (PENDING + 10) * 2.0**-14)
 
 
 def test_costs_at_assumed_prices_are_labelled(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fitrouter.errors import InvalidRequest
-from fitrouter.state.budgets import LIMITS, BudgetParams, Budgets, _Stored, check_limit, over_cap
+from fitrouter.state.budgets import HIGHEST, LIMITS, LOWEST, BudgetParams, Budgets, _Stored, check_limit, over_cap
 from fitrouter.types import Floats, PolicyChange
 
 WINDOW = 500
@@ -209,6 +209,15 @@ def test_one_dear_answer_is_one_step_of_the_price() -> None:
         budgets.observe("t", 0.0, usd)
         assert budgets._accounts["t"].log_weight == pytest.approx(math.log(params.start) + params.slow)
         assert budgets.weight("t") == pytest.approx(params.start * math.exp(params.slow + params.fast * 3.0))
+
+
+def test_the_price_of_cost_stays_within_its_bounds() -> None:
+    """In debt that it has been in for long, or with a bucket that stays full."""
+    dear, free = (Budgets(BudgetParams(usd_per_request=1e-3, start=start)) for start in (HIGHEST, LOWEST))
+    for n in range(100):
+        dear.observe("t", float(n), 1.0)
+        free.observe("t", float(n), 0.0)
+    assert (dear.weight("t"), free.weight("t")) == (HIGHEST, LOWEST)
 
 
 def test_requests_before_there_was_a_limit_count_for_nothing() -> None:

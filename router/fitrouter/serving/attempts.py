@@ -580,7 +580,7 @@ async def next_chunk(chunks: AsyncIterator[Chunk], gap_s: float, deadline: float
     left = deadline - time.monotonic()
     patience = min(gap_s, left)
     try:
-        async with asyncio.timeout(max(patience, 0.0)):
+        async with asyncio.timeout(patience):
             return await anext(chunks)
     except StopAsyncIteration:
         return None
