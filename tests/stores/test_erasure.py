@@ -22,6 +22,7 @@ from tests.kits.learner import D_H, D_X, SCHEMA, Log, learner
 
 from fitrouter.config import Config, parse_config
 from fitrouter.context.features import context_names
+from fitrouter.errors import StoreError
 from fitrouter.router import Router
 from fitrouter.state.budgets import BudgetParams
 from fitrouter.state.follower import catch_up
@@ -164,6 +165,38 @@ def test_no_byte_is_left_in_the_folder(tmp_path: Path) -> None:
     assert warehouse.query("SELECT * FROM models ORDER BY seq, arm") == models
     assert journal.unfinished() == {}
     assert eraser.erase("default", SECRETS[0]) == erasure.Erased(subjects=0, events=0)
+    identities.close()
+    journal.close()
+
+
+def test_what_others_are_doing_is_waited_for_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process that completes erasures or writes the warehouse delays one; the answer says what is left."""
+    named = (*filled(tmp_path), *SECRETS)
+    journal, identities, eraser = opened(tmp_path)
+    other = SqliteJournal(tmp_path / "journal.db")
+    lease = other.lease("erasure")
+    assert lease.held()
+    done = eraser.erase("default", SECRETS[0], patience_s=0.0)
+    assert done.unfinished == "another process is still completing the erasure"
+    lease.release()
+    with monkeypatch.context() as patched:
+        patched.setattr(eraser._feed, "step", lambda: 0)
+        with pytest.raises(StoreError, match="still holds rows of the user"):
+            eraser.finish(0.0)
+    eraser.finish()
+    assert found(tmp_path, named) == []
+    for each in (identities, journal, other):
+        each.close()
+
+
+def test_without_duckdb_the_warehouse_of_an_erased_user_is_deleted(tmp_path: Path) -> None:
+    """It cannot be rewritten, and is made anew from the journal."""
+    named = (*filled(tmp_path), *SECRETS)
+    journal, identities, _ = opened(tmp_path)
+    done = Eraser(journal, identities, None, tmp_path).erase("default", SECRETS[0])
+    assert done.unfinished == ""
+    assert not (tmp_path / "fitrouter.duckdb").exists()
+    assert found(tmp_path, named) == []
     identities.close()
     journal.close()
 

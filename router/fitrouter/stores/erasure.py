@@ -151,7 +151,7 @@ class Eraser:
         if self._folder is not None:
             self._named(self._folder, pending)
             self._warehouse(self._folder, max(pending.values()), deadline)
-        self._journal.compact(max(0.0, deadline - time.monotonic()))
+        self._journal.compact(deadline - time.monotonic())
         for pattern in _ASIDE if self._folder is not None else ():
             for path in self._folder.glob(pattern):  # type: ignore[union-attr]
                 path.unlink(missing_ok=True)
