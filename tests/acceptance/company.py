@@ -14,7 +14,20 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
 __all__ = [
-    *("ADDED", "ASSUMED", "CUT_USD", "ERASED", "KEYS", "MODELS", "PEOPLE", "TENANTS", "Call", "Person", "Upstream"),
+    *(
+        "ADDED",
+        "ASSUMED",
+        "CACHE_DISCOUNT",
+        "CUT_USD",
+        "ERASED",
+        "KEYS",
+        "MODELS",
+        "PEOPLE",
+        "TENANTS",
+        "Call",
+        "Person",
+        "Upstream",
+    ),
     *("cost_usd", "settings", "text"),
 ]
 
@@ -61,6 +74,8 @@ MODELS: dict[str, tuple[float, float] | None] = {
     "newcomer": (0.8, 2.4),
 }
 """Model → USD per million tokens of prompt and answer; None where nobody has said it."""
+CACHE_DISCOUNT = 0.75
+"""What tokens of a prompt that a model still knows are cheaper by; every model's, but of the one that is added."""
 ADDED = "newcomer"
 LIMIT_USD = 5.0
 """Budget of birch in the morning; in the evening it is cut to what is left of `CUT_USD`."""
@@ -85,11 +100,11 @@ def text(model: str, topic: str, n: int) -> str:
             return f"I am not sure, perhaps {topic} might possibly be {n}, but it seems hard to say."
 
 
-def cost_usd(model: str, prompt_tokens: int, completion_tokens: int) -> float | None:
+def cost_usd(model: str, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> float | None:
     """What a call costs at the list price; None where there is none."""
     if (prices := MODELS[model]) is None:
         return None
-    return (prices[0] * prompt_tokens + prices[1] * completion_tokens) / 1e6
+    return (prices[0] * (prompt_tokens - CACHE_DISCOUNT * cached_tokens) + prices[1] * completion_tokens) / 1e6
 
 
 class Call(NamedTuple):
@@ -102,6 +117,13 @@ class Call(NamedTuple):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     text: str = ""
+    cached_tokens: int = 0
+    """Of the prompt's: those that the model still knows."""
+
+    @property
+    def counts(self) -> tuple[str, int, int, int]:
+        """The arguments of `cost_usd`."""
+        return self.model, self.prompt_tokens, self.completion_tokens, self.cached_tokens
 
 
 class Upstream:
@@ -110,6 +132,11 @@ class Upstream:
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self.failing: set[str] = set()
+        """Models that are down."""
+        self.stumbling: set[int] = set()
+        """Numbers of requests of which the next call is one too many."""
+        self.halting: set[int] = set()
+        """Numbers of requests whose streams go on until whoever called leaves."""
         upstream, self._lock = self, threading.Lock()
 
         class Handler(BaseHTTPRequestHandler):
@@ -142,6 +169,11 @@ class Upstream:
     def _answer(self, http: BaseHTTPRequestHandler, body: dict[str, Any]) -> None:
         model, asked = body["model"], json.dumps(body["messages"])
         n, topic = re.findall(r"\(no\. (\d+)\) about (\w+)", asked)[-1]
+        if int(n) in self.stumbling:
+            self.stumbling.discard(int(n))
+            self._count(Call(int(n), model, 429))
+            self._send(http, 429, {"error": {"message": "slow down", "type": "rate_limit_error"}})
+            return
         if model in self.failing:
             self._count(Call(int(n), model, 500))
             self._send(http, 500, {"error": {"message": f"{model} is down", "type": "server_error"}})
@@ -152,9 +184,11 @@ class Upstream:
             arguments = json.dumps({"topic": topic})
             call = {"id": f"call_{n}", "type": "function", "function": {"name": "look_up", "arguments": arguments}}
             message, said = {"role": "assistant", "content": None, "tool_calls": [call]}, arguments
-        usage = {"prompt_tokens": len(asked) // 5, "completion_tokens": len(said) // 4 + 1}
-        usage["total_tokens"] = sum(usage.values())
-        self._count(Call(int(n), model, 200, usage["prompt_tokens"], usage["completion_tokens"], said))
+        prompt_tokens, answer_tokens = len(asked) // 5, len(said) // 4 + 1
+        known = prompt_tokens // 2 if len(body["messages"]) > 1 else 0
+        usage: dict[str, Any] = {"prompt_tokens": prompt_tokens, "completion_tokens": answer_tokens}
+        usage |= {"total_tokens": prompt_tokens + answer_tokens, "prompt_tokens_details": {"cached_tokens": known}}
+        self._count(Call(int(n), model, 200, prompt_tokens, answer_tokens, said, known))
         reason = "tool_calls" if "tool_calls" in message else "stop"
         about = {"id": f"up-{n}", "created": 1, "model": model}
         if not body.get("stream"):
@@ -167,7 +201,14 @@ class Upstream:
             deltas = [{"role": "assistant", "content": said[:9]}, {"content": said[9:]}]
         events: list[dict[str, Any]] = [{"choices": [{"index": 0, "delta": each}]} for each in deltas]
         events += [{"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}, {"choices": [], "usage": usage}]
+        if int(n) in self.halting:  # what is billed so far stands in each event, as some servers have it
+            events = [{**events[0], "usage": usage}]
         lines = [json.dumps({**about, "object": "chat.completion.chunk", **event}) for event in events]
+        if int(n) in self.halting:
+            self._send(http, 200, f"data: {lines[0]}\n\n".encode(), "text/event-stream", more=True)
+            http.connection.settimeout(60.0)
+            assert http.connection.recv(1) == b"", "nobody left"
+            return
         content = "".join(f"data: {line}\n\n" for line in [*lines, "[DONE]"])
         self._send(http, 200, content.encode(), "text/event-stream")
 
@@ -176,11 +217,16 @@ class Upstream:
             self.calls.append(call)
 
     @staticmethod
-    def _send(http: BaseHTTPRequestHandler, status: int, body: Any, kind: str = "application/json") -> None:
+    def _send(
+        http: BaseHTTPRequestHandler, status: int, body: Any, kind: str = "application/json", *, more: bool = False
+    ) -> None:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         http.send_response(status)
         http.send_header("content-type", kind)
-        http.send_header("content-length", str(len(content)))
+        if more:
+            http.send_header("connection", "close")
+        else:
+            http.send_header("content-length", str(len(content)))
         http.end_headers()
         http.wfile.write(content)
 
@@ -193,7 +239,7 @@ def settings(data: str, upstream: str, **changes: Any) -> dict[str, Any]:
         "content": "encrypted",
         "providers": {"house": {"kind": "openai_compatible", "base_url": upstream}},
         "models": [
-            {"name": name, "provider": "house"}
+            {"name": name, "provider": "house", "cache_discount": CACHE_DISCOUNT}
             | ({} if price is None else {"prices": {"input": price[0], "output": price[1]}})
             for name, price in prices.items()
         ],

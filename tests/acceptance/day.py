@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
 import httpx
 import openai
 from tests.acceptance.company import ADDED, CUT_USD, ERASED, KEYS, MODELS, PEOPLE, Person, Upstream
-from tests.acceptance.ledger import Asked, Ledger, Voted
+from tests.acceptance.ledger import LEFT, Asked, Ledger, Voted
 
 __all__ = ["Day"]
 
@@ -31,9 +32,17 @@ class Day:
     def __init__(self, url: str, upstream: Upstream, rounds: int = 8) -> None:
         self.upstream, self.rounds, self.ledger = upstream, rounds, Ledger(calls=upstream.calls)
         self._clients = {
-            tenant: openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=60.0)
+            tenant: openai.OpenAI(
+                base_url=f"{url}/v1",
+                api_key=key,
+                max_retries=0,
+                timeout=60.0,
+                http_client=httpx.Client(event_hooks={"response": [self._heed]}),
+            )
             for tenant, key in KEYS.items()
         }
+        self._errors: list[tuple[int, str | None, str]] = []
+        """Of the last request and its retries: status, code, decision."""
         self._http = {
             tenant: httpx.Client(base_url=url, timeout=60.0, headers={"authorization": f"Bearer {key}"})
             for tenant, key in KEYS.items()
@@ -44,6 +53,8 @@ class Day:
         self.round_of(OLD, 1)
         self.talk()
         self.outage("lister")
+        self.retry()
+        self.leave()
         self.noon()
         self.declare()
         self.round_of(list(MODELS), 2)
@@ -89,6 +100,7 @@ class Day:
         session: str | None = None,
         before: list[dict[str, Any]] | tuple[()] = (),
         last: dict[str, Any] | None = None,
+        retries: int = 0,
     ) -> Asked:
         """Ask something, and write down what comes back.
 
@@ -100,6 +112,7 @@ class Day:
             session: name of the conversation.
             before: its messages.
             last: of the message, beside its text; a user's by default.
+            retries: how often the client tries again; each try is a request of its own.
         """
         asked = Asked(len(self.ledger.asked), who, pinned, stream, session)
         self.ledger.asked.append(asked)
@@ -115,25 +128,39 @@ class Day:
             },
             **({"tools": [TOOL]} if tools else {}),
         }
-        chat = self._clients[who.tenant].chat.completions
+        chat = self._clients[who.tenant].with_options(max_retries=retries).chat.completions
+        self._errors.clear()
         try:
-            if stream:
+            if stream and asked.n in self.upstream.halting:
+                with chat.create(**body, stream=True) as chunks:
+                    answer = next(iter(chunks))
+                asked.text, asked.status = answer.choices[0].delta.content or "", LEFT
+            elif stream:
                 chunks = list(chat.create(**body, stream=True, stream_options={"include_usage": True}))
                 asked.text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
-                answer, usage = chunks[0], chunks[-1].usage
+                answer, usage, asked.status = chunks[0], chunks[-1].usage, 200
             else:
                 answer = chat.create(**body)
-                message, usage = answer.choices[0].message, answer.usage
+                message, usage, asked.status = answer.choices[0].message, answer.usage, 200
                 asked.text = message.content or ""
                 asked.call = message.model_dump(exclude_none=True) if message.tool_calls else None
-        except openai.APIStatusError as error:
-            asked.status, asked.code = error.status_code, error.code
-            asked.id = error.response.headers.get("x-fitrouter-decision", "")
-            return asked
-        asked.status, asked.id, asked.model = 200, answer.id.removeprefix("chatcmpl-"), answer.model
-        asked.solicited = answer.fitrouter["asked"]
-        asked.tokens = (usage.prompt_tokens, usage.completion_tokens)
+        except openai.APIStatusError:
+            asked.status, asked.code, asked.id = self._errors.pop()
+        for status, code, id_ in self._errors:
+            self.ledger.asked.append(Asked(asked.n, who, pinned, stream, session, asked.prompt, status, code, id_))
+        if asked.status in {200, LEFT}:
+            asked.id, asked.model = answer.id.removeprefix("chatcmpl-"), answer.model
+            asked.solicited = answer.fitrouter["asked"]
+        if asked.status == 200:
+            known = usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else 0
+            asked.tokens = (usage.prompt_tokens, usage.completion_tokens, known or 0)
         return asked
+
+    def _heed(self, reply: httpx.Response) -> None:
+        """Write down an error, whether the client tries again or not."""
+        if reply.status_code != 200:
+            code = json.loads(reply.read())["error"]["code"]
+            self._errors.append((reply.status_code, code, reply.headers.get("x-fitrouter-decision", "")))
 
     def vote(self, on: Asked, kind: str, value: float, **more: Any) -> None:
         """Vote on an answer; it is in the books once it is acknowledged."""
@@ -181,10 +208,15 @@ class Day:
             self.vote(asked, "pair", 1.0 if likes else 0.0, other=rated[-1])
 
     def compare(self) -> None:
-        """Those who do not like the model that most like try it and theirs: enough for a claim, whatever was drawn."""
+        """Enough votes for what is planted, whatever was drawn.
+
+        Those who do not like the model that most like try it and theirs, which makes a claim certain. Those who do
+        try the others: else hardly anybody but their friends gets them, and they seem to be everybody's.
+        """
         for who in PEOPLE:
-            if who.tenant == "acme" and who.likes != "brief":
-                for model in ("brief", who.likes) * 8:
+            if who.tenant == "acme":
+                others = [name for name in OLD if name != "brief"] * 2
+                for model in others if who.likes == "brief" else ("brief", who.likes) * 4:
                     self.rate(self.ask(who, model))
 
     def declare(self) -> None:
@@ -213,6 +245,23 @@ class Day:
         for i in range(12):
             self.ask(PEOPLE[i % 10], model)
         self.upstream.failing.clear()
+
+    def retry(self) -> None:
+        """Clients try again by themselves: when a model limits the rate, and while a breaker is open."""
+        for who, model in ((PEOPLE[4], "rambler"), (PEOPLE[5], "rambler"), (PEOPLE[3], "lister")):
+            if model == "rambler":
+                self.upstream.stumbling.add(len(self.ledger.asked))
+            tries = len(self.ledger.asked)
+            asked = self.ask(who, model, retries=8)
+            assert asked.status == 200, asked
+            assert len(self.ledger.asked) > tries + 1, "nothing was tried again"
+            self.rate(asked)
+
+    def leave(self) -> None:
+        """Some read the beginning of an answer, and hang up; one of a model without a price."""
+        for who, model in ((PEOPLE[0], "brief"), (PEOPLE[2], "garage"), (PEOPLE[10], "rambler")):
+            self.upstream.halting.add(len(self.ledger.asked))
+            assert self.ask(who, model, stream=True).status == LEFT
 
     def noon(self) -> None:
         """Add a model."""

@@ -11,7 +11,10 @@ from typing import Any
 
 from tests.acceptance.company import ADDED, ASSUMED, MODELS, PEOPLE, TENANTS, Call, Person, cost_usd
 
-__all__ = ["Asked", "Ledger", "Voted", "by", "figures", "total"]
+__all__ = ["LEFT", "Asked", "Ledger", "Voted", "by", "figures", "total"]
+
+LEFT = 499
+"""Status of a request whose caller left in the middle of the answer."""
 
 Z = 1.959964
 """Standard errors of a 95 % interval."""
@@ -28,7 +31,7 @@ class Asked:
     session: str | None = None
     prompt: str = ""
     status: int = 0
-    """Of HTTP."""
+    """Of HTTP, or `LEFT`."""
     code: str | None = None
     """Of an error."""
     id: str = ""
@@ -38,8 +41,8 @@ class Asked:
     text: str = ""
     call: dict[str, Any] | None = None
     """The message, if it calls a tool."""
-    tokens: tuple[int, int] = (0, 0)
-    """Of prompt and answer, as the answer says."""
+    tokens: tuple[int, int, int] = (0, 0, 0)
+    """Of prompt, answer, and of the prompt those that the model still knew, as the answer says."""
     solicited: bool = False
     """Whether the answer asks for feedback."""
 
@@ -90,9 +93,13 @@ class Ledger:
         """Those of them that were answered."""
         return [each for each in self.decided() if each.status == 200]
 
+    def left(self) -> list[Asked]:
+        """Those of them whose callers left in the middle of the answer."""
+        return [each for each in self.decided() if each.status == LEFT]
+
     def failed(self) -> list[Asked]:
-        """Those of them that were not."""
-        return [each for each in self.decided() if each.status != 200]
+        """Those of them that no model answered."""
+        return [each for each in self.decided() if each.status not in {200, LEFT}]
 
     def given(self) -> list[Voted]:
         """All votes of those who were not erased."""
@@ -111,18 +118,23 @@ class Ledger:
         """What the upstream billed for a request."""
         bills = [call for call in self.calls if call.n == asked.n and call.status == 200]
         assert len(bills) <= 1, bills
-        return bills[0] if bills else None
+        return bills[0] if bills and asked.status in {200, LEFT} else None
+
+    def tokens(self, asked: Asked) -> int:
+        """Tokens of prompt and answer that were billed."""
+        bill = self.bill(asked)
+        return 0 if bill is None else bill.prompt_tokens + bill.completion_tokens
 
     def usd(self, asked: Asked) -> float | None:
         """What a request cost; None where its model has no price."""
         bill = self.bill(asked)
-        return 0.0 if bill is None else cost_usd(bill.model, bill.prompt_tokens, bill.completion_tokens)
+        return 0.0 if bill is None else cost_usd(*bill.counts)
 
     def assumed_usd(self, asked: Asked) -> float:
         """What a request counts for in a budget: without a price as much as the most expensive model's answer."""
         bill, usd = self.bill(asked), self.usd(asked)
         if usd is None and bill is not None:
-            usd = cost_usd(ASSUMED, bill.prompt_tokens, bill.completion_tokens)
+            usd = cost_usd(ASSUMED, *bill.counts[1:])
         return usd or 0.0
 
     def spent_usd(self, tenant: str) -> float:
@@ -132,14 +144,20 @@ class Ledger:
     def check(self) -> None:
         """What came back is what the upstream said and billed, and no budget was overspent."""
         assert 0.0 < self.spent_usd("birch") <= self.limit_usd
+        assert len([call for call in self.calls if call.status == 200]) == len(
+            [each for each in self.asked if self.bill(each)]
+        ), "an answer was billed that nobody got"
         for each in self.asked:
             bill = self.bill(each)
             if each.status == 200:
                 assert bill is not None
-                assert (bill.model, bill.prompt_tokens, bill.completion_tokens) == (each.model, *each.tokens)
+                assert bill.counts == (each.model, *each.tokens)
                 assert each.call is not None or each.text == bill.text
-            else:
-                assert bill is None, "an answer was billed that nobody got"
+            elif each.status == LEFT:
+                assert bill is not None
+                assert bill.model == each.model
+                assert bill.text.startswith(each.text)
+        assert any(each.tokens[2] for each in self.asked)
 
 
 def by(key: Callable[[Any], Any], entries: Iterable[Any]) -> dict[Any, int]:
@@ -164,12 +182,19 @@ def means(key: Callable[[Any], Any], votes: Iterable[Voted]) -> dict[Any, float]
 
 
 def clustered(votes: list[Voted]) -> tuple[float, float] | None:
-    """The 95 % interval of a mean rating, clustered by person; None for fewer than five people."""
+    """The 95 % interval of a mean rating, clustered by person; None for fewer than five people.
+
+    Where all people are alike it is that of a share of so many people (Wilson 1927).
+    """
     mean, people = fmean(vote.y for vote in votes), {vote.on.who for vote in votes}
     if len(people) < 5:
         return None
     off = [sum(vote.y - mean for vote in votes if vote.on.who == who) for who in people]
     half = Z * math.sqrt(len(people) / (len(people) - 1)) * math.sqrt(math.fsum(d * d for d in off)) / len(votes)
+    if half < 1e-9:
+        n, z2 = len(people), Z * Z
+        centre, half = mean + z2 / (2 * n), Z * math.sqrt(mean * (1 - mean) / n + z2 / (4 * n * n))
+        return max(0.0, (centre - half) / (1 + z2 / n)), min(1.0, (centre + half) / (1 + z2 / n))
     return max(0.0, mean - half), min(1.0, mean + half)
 
 
@@ -203,15 +228,22 @@ def figures(books: Ledger) -> dict[str, Any]:
     """The answer to every question, from the books alone."""
     decided, answered, failed = books.decided(), books.answered(), books.failed()
     standing, ratings, given = books.standing(), books.ratings(), books.given()
-    priced = [each for each in answered if books.usd(each) is not None]
-    unpriced = [each for each in answered if books.usd(each) is None]
+    left = books.left()
+    billed = [*answered, *left]
+    bills = {each: bill for each in billed if (bill := books.bill(each))}
+    priced = [each for each in billed if books.usd(each) is not None]
+    unpriced = [each for each in billed if books.usd(each) is None]
+    full = [each for each in priced if each.status == 200]
     known = {who.tenant: [v for v in ratings if v.on.who.tenant == who.tenant] for who in books.people()}
 
     def usd(each: Asked) -> float:
         return books.usd(each) or 0.0
 
     ever = [each for each in books.asked if each.id]
-    errors = [each for each in books.asked if each.status != 200]
+    billed_ever = [each for each in ever if each.status in {200, LEFT}]
+    ends = {200: "ok", LEFT: "cancelled"}
+    errors = [each for each in books.asked if each.status not in ends]
+    gone = ["client_gone" for each in books.asked if each.status == LEFT]
     turned = [each for each in errors if not each.id and each.who not in books.erased]
     turned_ever = [each for each in errors if not each.id]
     worst = {
@@ -232,32 +264,39 @@ def figures(books: Ledger) -> dict[str, Any]:
         "ids": {each.id for each in decided},
         "answered": by(tenant, answered),
         "answered_by_model": by(model, answered),
+        "cancelled": by(tenant, left),
+        "cancelled_by_model": by(model, left),
         "failed": by(tenant, failed),
         "failed_by_model": by(model, failed),
         "pinned": by(tenant, [each for each in decided if each.pinned]),
         "pinned_by_model": by(lambda e: (tenant(e), e.pinned), [each for each in decided if each.pinned]),
         "conversation": by(lambda e: (*person(e), e.session), [each for each in decided if each.session]),
         "solicited": by(tenant, [each for each in answered if each.solicited]),
-        "streamed": by(lambda e: e.model, [each for each in ever if each.stream and each.status == 200]),
+        "streamed": by(lambda e: e.model, [each for each in billed_ever if each.stream]),
         "fallbacks": by(
-            tenant, [each for each in answered if any(c.n == each.n and c.status != 200 for c in books.calls)]
+            tenant,
+            [
+                each
+                for each in answered
+                if any(c.n == each.n and c.status != 200 and c.model != each.model for c in books.calls)
+            ],
         ),
         "attempts_failed": by(lambda c: c.model, [call for call in books.calls if call.status != 200]),
-        "errors": by(lambda code: code, [*(e.code for e in errors), *books.too_early]),
-        "requests_ever": by(lambda e: (e.model or e.pinned, e.who.role, "ok" if e.status == 200 else "failed"), ever)
+        "errors": by(lambda code: code, [*(e.code for e in errors), *books.too_early, *gone]),
+        "requests_ever": by(lambda e: (e.model or e.pinned, e.who.role, ends.get(e.status, "failed")), ever)
         | by(lambda e: (e.pinned, e.who.role, "refused"), turned_ever),
-        "tokens": total(tenant, lambda e: sum(e.tokens), answered),
-        "prompt_tokens_by_model": total(model, lambda e: e.tokens[0], answered),
-        "answer_tokens_by_model": total(model, lambda e: e.tokens[1], answered),
-        "tokens_ever": total(lambda e: e.model, lambda e: sum(e.tokens), [e for e in ever if e.status == 200]),
+        "tokens": total(tenant, books.tokens, billed),
+        "prompt_tokens_by_model": total(model, lambda e: bills[e].prompt_tokens, billed),
+        "answer_tokens_by_model": total(model, lambda e: bills[e].completion_tokens, billed),
+        "tokens_ever": total(lambda e: e.model, books.tokens, billed_ever),
         "money": total(tenant, usd, priced),
         "money_by_model": total(model, usd, priced),
         "money_by_person": total(person, usd, priced),
-        "money_ever": total(lambda e: e.model, usd, [e for e in ever if e.status == 200 and books.usd(e) is not None]),
-        "money_per_answer": {k: v / by(model, priced)[k] for k, v in total(model, usd, priced).items()},
+        "money_ever": total(lambda e: e.model, usd, [e for e in billed_ever if books.usd(e) is not None]),
+        "money_per_answer": {k: v / by(model, full)[k] for k, v in total(model, usd, full).items()},
         "unpriced": by(tenant, unpriced),
         "unpriced_by_model": by(model, unpriced),
-        "unpriced_ever": by(lambda e: e.model, [e for e in ever if e.status == 200 and books.usd(e) is None]),
+        "unpriced_ever": by(lambda e: e.model, [e for e in billed_ever if books.usd(e) is None]),
         "assumed": total(tenant, books.assumed_usd, unpriced),
         "budget": {"birch": books.limit_usd},
         "budget_spent": {"birch": books.spent_usd("birch")},
@@ -301,7 +340,7 @@ def figures(books: Ledger) -> dict[str, Any]:
         "one_decision": {
             each.id: (
                 each.model,
-                sum(each.tokens),
+                books.tokens(each),
                 sorted((v.kind, v.dimension, v.value) for v in given if v.on is each),
             )
             for each in decided[::7]

@@ -186,6 +186,8 @@ def wrong(lived: Surfaces, question: str, surfaces: list[str]) -> dict[str, Any]
         said, due = lived.of(surface)[question], of_sample(known) if surface in SAMPLED else known
         if equal(said, due) is (surface in mismatch):
             found[surface] = apart(said, due)
+            if question in {"first", "claimed"}:
+                found[surface] = found[surface], lived.of(surface)["chances"]
     return found
 
 

@@ -31,6 +31,8 @@ SAMPLED = frozenset(
         *("fitrouter leaderboard", "fitrouter report", "fitrouter users show"),
     }
 )
+PATIENCE_S = 180.0
+"""For the answer of a route: what reads the whole log does so at low priority, for 90 s at most once it has begun."""
 READERS: dict[str, Reader] = {}
 """Surface → its reader. The names of surfaces are those of the product: a route, a command, a table, a metric."""
 
@@ -70,7 +72,7 @@ class Surfaces:
         headers = {"authorization": f"Bearer {KEYS[tenant]}"}
         headers |= {"x-fitrouter-user": user} if user else {}
         headers |= {"x-fitrouter-role": role} if role else {}
-        reply = httpx.get(f"{self.installation.url}{path}", headers=headers, timeout=60.0, verify=False)
+        reply = httpx.get(f"{self.installation.url}{path}", headers=headers, timeout=PATIENCE_S, verify=False)
         assert reply.status_code == 200, (path, tenant, user, role, reply.text)
         return reply.text if text else reply.json()
 
@@ -129,9 +131,11 @@ def of_answers(rows: Iterable[Mapping[str, Any]]) -> Figures:
     rows = list(rows)
     answered = [row for row in rows if row["status"] == "ok"]
     failed = [row for row in rows if row["status"] == "failed"]
+    cancelled = [row for row in rows if row["status"] == "cancelled"]
     pinned = [row for row in rows if row["mode"] == "pinned"]
-    priced = [row for row in answered if row["cost_usd"] is not None]
-    unpriced = [row for row in answered if row not in priced]
+    billed = [*answered, *cancelled]
+    priced = [row for row in billed if row["cost_usd"] is not None]
+    unpriced = [row for row in billed if row["cost_usd"] is None]
 
     def tenant(row: Mapping[str, Any]) -> Any:
         return row["tenant"]
@@ -156,6 +160,8 @@ def of_answers(rows: Iterable[Mapping[str, Any]]) -> Figures:
         "answered_by_model": by(model, answered),
         "failed": by(tenant, failed),
         "failed_by_model": by(model, failed),
+        "cancelled": by(tenant, cancelled),
+        "cancelled_by_model": by(model, cancelled),
         "pinned": by(tenant, pinned),
         "money": total(tenant, usd, priced),
         "money_by_model": total(model, usd, priced),
@@ -242,8 +248,9 @@ def of_users(rows: Iterable[Mapping[str, Any]]) -> Figures:
 
 
 def of_boards(boards: Mapping[tuple[str, str], Mapping[str, Any]]) -> Figures:
-    """The figures of leaderboards."""
+    """The figures of leaderboards; `chances` says for messages how sure each first model is."""
     return {
+        "chances": {who: (board["first"], board["population_first"], board["beats"]) for who, board in boards.items()},
         "first": {who: board["first"] for who, board in boards.items()},
         "claimed": {
             who: board["claimed"]
@@ -301,6 +308,7 @@ def _(s: Surfaces) -> Figures:
         "answered": {tenant: one["answered"] for tenant, one in totals.items()},
         "failed": {tenant: one["failed"] for tenant, one in totals.items() if one["failed"]},
         "refused": {tenant: one["refused"] for tenant, one in totals.items() if one["refused"]},
+        "cancelled": {tenant: one["cancelled"] for tenant, one in totals.items() if one["cancelled"]},
         "fallbacks": {tenant: one["fallbacks"] for tenant, one in totals.items() if one["fallbacks"]},
         "tokens": {tenant: one["prompt_tokens"] + one["completion_tokens"] for tenant, one in totals.items()},
         "money": {tenant: one["cost"]["usd"] for tenant, one in totals.items()},
@@ -459,7 +467,12 @@ def _(s: Surfaces) -> Figures:
     found = s.each(lambda tenant, user: s.get("/v1/certificate", tenant, user)["certificate"], SAMPLE)
     figures = {who: json.loads(document)["figures"] for who, document in found.items()}
     own = {who: each for who, each in figures.items() if who[0] == "acme" and each["beats"]}
-    return {"claimed": {who: each["claimed"] for who, each in own.items()}}
+    return {
+        "claimed": {who: each["claimed"] for who, each in own.items()},
+        "chances": {
+            who: (each["report"][0]["model"], each["population_first"], each["beats"]) for who, each in figures.items()
+        },
+    }
 
 
 # --- the rest of the console ---
@@ -475,6 +488,7 @@ def _(s: Surfaces) -> Figures:
     return {
         "answered_by_model": {key: each["answered"] for key, each in figures.items() if each["answered"]},
         "failed_by_model": {key: each["failed"] for key, each in figures.items() if each["failed"]},
+        "cancelled_by_model": {key: each["cancelled"] for key, each in figures.items() if each["cancelled"]},
         "money_by_model": {
             key: each["cost"]["usd"]
             for key, each in figures.items()
@@ -596,6 +610,7 @@ def _(s: Surfaces) -> Figures:
         "answered": count("outcome = 'answered'"),
         "failed": count("outcome = 'failed'"),
         "refused": count("outcome = 'refused'"),
+        "cancelled": count("outcome = 'cancelled'"),
         "requests_by_role_and_model": count("true", "tenant", "role", "served_by"),
         "tokens": grouped(
             s.sql("SELECT tenant, CAST(sum(prompt_tokens + completion_tokens) AS BIGINT) FROM requests GROUP BY ALL")
@@ -657,14 +672,15 @@ def _(s: Surfaces) -> Figures:
 
 @reads("duckdb executions")
 def _(s: Surfaces) -> Figures:
-    def by_model(value: str, where: str = "status = 'ok'") -> dict[Any, Any]:
+    def by_model(value: str, where: str = "served_by IS NOT NULL") -> dict[Any, Any]:
         return grouped(s.sql(f"SELECT tenant, served_by, {value} FROM executions WHERE {where} GROUP BY ALL"))
 
     return {
-        "answered_by_model": by_model("count(*)"),
+        "answered_by_model": by_model("count(*)", "status = 'ok'"),
+        "cancelled_by_model": by_model("count(*)", "status = 'cancelled'"),
         "prompt_tokens_by_model": by_model("CAST(sum(prompt_tokens) AS BIGINT)"),
         "answer_tokens_by_model": by_model("CAST(sum(completion_tokens) AS BIGINT)"),
-        "money_by_model": by_model("sum(cost_usd)", "status = 'ok' AND NOT coalesce(cost_assumed, false)"),
+        "money_by_model": by_model("sum(cost_usd)", "served_by IS NOT NULL AND NOT coalesce(cost_assumed, false)"),
         "fallbacks": grouped(s.sql("SELECT tenant, count(*) FROM executions WHERE served_by <> chosen GROUP BY ALL")),
         "attempts_failed": grouped(
             s.sql("""
@@ -764,6 +780,7 @@ def _(s: Surfaces) -> Figures:
         "requests": {tenant: one["requests"] for tenant, one in totals.items()},
         "answered": {tenant: one["answered"] for tenant, one in totals.items()},
         "refused": {tenant: one["refused"] for tenant, one in totals.items() if one["refused"]},
+        "cancelled": {tenant: one["cancelled"] for tenant, one in totals.items() if one["cancelled"]},
         "money": {tenant: one["cost"]["usd"] for tenant, one in totals.items()},
         "rating": {tenant: one["reward"]["mean"] for tenant, one in totals.items()},
         "rating_interval": {tenant: bounds(one["reward"]) for tenant, one in totals.items()},

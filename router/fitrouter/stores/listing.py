@@ -15,7 +15,18 @@ from fitrouter.identity import canonical_role, decision_id_of
 from fitrouter.stores.figures import tallies
 from fitrouter.stores.identities import Identities
 from fitrouter.stores.journal import Journal, Row
-from fitrouter.types import Decision, Event, Execution, Feedback, FeedbackKind, Identity, ProfileChange, Remark, Score
+from fitrouter.types import (
+    RECORDED,
+    Decision,
+    Event,
+    Execution,
+    Feedback,
+    FeedbackKind,
+    Identity,
+    ProfileChange,
+    Remark,
+    Score,
+)
 
 MOST = 1000
 """Most entries of a list."""
@@ -129,7 +140,7 @@ class ListedUser(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelTally(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of a user's answers by a model, and of their ratings (`stores.figures.tallies`)."""
+    """Counts of a user's whole answers by a model, and of their ratings (`stores.figures.tallies`)."""
 
     model: str
     answers: int
@@ -215,7 +226,9 @@ class Lists:
         who = self._counted(tenant, user)
         events = [row.event for subject in (who.subject, *who.aliases) for row in self._journal.of(subject)]
         served = {
-            event.decision_id: event.served_by for event in events if isinstance(event, Execution) and event.served_by
+            event.decision_id: event.served_by
+            for event in events
+            if isinstance(event, Execution) and event.served_by and event.status in {"ok", RECORDED}
         }
         rated = tallies(events)
         names = list(served.values())
