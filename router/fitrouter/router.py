@@ -451,7 +451,10 @@ class Router:
             await asyncio.to_thread(catch_up, self._learner, self._journal, self._journal.head())
             return
         self._follower.wake()
-        await self._follower.caught_up()
+        try:
+            await self._follower.caught_up()
+        except StoreError as error:
+            raise StoreError(f"it is recorded, and takes effect once the journal can be read: {error}") from error
 
     async def settled(self) -> None:
         """Wait until all events so far are durable and folded."""

@@ -28,7 +28,7 @@ const PARAMETERS = { squarecb: "gamma", linear_thompson: "scale", linucb: "alpha
 /** A candidate's algorithm with the parameter that it uses. */
 const algorithm = (settings) => settings.algorithm === undefined ? listed(settings) : [settings.algorithm, PARAMETERS[settings.algorithm] ? `${PARAMETERS[settings.algorithm]} ${settings[PARAMETERS[settings.algorithm]]}` : null].filter(Boolean).join(", ");
 /** What the policy is called that no run-time change replaced. */
-const policyName = (version) => (version === "configuration" ? "as configured" : version);
+const policyName = (version) => version.replace(/^configuration(?= \+|$)/, "as configured");
 
 function live(data, act) {
   const before = data.versions.at(-2);
