@@ -15,6 +15,7 @@ from fitrouter.config import load_config
 from fitrouter.router import Router
 from fitrouter.types import FeedbackKind, Identity, Request
 from fitrouter_integrations import cli
+from fitrouter_integrations.demo import _live
 
 FOLDED = {JOURNAL, IDENTITIES}
 """What a router reads that is built from the data folder, whatever it is asked then."""
@@ -39,7 +40,8 @@ READS = {
 OTHERS = {
     *("audit", "comment", "quiz", "rate", "score"),  # ask a router, as those above do, and write
     *("audit-log", "config", "diagnose", "init", "keys", "top", "verify"),  # read other files, or a gateway
-    *("bench", "demo", "deploy", "journal", "replay", "serve", "simulate", "train"),  # have tests with damaged files
+    "demo",  # below
+    *("bench", "deploy", "journal", "replay", "serve", "simulate", "train"),  # have tests with damaged files
 }  # fmt: skip
 
 
@@ -91,3 +93,14 @@ def test_no_command_answers_as_if_there_were_nothing(
 def test_every_command_is_asked() -> None:
     """A new command says in this file which stores it reads."""
     assert {each.name for each in cli.app.registered_commands} == {*OTHERS, *(name.split()[0] for name in READS)}
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_the_demo_says_what_it_cannot_read(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends with an error that names it, and prints no summary of nothing."""
+    monkeypatch.setattr(_live, "_SETTLE_S", 3.0)
+    with unreadable(store):
+        ran = CliRunner().invoke(cli.app, ["demo", "--exit", "--rounds", "8", "--seeds", "0"])
+    assert ran.exit_code == 1
+    assert REASON in str(ran.exception)
+    assert "share of satisfied people" not in ran.output

@@ -7,13 +7,17 @@ import hashlib
 import random
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.kits.suite import Verdict, judge, warmer
 
-from fitrouter_evaluators.personal.suite import PairJudge, Suite, Trust
+from fitrouter.errors import ProviderUnavailable
+from fitrouter_evaluators.personal.suite import Models, PairJudge, Prompt, Suite, Trust
+from fitrouter_evaluators.personal.suite.generate import written
 from fitrouter_evaluators.personal.suite.judge import CALIBRATION, INJECTIONS, STEPS, agreements, longer, padded
+from fitrouter_evaluators.personal.suite.judge import Verdict as Ruling
 from fitrouter_evaluators.personal.suite.pairs import fair, from_templates
 
 PAIRS = fair(list(from_templates({"warmth": 1.0})), 20)
@@ -129,6 +133,37 @@ def test_a_judge_that_lies_loses_its_weight_within_thirty_marks() -> None:
     assert Trust().after([False] * 30).weight == 0.0
     assert Trust().after([True, False] * 15).weight < 0.05
     assert Trust().after([True] * 30).weight > 0.7
+
+
+def test_pairs_that_were_not_written_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call without an answer, a reply that is no pair, and one cut short; a pair that is refused is written."""
+    suite = Suite(
+        rubric={"warmth": 1.0}, prompts=[Prompt(id=f"p{i}", text=f"Matter {i}", source="own") for i in range(5)]
+    )
+    found = judge(tmp_path, suite, warmer)
+    plain, warm = "It is done in a day by those in charge.", "You can do it in a day! Enjoy it! Good luck!"
+    replies = {
+        "Matter 0": ProviderUnavailable("it is down"),
+        "Matter 1": "I would rather not.",
+        "Matter 2": '{"follows": "Yes!", "brea',
+        "Matter 3": msgspec.json.encode({"follows": plain, "breaks": plain}).decode(),
+        "Matter 4": msgspec.json.encode({"follows": warm, "breaks": plain}).decode(),
+    }
+
+    async def ask(_self: Models, _model: str, messages: list[dict[str, str]], *_: object, **_more: object) -> str:
+        said = replies[next(text for text in replies if text in messages[0]["content"])]
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    async def verdict(_self: PairJudge, dimension: str, _prompt: str, _first: str, _second: str) -> Ruling:
+        return Ruling(int(dimension == "fit"))
+
+    monkeypatch.setattr(Models, "ask", ask)
+    monkeypatch.setattr(PairJudge, "verdict", verdict)
+    pairs = asyncio.run(written(suite, found, 5))
+    assert [pair.prompt for pair in pairs] == ["Matter 4"]
+    assert found.failed == 3
 
 
 def test_padding_says_nothing() -> None:

@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kits.fake_openai import in_a_thread
 from tests.kits.gateway import wait_for
-from tests.kits.suite import STYLES, TEXTS, Server, install, says
+from tests.kits.suite import STYLES, TEXTS, Server, install, judge, says, warmer
 from tests.kits.tables import table_driven
 from typer.testing import CliRunner
 
@@ -295,6 +295,39 @@ def test_calls_without_an_answer_are_counted(tmp_path: Path, monkeypatch: pytest
     assert f"warm left {next(each.failed for each in found if each.failed)} calls without an answer." in " ".join(
         suite_table(found)
     )
+
+
+def test_comparisons_without_a_verdict_are_counted(tmp_path: Path) -> None:
+    """A judge that is down leaves ties, and the table says how many; with one that answers there are none."""
+    config = install(tmp_path)
+    down = Counter[str]()
+
+    def verdict(a: str, b: str, question: str) -> str:
+        down["asked"] += 1
+        if down["until"] and down["asked"] > down["until"]:
+            raise ProviderUnavailable("it is down")
+        return warmer(a, b, question)
+
+    async def run(folder: Path) -> list[ModelResult]:
+        folder.mkdir()
+        down["asked"] = 0
+        async with Router.from_config(config) as router:
+            recorded = Recorded(tmp_path / "answers.jsonl")
+            who = await known(router, "short and warm")
+            suite = decoded((await Generator(router).suite(who, recorded=recorded)).encoded())
+            asked = judge(folder, suite, verdict)
+            with Ledger(folder / "calls.db") as ledger:
+                models = Models({card.name: card for card in config.cards()}, {}, ledger, recorded=recorded)
+                return await Runner(router, models).run(suite, who, STYLES, asked)
+
+    whole = asyncio.run(run(tmp_path / "up"))
+    assert {each.unjudged for each in whole} == {0}
+    assert "comparisons got no verdict" not in " ".join(suite_table(whole))
+    down["until"] = down["asked"] - 20  # two calls a comparison
+    found = asyncio.run(run(tmp_path / "down"))
+    (unjudged,) = {each.unjudged for each in found}
+    assert 10 <= unjudged <= 20
+    assert f"{unjudged} comparisons got no verdict." in " ".join(suite_table(found))
 
 
 # --- paid calls ---

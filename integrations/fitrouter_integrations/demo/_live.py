@@ -150,7 +150,8 @@ def _settled(gateway: Gateway, visits: Sequence[Visit]) -> Warehouse:
         if counts == wanted:
             return warehouse
         if time.monotonic() > until:
-            raise FitrouterError(f"the warehouse has {counts} after {_SETTLE_S:g} s instead of {wanted}")
+            why = "".join(f"; {part}: {fault}" for part, fault in gateway.router.faults().items())
+            raise FitrouterError(f"the warehouse has {counts} after {_SETTLE_S:g} s instead of {wanted}{why}")
         time.sleep(0.1)
 
 
