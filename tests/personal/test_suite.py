@@ -309,8 +309,6 @@ def test_comparisons_without_a_verdict_are_counted(tmp_path: Path) -> None:
         return warmer(a, b, question)
 
     async def run(folder: Path) -> list[ModelResult]:
-        folder.mkdir()
-        down["asked"] = 0
         async with Router.from_config(config) as router:
             recorded = Recorded(tmp_path / "answers.jsonl")
             who = await known(router, "short and warm")
@@ -320,11 +318,13 @@ def test_comparisons_without_a_verdict_are_counted(tmp_path: Path) -> None:
                 models = Models({card.name: card for card in config.cards()}, {}, ledger, recorded=recorded)
                 return await Runner(router, models).run(suite, who, STYLES, asked)
 
-    whole = asyncio.run(run(tmp_path / "up"))
+    (up := tmp_path / "up").mkdir()
+    whole = asyncio.run(run(up))
     assert {each.unjudged for each in whole} == {0}
     assert "comparisons got no verdict" not in " ".join(suite_table(whole))
-    down["until"] = down["asked"] - 20  # two calls a comparison
-    found = asyncio.run(run(tmp_path / "down"))
+    (off := tmp_path / "off").mkdir()
+    down["until"], down["asked"] = down["asked"] - 20, 0  # two calls a comparison
+    found = asyncio.run(run(off))
     (unjudged,) = {each.unjudged for each in found}
     assert 10 <= unjudged <= 20
     assert f"{unjudged} comparisons got no verdict." in " ".join(suite_table(found))
