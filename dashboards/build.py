@@ -141,10 +141,9 @@ OPERATIONS = [
     Panel(
         "Failed calls",
         "cps",
-        "Failed attempts to call a model, by error; second calls of slow models, by result.",
+        "Failed attempts to call a model, by error.",
         [
             (_or_zero(_rate("fitrouter_attempts_failed_total", "model, error", MODEL), "error"), "{{model}} {{error}}"),
-            (_or_zero(_rate("fitrouter_hedges_total", "result", MODEL), "result"), "second call: {{result}}"),
         ],
     ),
     Panel(

@@ -26,7 +26,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "finiteness": (f"{_R}stores/journal/_ranges.py", f"{_R}state/settings.py", f"{_R}state/quality_floor.py"),
     "redaction": (f"{_R}providers/_secret.py", f"{_R}providers/failures.py", f"{_R}stores/audit_log.py"),
     "sizes": (f"{_R}providers/_sse.py", f"{_R}providers/_openai_compatible.py", f"{_I}gateway/asgi/_limits.py"),
-    "timers": (f"{_R}serving/attempts.py", f"{_R}serving/hedging.py", f"{_R}state/sessions.py"),
+    "timers": (f"{_R}serving/attempts.py", f"{_R}state/sessions.py"),
     "breakers": (f"{_R}routing/breakers.py", f"{_R}routing/eligibility.py"),
     "certificates": tuple(f"{_E}personal/certificate/{name}.py" for name in ("certificate", "rows", "figures")),
     "claims": tuple(f"{_E}personal/{name}.py" for name in ("leaderboard", "report", "satisfaction", "exposure")),

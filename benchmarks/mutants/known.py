@@ -23,8 +23,8 @@ KNOWN = (
     Known(
         "choices in a reservation",
         f"{_ROUTER}serving/spending.py",
-        "calls * asked.choices * usd",
-        "calls * usd",
+        "asked.choices * usd",
+        "usd",
         (f"{_SPENDING}test_what_a_call_reserves",),
     ),
     Known(
@@ -33,13 +33,6 @@ KNOWN = (
         "        now = self.clock()\n        usd = lost_usd",
         "        return True\n        usd = lost_usd",
         (f"{_SPENDING}test_requests_at_once_cannot_spend_the_same_money",),
-    ),
-    Known(
-        "both calls in the reservation of a hedge",
-        f"{_ROUTER}serving/attempts.py",
-        "allowed = reserve(call.arm, 2)",
-        "allowed = reserve(call.arm, 1)",
-        ("tests/serving/test_hedging.py::test_a_second_call_is_reserved_before_it_is_made",),
     ),
     Known(
         "range of votes in a refit",

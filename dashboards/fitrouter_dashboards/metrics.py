@@ -23,7 +23,7 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from fitrouter import errors
-from fitrouter.hooks import Happened, Hedged, Notice, Trouble, Unlogged
+from fitrouter.hooks import Happened, Notice, Trouble, Unlogged
 from fitrouter.serving.services import Service
 from fitrouter.types import Decision, Execution, Feedback, FeedbackKind, Refusal, Remark, Score
 from fitrouter_dashboards.families import OTHER, Families
@@ -77,8 +77,6 @@ class Metrics:
                 self._trouble.labels(part).inc()
             case Unlogged():
                 self._unlogged.metric.inc()
-            case Hedged(model=model, result=result):
-                self._hedges.labels(model, result).inc()
             case Happened(event=Decision() as event):
                 self._decision(event)
             case Happened(event=Execution() as event):
@@ -249,9 +247,6 @@ class Metrics:
         self._scores = counter("scores_total", "Scored answers, by status.", "status")
         self._fallbacks = counter("fallbacks_total", "Answers of another model than the chosen one.", "model")
         self._explored = counter("explored_total", "Draws of another model than the likeliest.")
-        self._hedges = counter(
-            "hedges_total", "Second calls of slow models: won, lost, failed or cancelled.", "model", "result"
-        )
         self._unlogged = counter("unlogged_total", "Answers whose decision was not durable in time.")
         self._trouble = counter("trouble_total", "Failures of a component that did not fail the request.", "part")
 

@@ -158,7 +158,6 @@ def assemble(
             first_token_s=config.server.first_token_s,
             chunk_gap_s=config.server.chunk_gap_s,
             retry_share=config.server.retry_share,
-            hedge_share=config.server.hedge_share,
         ),
         "slots": SlotParams(
             concurrency={name: provider.concurrency for name, provider in config.providers.items()},

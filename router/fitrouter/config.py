@@ -493,9 +493,6 @@ class ServerConfig(_Section):
     """With keys of several tenants: share of a provider's `concurrency`, and of `max_requests`, that one may hold."""
     retry_share: float = Field(default=0.5, ge=0)
     """Retry budget: calls to a provider that has already failed the same request, for each other call of it."""
-    hedge_share: float = Field(default=0.0, ge=0, le=1)
-    """Hedging: second calls of models that take longer than 95 % of their last calls did, for each request of a tenant;
-    0 for none."""
     max_body_bytes: int = Field(default=10_000_000, gt=0)
     """Largest request body."""
     people_in_memory: int = Field(default=20_000, ge=100)

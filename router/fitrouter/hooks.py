@@ -43,17 +43,7 @@ class Unlogged(msgspec.Struct, frozen=True):
     decision_id: str
 
 
-class Hedged(msgspec.Struct, frozen=True):
-    """Notice that a slow model was called a second time.
-
-    `result`: won, lost, failed (no call answered), cancelled (the client left).
-    """
-
-    model: str
-    result: str
-
-
-Notice: TypeAlias = Happened | Trouble | Unlogged | Hedged
+Notice: TypeAlias = Happened | Trouble | Unlogged
 
 
 class Hook(Protocol):
@@ -87,10 +77,6 @@ class Hooks:
             many = f" ({self._unlogged} so far)"
             _log.warning("an answer was not logged in time%s: replay and learning do not count it", many)
         self._notify(Unlogged(decision_id))
-
-    def hedged(self, model: str, result: str) -> None:
-        """Notify of a second call of a slow model."""
-        self._notify(Hedged(model, result))
 
     def trouble(self, part: str, error: BaseException) -> None:
         """Log a failure that the request survived, and notify."""

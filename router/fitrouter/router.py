@@ -106,8 +106,6 @@ class _Turn(msgspec.Struct, kw_only=True):
     started: float
     deadline: float
     span: tracing.Span
-    further: list[Attempt] = []
-    """Calls without an answer that are no attempts: those that hedging made in vain."""
     cost_usd: float | None = None
     """Set at the end, if the model has a price."""
 
@@ -190,9 +188,7 @@ class Router:
         self._cards = self.registry.known
         self._breakers = TenantBreakers(configured, self._timers.retry_share)
         self._spending = Spending(self._cards, learner, self.clock)
-        self._caller = Caller(
-            self._cards, providers, self._timers, self._breakers, slots or SlotParams(), self.hooks.hedged
-        )
+        self._caller = Caller(self._cards, providers, self._timers, self._breakers, slots or SlotParams())
         self._contents = contents
         self._intake = FeedbackIntake(identities, self._recorder, scorer, self.clock, rating_scale)
         self.lists = Lists(journal, identities)
@@ -663,8 +659,7 @@ class Router:
                     turn.fallback,
                     turn.deadline,
                     attempts=attempts,
-                    further=turn.further,
-                    reserve=lambda arm, calls: self._reserve(turn, arm, attempts, calls),
+                    reserve=lambda arm: self._reserve(turn, arm, attempts),
                     dropped=turn.dropped,
                 )
         except Unanswered as failure:
@@ -678,12 +673,10 @@ class Router:
             raise
         return answering
 
-    def _reserve(self, turn: _Turn, arm: str, attempts: Sequence[Attempt], calls: int) -> bool:
-        """Reserve the cost of further calls, on top of the earlier ones; False if the budget does not cover it."""
-        _, lost_usd = self._spending.abandoned(turn.decision, (*attempts, *turn.further), turn.asked)
-        return self._spending.reserve(
-            turn.decision, arm, turn.asked, turn.request.payer, calls=calls, lost_usd=lost_usd
-        )
+    def _reserve(self, turn: _Turn, arm: str, attempts: Sequence[Attempt]) -> bool:
+        """Reserve the cost of a call, on top of the earlier ones; False if the budget does not cover it."""
+        _, lost_usd = self._spending.abandoned(turn.decision, attempts, turn.asked)
+        return self._spending.reserve(turn.decision, arm, turn.asked, turn.request.payer, lost_usd=lost_usd)
 
     def _checked(self, turn: _Turn, arm: str, usage: Usage, said_tokens: int, choices: int = 1) -> Usage:
         """Correct the reported usage of a call that is out of bounds."""
@@ -787,7 +780,7 @@ class Router:
 
         `further` are failed calls for further choices, which only cost.
         """
-        abandoned = (*answering.attempts, *turn.further, *further)
+        abandoned = (*answering.attempts, *further)
         lost, lost_usd = self._spending.abandoned(turn.decision, abandoned, turn.asked)
         card = self._cards[answering.arm]
         stated = None if card.prices.known else usage.cost_usd
@@ -815,8 +808,7 @@ class Router:
 
     def _log_unanswered(self, turn: _Turn, attempts: tuple[Attempt, ...], status: str) -> None:
         """Log the execution of a request without an answer, with the estimated cost of its calls."""
-        calls = (*attempts, *turn.further)
-        usage, usd = self._spending.abandoned(turn.decision, calls, turn.asked)
+        usage, usd = self._spending.abandoned(turn.decision, attempts, turn.asked)
         self._log_end(
             turn,
             attempts,
@@ -825,7 +817,7 @@ class Router:
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
             cost_usd=usd,
-            cost_assumed=self._unpriced(calls),
+            cost_assumed=self._unpriced(attempts),
             estimated=usage.estimated,
         )
 

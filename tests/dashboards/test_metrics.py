@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.kits.gateway import chat, client, make_router, serving
 
-from fitrouter.hooks import Happened, Hedged, Trouble, Unlogged
+from fitrouter.hooks import Happened, Trouble, Unlogged
 from fitrouter.serving.services import ModelHealth
 from fitrouter.serving.status import Lag, RouterStatus
 from fitrouter.types import (
@@ -103,7 +103,6 @@ def everything(metrics: Metrics) -> None:
     metrics(Happened(dwell, "beta"))  # seconds are no reward
     metrics(Trouble("scorer", "RuntimeError"))
     metrics(Unlogged("d"))
-    metrics(Hedged("alpha", "won"))
     metrics.refused("too_large")
 
 
@@ -135,7 +134,6 @@ def test_each_notice_is_counted() -> None:
     assert value(metrics, "fitrouter_inverse_propensity_ratio_sum") == pytest.approx(1 / (2 * 0.8))
     assert value(metrics, "fitrouter_trouble_total", part="scorer") == 1
     assert value(metrics, "fitrouter_unlogged_total") == 1
-    assert value(metrics, "fitrouter_hedges_total", model="alpha", result="won") == 1
     assert value(metrics, "fitrouter_errors_total", kind="too_large") == 1
 
 

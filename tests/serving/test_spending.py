@@ -251,8 +251,7 @@ class Reserving(NamedTuple):
     [
         Reserving(),
         Reserving(asked={"choices": 5}, times=5.0),
-        Reserving(named={"calls": 2}, times=2.0),
-        Reserving(asked={"choices": 3}, named={"calls": 2}, times=6.0),
+        Reserving(asked={"choices": 3}, named={"lost_usd": 0.5}, times=3.0, more_usd=0.5),
         Reserving(named={"lost_usd": 0.25}, more_usd=0.25),
         Reserving(asked={"answer_tokens": 100}, times=0.0, more_usd=100 * 1e-6),
         Reserving(asked={"answer_tokens": 100, "prompt_tokens": 50, "choices": 2}, times=0.0, more_usd=200 * 1e-6),
@@ -260,7 +259,7 @@ class Reserving(NamedTuple):
     ],
 )
 def test_what_a_call_reserves(tmp_path: Path, case: Reserving) -> None:
-    """Every choice, every call at a time and the request's lost calls, in the tenant's budget and for the key alike."""
+    """Every choice and the request's lost calls, in the tenant's budget and for the key alike."""
 
     async def scenario() -> None:
         async with limited(tmp_path) as router:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -38,15 +38,10 @@ from fitrouter.routing.parameters import (
     takes_developer,
 )
 from fitrouter.routing.variants import apply
-from fitrouter.serving.hedging import Hedges
 from fitrouter.serving.slots import CONCURRENCY, SlotParams, Slots
 from fitrouter.types import NOT_CALLED, Attempt, Call, Chunk, Completion, Decision, Message, ModelCard, Request, Usage
 
 Answer: TypeAlias = Completion | AsyncIterator[Chunk]
-ABANDON_S = 1.0
-"""Longest wait for a cancelled call to end."""
-_SAY_HOW_SLOW = (type(None), TimeoutError, ProviderTimeout, asyncio.CancelledError)
-"""What can end a call whose latency counts."""
 _EXCERPT = 300
 """Characters of each model's error in the error of all."""
 
@@ -64,8 +59,6 @@ class Timers(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 6
     retry_share: float = 0.5
     """Calls to a provider that has already failed the same request, for each other call of it."""
-    hedge_share: float = 0.0
-    """Second calls of models that are slow, for each request of a tenant; 0 for none."""
 
 
 class Answering(msgspec.Struct, kw_only=True):
@@ -84,14 +77,6 @@ class Answering(msgspec.Struct, kw_only=True):
     """Gives the slot of a stream back."""
     span: tracing.Span = tracing.NOTHING
     """Of the call."""
-
-
-class Reserve(Protocol):
-    """Function that reserves the cost of calls in a budget."""
-
-    def __call__(self, arm: str, calls: int) -> bool:
-        """Reserve the cost of this many simultaneous calls of a model; False if the budget does not cover it."""
-        ...
 
 
 class _ModelCall(NamedTuple):
@@ -122,7 +107,6 @@ class Caller:
         timers: timeouts; none of them includes the wait for a slot, except the deadline.
         breakers: told of every result; a model whose breaker is open is not called.
         slots: how many calls each provider gets at a time.
-        hedged: told of each second call of a slow model: its arm, and `won`, `lost`, `failed` or `cancelled`.
     """
 
     def __init__(
@@ -132,10 +116,8 @@ class Caller:
         timers: Timers,
         breakers: TenantBreakers,
         slots: SlotParams,
-        hedged: Callable[[str, str], None] = lambda arm, result: None,  # noqa: ARG005
     ) -> None:
         self.cards, self.timers, self.breakers = cards, timers, breakers
-        self.hedges, self._hedged = Hedges(timers.hedge_share), hedged
         self.providers: dict[str, Provider] = {}
         self.slots: dict[str, Slots] = {}
         self._params = slots
@@ -155,8 +137,7 @@ class Caller:
         deadline: float,
         *,
         attempts: list[Attempt],
-        further: list[Attempt],
-        reserve: Reserve,
+        reserve: Callable[[str], bool],
         dropped: Mapping[str, tuple[str, ...]] | None = None,
     ) -> Answering:
         """Call the chosen model, then fallbacks drawn from the pmf, until one starts to answer.
@@ -170,8 +151,7 @@ class Caller:
             fallback: decision whose pmf gives the next ones; None for no fallback.
             deadline: absolute, on the monotonic clock.
             attempts: gets each attempt when it has ended, also one that is cancelled.
-            further: gets the calls that hedging made in vain, which only cost.
-            reserve: whether the budget covers a model's calls, which it then holds.
+            reserve: whether the budget covers a call of a model, which it then holds.
             dropped: arm → parameters omitted from its call.
 
         Raises:
@@ -183,7 +163,6 @@ class Caller:
         arm, probability = decision.chosen, 1.0
         started, waited, patience = time.monotonic(), 0.0, 0.0
         breakers = self.breakers.of(decision.identity.tenant)
-        self.hedges.count(decision.identity.tenant)
         while True:
             begun = time.monotonic()
             last = calls + 1 >= self.timers.attempts or fallback is None
@@ -202,10 +181,7 @@ class Caller:
                     patience = (1.0 if last else 0.6) * (deadline - begun)
                     left_out = (dropped or {}).get(arm, ())
                     call = _ModelCall(request, arm, left_out, slots, tenant)
-                    if entry.probes or slots.name in failed:
-                        answering = await self._start(call, patience)
-                    else:
-                        answering = await self._hedge(call, patience, breakers, reserve, further)
+                    answering = await self._start(call, patience)
                 except BaseException as error:
                     hurried = _hurried(request, error) and patience < self.timers.first_token_s
                     breakers.leave(entry, error, counts=not hurried)
@@ -276,13 +252,13 @@ class Caller:
         answering.arm = arm
         return answering
 
-    def _enter(self, breakers: Breakers, arm: str, reserve: Reserve, failed: Collection[str]) -> Entry:
+    def _enter(self, breakers: Breakers, arm: str, reserve: Callable[[str], bool], failed: Collection[str]) -> Entry:
         """Ask the budget and the breakers to allow a call.
 
         Raises:
             NotCalled: one of them does not allow it.
         """
-        if not reserve(arm, 1):
+        if not reserve(arm):
             raise NotCovered(f"{arm!r} is not called: the budget does not cover it")
         return breakers.enter(arm, retry=self.cards[arm].provider in failed)
 
@@ -298,81 +274,6 @@ class Caller:
         except NotCalled:
             slots.free(tenant)
             raise
-
-    async def _hedge(
-        self, call: _ModelCall, patience: float, breakers: Breakers, reserve: Reserve, further: list[Attempt]
-    ) -> Answering:
-        """Call a model, and once more if it is slow; the answer that comes first.
-
-        The second call ends when the first would. Breakers are told here of the call that was in vain; the caller tells
-        them of the other one.
-        """
-        stream, begun = call.request.stream, time.monotonic()
-        limit_s = min(patience, self.timers.first_token_s) if stream else patience
-        after_s = self.hedges.after_s(call.arm, stream=stream)
-        if after_s >= limit_s or not self.hedges.affords(call.tenant):
-            try:
-                answering = await self._start(call, patience)
-            except (TimeoutError, ProviderTimeout):
-                self.hedges.observe(call.arm, stream=stream, seconds=time.monotonic() - begun)
-                raise
-            self.hedges.observe(call.arm, stream=stream, seconds=time.monotonic() - begun)
-            return answering
-        first = asyncio.create_task(self._start(call, patience))
-        second: asyncio.Task[Answering] | None = None
-        entry: Entry | None = None
-        winner, again = None, begun
-        try:
-            await asyncio.wait({first}, timeout=after_s)
-            if not first.done():
-                entry = await self._enter_again(call, breakers, reserve)
-            if entry is None:
-                winner = first
-                return await first
-            again = time.monotonic()
-            second = asyncio.create_task(self._start(call, limit_s - (again - begun)))
-            winner = await _first_to_answer(first, second)
-            return winner.result()
-        finally:
-            for task in (first, second):
-                if task is not None and task is not winner:
-                    await _abandon(task)
-            if winner is not None and isinstance(_error_of(first), _SAY_HOW_SLOW):
-                self.hedges.observe(call.arm, stream=stream, seconds=time.monotonic() - begun)
-            if entry is not None and second is not None:
-                loser, since = (first, begun) if winner is second else (second, again)
-                error = _error_of(loser) or asyncio.CancelledError()
-                breakers.leave(entry, error, counts=not _hurried(call.request, error))
-                further.append(attempt_of(call.arm, 1.0, error, since))
-                answered = winner is not None and _error_of(winner) is None
-                result = ("won" if winner is second else "lost") if answered else "failed"
-                self._hedged(call.arm, "cancelled" if winner is None else result)
-
-    async def _enter_again(self, call: _ModelCall, breakers: Breakers, reserve: Reserve) -> Entry | None:
-        """Ask breakers, slots and budget for a second call; None if one of them does not allow it now."""
-        if not self.hedges.affords(call.tenant):
-            return None  # spent meanwhile
-        try:
-            entry = breakers.enter(call.arm)
-        except NotCalled:
-            return None
-        allowed = False
-        try:
-            if entry.probes:  # a probe is one call
-                return None
-            await call.slots.take(call.tenant, 0.0)
-            self._confirm(breakers, entry, call.slots, call.tenant)
-            allowed = reserve(call.arm, 2)
-            if not allowed:
-                call.slots.free(call.tenant)
-                return None
-        except NotCalled:
-            return None
-        finally:
-            if not allowed:
-                breakers.leave(entry, asyncio.CancelledError())
-        self.hedges.spend(call.tenant)
-        return entry
 
     async def _start(self, call: _ModelCall, patience: float) -> Answering:
         """Call a model; its slot is released at the end, for a stream when the stream ends."""
@@ -418,36 +319,6 @@ class Caller:
             wait_s = self.breakers.of(decision.identity.tenant).retry_after_s(attempt.model for attempt in attempts)
             return Unanswered(Unavailable(message, wait_s, decision.id), attempts)
         return Unanswered(AllModelsFailed(message, decision.id, timed_out), attempts)
-
-
-async def _first_to_answer(first: asyncio.Task[Answering], second: asyncio.Task[Answering]) -> asyncio.Task[Answering]:
-    """The call that answers first; the first call if none does, or if its request is refused."""
-    waiting = {first, second}
-    while waiting:
-        _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        for task in (first, second):
-            if task not in waiting and _error_of(task) is None:
-                return task
-        if first not in waiting and isinstance(_error_of(first), ProviderRejected):
-            return first
-    return first
-
-
-def _error_of(call: asyncio.Task[Answering]) -> BaseException | None:
-    """The error that ended a call; None if it answered or is still open."""
-    if not call.done():
-        return None
-    return asyncio.CancelledError() if call.cancelled() else call.exception()
-
-
-async def _abandon(call: asyncio.Task[Answering]) -> None:
-    """Cancel a call, and close its stream if that has begun."""
-    call.cancel()
-    await asyncio.wait({call}, timeout=ABANDON_S)
-    if call.done() and _error_of(call) is None and (answering := call.result()).rest is not None:
-        answering.span.end(asyncio.CancelledError.__name__)
-        answering.release()
-        await close(answering.rest)
 
 
 def call_span(operation: str, card: ModelCard, **more: Any) -> tracing.Span:

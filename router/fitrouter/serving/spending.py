@@ -42,7 +42,6 @@ class Spending:
         asked: Wants,
         payer: Payer | None = None,
         *,
-        calls: int = 1,
         lost_usd: float = 0.0,
         valid_s: float = math.inf,
     ) -> bool:
@@ -53,7 +52,6 @@ class Spending:
             arm: to be called.
             asked: requirements of the request; an answer cannot cost more than its limit.
             payer: the key, if it has a limit.
-            calls: of the model at a time.
             lost_usd: cost of the request's earlier calls.
             valid_s: how long the reservation holds if nobody settles it.
         """
@@ -64,7 +62,7 @@ class Spending:
             most = Usage(prompt_tokens=asked.prompt_tokens, completion_tokens=asked.answer_tokens)
             usd = min(usd, spent(self.cards[arm].prices, most))
         now = self.clock()
-        usd = lost_usd + calls * asked.choices * usd
+        usd = lost_usd + asked.choices * usd
         covered = projections.budgets.reserve(tenant, now, decision.id, usd, now + valid_s)
         return covered and projections.accounts.reserve(payer, now, decision.id, usd, now + valid_s)
 
