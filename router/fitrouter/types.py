@@ -98,7 +98,9 @@ class Prices(_Logged, frozen=True, kw_only=True):
     """USD per million tokens."""
 
     input: float = 0.0
+    """Price of a million prompt tokens in USD."""
     output: float = 0.0
+    """Price of a million completion tokens in USD."""
     known: bool = True
     """False if none were configured; `input` and `output` are then assumed (`Config.cards`)."""
 
@@ -120,19 +122,22 @@ class ModelCard(_Logged, frozen=True, kw_only=True):
     """Static description of a model: provider, prices, limits and capabilities."""
 
     name: str
+    """Name that requests may give."""
     provider: str
     """Key of the provider in the configuration."""
     target: str = ""
-    """The provider's name for it; empty for `name`."""
+    """The provider's name of the model; empty for `name`."""
     prices: Prices = Prices()
     context_window: int = 128_000
     """Tokens of prompt and answer."""
     capabilities: tuple[str, ...] = ("streaming", "tools", "json")
     """Any of: streaming, tools, json, images, audio, files, video."""
     revision: str = ""
+    """Revision in the configuration; a new one is learnt anew."""
     parameters: tuple[str, ...] | None = None
-    """Supported request parameters; None for those its provider is known to support."""
+    """Supported request parameters; null for those that its provider is known to support."""
     max_output_tokens: int | None = None
+    """Most tokens of an answer."""
     cache_discount: float = 0.5
     """Fraction of the input price saved on cached prompt tokens."""
     variants: tuple[Variant, ...] = ()
@@ -244,8 +249,11 @@ class PolicyVersion(_Logged, frozen=True, kw_only=True):
     """Algorithm, hash of its settings, and last sequence number folded into its state."""
 
     algorithm: str
+    """Algorithm of the policy."""
     config_hash: str = ""
+    """Hash of the settings that decisions depend on."""
     seq: int = 0
+    """Last position of the journal that the policy had learnt from."""
 
 
 class _Event(_Logged, frozen=True, kw_only=True):
@@ -293,67 +301,83 @@ class Decision(_Event, frozen=True, kw_only=True, tag="decision"):
     """
 
     draw_id: str
+    """Decision that drew the model; another one for the later turns of a session that keep its model."""
     identity: Identity
     mode: Mode
+    """How the model was chosen. online and uniform, drawn; shadow, the default model; sticky, kept from the session's
+    last draw; pinned, named by the request; forced, by an administrator."""
     eligible: tuple[str, ...]
+    """Models that could answer, as `name#variant@revision`."""
     excluded: tuple[tuple[str, str], ...] = ()
+    """Models that could not, with the reason."""
     probs: tuple[float, ...] = ()
+    """Probability of each model."""
     chosen: str
     propensity: float
+    """Probability with which the chosen model was drawn."""
     features: bytes = b""
-    """Context x, float32[d], exactly as the policy read it."""
+    """Context x exactly as the policy read it, float32[d]: one number for each feature of the request."""
     mean: tuple[float, ...] = ()
-    """Predicted rating."""
+    """Predicted rating of each model."""
     sd: tuple[float, ...] = ()
+    """Standard deviation of the predicted rating."""
     cost: tuple[float, ...] = ()
-    """Expected USD."""
+    """Expected cost in USD."""
     unpriced: tuple[str, ...] = ()
     """Eligible models without a configured price, whose `cost` is at an assumed one."""
     latency: tuple[float, ...] = ()
     """Expected seconds."""
     availability: tuple[float, ...] = ()
-    """Probability of an answer."""
+    """Probability that the model answers."""
     cost_weight: float = 0.0
+    """Rating given up to save `cost_unit_usd`."""
     cost_unit_usd: float = 0.0
+    """Unit of `cost_weight`."""
     latency_weight: float = 0.0
+    """Rating given up to save `latency_unit_s`."""
     latency_unit_s: float = 0.0
-    """Weights in rating per unit of cost and latency, and the units."""
+    """Unit of `latency_weight`."""
     budget_weight: float = 0.0
-    """λ, the tenant's dual variable: rating per `budget_unit_usd`, on top of `cost_weight`."""
+    """Rating given up to save `budget_unit_usd` while the tenant's budget is short: λ, its dual variable, on top of
+    `cost_weight`."""
     budget_unit_usd: float = 0.0
+    """Unit of `budget_weight`."""
     switch: tuple[float, ...] = ()
-    """Redraws: cost of switching away from the session's model, in rating."""
+    """Redraws: rating given up to leave the session's model."""
     floor: float = 0.0
-    """Every eligible model has a probability of at least floor / K."""
+    """Probability that is spread over all eligible models: each has at least floor / K."""
     share: float = 1.0
+    """Share of the traffic that the policy routed; the rest went to the default model."""
     twin: tuple[float, ...] = ()
-    """pmf of the user-blind policy: the same policy without user and role terms."""
+    """Probabilities of the user-blind twin: the same policy without knowledge of user and role."""
     personal: tuple[float, ...] = ()
-    """Personalised pmf, when personalisation is off and `probs` is user-blind."""
+    """Probabilities with knowledge of user and role, where that is switched off and `probs` is user-blind."""
     candidates: dict[str, tuple[float, ...]] = {}
-    """Shadow candidate → its pmf. `FULL_SHARE`, where a share of the traffic goes to the default model: the pmf that
-    the policy would have had for all of it. With a share of 0 the candidates' pmfs are for all of it, too."""
+    """Shadow candidate → the probabilities that it would have had. `share 1`, where a share of the traffic goes to the
+    default model: those of the policy for all of it. With a share of 0 the candidates' are for all of it, too."""
     new: tuple[str, ...] = ()
-    """Arms with the raised exploration share of new models."""
+    """Models with the raised exploration share of new ones."""
     rest: tuple[float, ...] = ()
-    """Probability mass set by exploration rules, not by the policy: probs = (1 − Σ rest) · policy + rest."""
+    """Probability of each model that exploration rules set, not the policy: probs = (1 − Σ rest) · policy + rest."""
     steps: float = 0.0
-    """Number of labels folded; exploration shrinks with it."""
+    """Number of labels learnt from so far; exploration shrinks with it."""
     user_turn: bool = True
-    """True if a user message began the turn; False for further steps of an agent."""
+    """Whether a message of the user began the turn; false for further steps of an agent."""
     turn: int = 0
-    """Number of user messages in the request; 0 in logs of earlier versions."""
+    """Number of user messages in the request."""
     redraw: str = ""
-    """Why the session was redrawn; empty for first draws and sticky turns."""
+    """Why the session's model was drawn anew; empty for first draws and sticky turns."""
     asked: bool = False
+    """Whether the answer asked for feedback."""
     asked_probability: float = 0.0
+    """Probability with which it asked."""
     deadline_s: float = 0.0
-    """Deadline of the request; 0 if it had none of its own."""
+    """Deadline of the request in seconds; 0 for the configured one."""
     policy: PolicyVersion
     registry: str = ""
     encoder: str = ""
     seed: int = 0
-    """Installation seed of the draw."""
+    """Seed of the installation's draws."""
     grounds: Grounds | None = None
     """None in logs of earlier versions."""
     payer: str = ""
@@ -388,21 +412,31 @@ class Execution(_Event, frozen=True, kw_only=True, tag="execution"):
     chosen: str
     served_by: str | None
     status: str
+    """ok; failed; partial (broke off); refused (no model was called); rejected (by the provider, as wrong); cancelled
+    (by the caller); lost (nobody reported the end); recorded (no request)."""
     attempts: tuple[Attempt, ...] = ()
+    """Models that were called in turn, each with its probability, error, milliseconds, and whether it was the probe of
+    an open circuit breaker."""
     features: bytes = b""
     """Copy of the decision's x, so that a fold needs no lookup."""
     prompt_tokens: int = 0
+    """Tokens of the prompt."""
     completion_tokens: int = 0
+    """Tokens of the answer."""
     cost_usd: float = 0.0
+    """Cost of all calls in USD. Where `cost_assumed`, no sum may count it; the views leave it out."""
     cost_assumed: bool = False
-    """The model has no configured price: `cost_usd` is at an assumed one."""
+    """Whether the model has no known price, so that the cost is at an assumed one."""
     ttft_ms: float | None = None
+    """Milliseconds to the first token."""
     latency_ms: float = 0.0
+    """Milliseconds to the end of the answer."""
     finish_reason: str | None = None
+    """Why the model stopped."""
     overhead_ms: float = 0.0
-    """Time spent in the router."""
+    """Milliseconds spent in the router."""
     believed: bool = True
-    """False: reported with a key that is not trusted. Nothing that all users share is learnt from it."""
+    """False if a key that is not trusted reported it: nothing that all users share is learnt from it."""
     estimated: bool = False
     """Whether tokens or cost are estimated: of answers left early, of abandoned calls, or where none were reported."""
     payer: str = ""
@@ -448,10 +482,11 @@ class Refusal(_Event, frozen=True, kw_only=True, tag="refusal"):
     reason: str
     """breaker (no model may be called now), paused, budget, or overloaded."""
     model: str = ""
-    """Arm that was named; empty for routing."""
+    """Model that was named; empty for routing."""
     key: str = ""
     """Name of the API key that sent them."""
     n: int = 1
+    """Number of requests."""
 
 
 class Score(_Event, frozen=True, kw_only=True, tag="score"):
@@ -463,17 +498,20 @@ class Score(_Event, frozen=True, kw_only=True, tag="score"):
     features: bytes = b""
     """Copy of the decision's x."""
     h: bytes = b""
-    """Response features, float32[D]; empty unless status is ok."""
+    """Response features of the answer, float32[D]; empty unless status is ok."""
     schema: str = ""
-    """Name and version of the features in h."""
+    """Name and version of the features in `h`."""
     encoder: str = ""
     mean: float = 0.0
+    """Rating that the reward model expects, from 0 to 1."""
     sd: float = 0.0
+    """Standard deviation of it."""
     dimensions: dict[str, tuple[float, float]] = {}
-    """Mean and sd of the user's other reward heads."""
+    """Mean and standard deviation of further rated dimensions, the user's other reward heads."""
     sampled: dict[str, float] = {}
     """Reward model that scores a sample → probability with which it was drawn for this answer."""
     status: str = "ok"
+    """ok, expired (not scored in time) or failed."""
 
 
 class FeedbackKind(enum.StrEnum):
@@ -503,14 +541,18 @@ class Feedback(_Event, frozen=True, kw_only=True, tag="feedback"):
     decision_id: str
     identity: Identity
     kind: FeedbackKind
+    """thumb, rating, pair, accept, copy, edit, dwell or regenerate."""
     value: float
+    """The value as it was given; 1 and 0 for up and down, seconds for dwell."""
     scale: tuple[float, float] = (0.0, 1.0)
     dimension: str = "overall"
+    """What was rated; `overall` for the answer as a whole."""
     other: str = ""
     """A pair's other answer, by its decision id."""
     asked: bool = False
-    """True if the decision solicited it, False if volunteered."""
+    """Whether the decision asked for the vote; false if it was volunteered."""
     source: str = "user"
+    """Who gave it."""
 
     def __post_init__(self) -> None:
         convert_fields(self)
@@ -584,6 +626,7 @@ class PolicyChange(_Event, frozen=True, kw_only=True, tag="policy"):
     """
 
     action: str
+    """set, promote, restore or config (the file changed)."""
     settings: dict[str, Any] = {}
     """set, promote: overrides of the configuration; see `fitrouter.state.settings.SETTINGS`. budget: `tenant`, and
     `usd_per_period`, None for the configuration's. add_model: see `fitrouter.config.ModelAddition`."""

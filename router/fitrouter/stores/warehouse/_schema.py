@@ -1,14 +1,17 @@
 """Schema of the warehouse: tables made from the fields of the events, the views, and the rows of an event.
 
-A field that is added to an event is a column, of the type that follows from the field's. What differs from that rule
-stands in `_NAMES`, `_PAIRS` and `_DERIVED`.
+A field that is added to an event is a column, of the type that follows from the field's, described by its docstring.
+What differs from that rule stands in `_NAMES`, `_PAIRS` and `_DERIVED`, and in `words.yaml`.
 """
 
 from __future__ import annotations
 
+import ast
 import enum
 import functools
 import hashlib
+import inspect
+import itertools
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
+import fitrouter.types
 from fitrouter.stores.journal import Row
 from fitrouter.types import (
     OUTCOMES,
@@ -178,6 +182,8 @@ class _Column(NamedTuple):
     type: str
     cell: Callable[[Any], Any]
     """Value of an event, or of a model card."""
+    field: tuple[Any, str]
+    """Struct and field that it comes from."""
 
 
 def rows_of(row: Row) -> tuple[str, Sequence[Cells]]:
@@ -202,11 +208,31 @@ _TABLE_OF = {event: table for table, (event, _) in _EVENTS.items()}
 @functools.cache
 def schema() -> Mapping[str, Mapping[str, str]]:
     """Return table → column → type in DuckDB, of the tables that are filled from the journal."""
+    return {table: {"seq": "BIGINT"} | {column.name: column.type for column in _all_columns(table)} for table in TABLES}
+
+
+def abouts(table: str) -> dict[str, str]:
+    """Return column → the docstring of the field that it comes from; none for a view, or a field without one."""
+    columns = _all_columns(table) if table in _EVENTS else ()
+    found = {column.name: _docstrings().get((column.field[0].__name__, column.field[1]), "") for column in columns}
+    return {name: text for name, text in found.items() if text}
+
+
+@functools.cache
+def _docstrings() -> dict[tuple[str, str], str]:
+    """Return (class, field) → docstring, of the classes in `fitrouter.types`: Python does not keep these strings."""
     found = {}
-    for table in TABLES:
-        columns = [*_columns(table), *(_columns_of(ModelCard) if table == "models" else ())]
-        found[table] = {"seq": "BIGINT"} | {column.name: column.type for column in columns}
+    tree = ast.parse(inspect.getsource(fitrouter.types))
+    for struct in (each for each in tree.body if isinstance(each, ast.ClassDef)):
+        for field, text in itertools.pairwise(struct.body):
+            match field, text:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str() as said)):
+                    found[struct.name, name] = " ".join(said.split())
     return found
+
+
+def _all_columns(table: str) -> Sequence[_Column]:
+    return [*_columns(table), *(_columns_of(ModelCard) if table == "models" else ())]
 
 
 @functools.cache
@@ -255,12 +281,12 @@ def _columns_of(kind: Any) -> Sequence[_Column]:
         if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
             found += [part._replace(cell=_of_part(get, part.cell)) for part in _columns_of(hint)]
         elif pair and hint == tuple[float, float]:
-            found += [_Column(f"{name}_{of}", "DOUBLE", _at(get, i)) for i, of in enumerate(pair)]
+            found += [_Column(f"{name}_{of}", "DOUBLE", _at(get, i), (kind, field.name)) for i, of in enumerate(pair)]
         else:
             sql, convert = _type_of(hint, pair)
-            found.append(_Column(name, sql, _cell(get, convert, optional=optional)))
+            found.append(_Column(name, sql, _cell(get, convert, optional=optional), (kind, field.name)))
     derived = _DERIVED.get(kind, {})
-    return [*found, *(_Column(name, sql, cell) for name, (sql, cell) in derived.items())]
+    return [*found, *(_Column(name, sql, cell, (kind, name)) for name, (sql, cell) in derived.items())]
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:

@@ -1,4 +1,4 @@
-"""Comments of the warehouse's tables and columns, from `words.yaml`."""
+"""Comments of the warehouse's tables and columns, from the docstrings of the events' fields and `words.yaml`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import yaml
+
+from fitrouter.stores.warehouse._schema import abouts, quoted
 
 if TYPE_CHECKING:
     import duckdb
@@ -22,10 +24,10 @@ def describe(connection: duckdb.DuckDBPyConnection) -> None:
     said = []
     for table, view in dict.fromkeys((table, view) for table, _, view in found):
         if about := words["tables"].get(table, {}).get("about"):
-            said.append(_comment(f"{'VIEW' if view else 'TABLE'} {_quoted(table)}", about))
+            said.append(_comment(f"{'VIEW' if view else 'TABLE'} {quoted(table)}", about))
     for table, column, _ in found:
         if text := _columns(table, words).get(column):
-            said.append(_comment(f"COLUMN {_quoted(table)}.{_quoted(column)}", text))
+            said.append(_comment(f"COLUMN {quoted(table)}.{quoted(column)}", text))
     connection.execute("\n".join(said))
 
 
@@ -47,13 +49,9 @@ def _columns(table: str, words: dict[str, Any]) -> dict[str, str]:
     found: dict[str, str] = dict(words["common"])
     for source in reversed(own.get("from", ())):
         found |= _columns(source, words)
-    found |= own.get("columns", {})
+    found |= abouts(table) | own.get("columns", {})
     return found
 
 
 def _comment(what: str, text: str) -> str:
     return f"COMMENT ON {what} IS '{text.replace(chr(39), chr(39) * 2)}';"
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
