@@ -270,6 +270,7 @@ class Day:
         body = {"name": ADDED, "provider": "house", "prices": {"input": prices[0], "output": prices[1]}}
         reply = self._http[""].post("/v1/models", json=body)
         assert reply.status_code == 200, reply.text
+        self.ledger.acts.append(("model add", "key ops"))
         self._known(ADDED)
 
     def _known(self, model: str) -> None:
@@ -287,6 +288,7 @@ class Day:
         body = {"action": "budget", "tenant": "birch", "usd_per_period": limit}
         reply = self._http[""].post("/v1/policy", json=body)
         assert reply.status_code == 200, reply.text
+        self.ledger.acts.append(("policy budget", "key ops"))
         self.ledger.limit_usd = limit
         for _ in range(20):
             self.ask(who, "rambler")
@@ -295,4 +297,5 @@ class Day:
         """Erase somebody."""
         reply = self._http[who.tenant].delete("/v1/profile", headers={"x-fitrouter-user": who.name})
         assert reply.status_code == 200, reply.text
+        self.ledger.acts.append(("user erase", f"key {who.tenant}"))
         self.ledger.erased.add(who)

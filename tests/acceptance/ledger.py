@@ -76,6 +76,8 @@ class Ledger:
     comments: list[tuple[Asked, dict[str, float]]] = field(default_factory=list)
     erased: set[Person] = field(default_factory=set)
     limit_usd: float = 0.0
+    acts: list[tuple[str, str]] = field(default_factory=list)
+    """What keys changed, and which."""
     too_early: list[str] = field(default_factory=list)
     """Codes of the errors to feedback that came before its answer was committed."""
 
@@ -113,6 +115,17 @@ class Ledger:
     def ratings(self) -> list[Voted]:
         """Those that rate an answer as a whole: thumbs and ratings."""
         return [vote for vote in self.standing() if vote.kind in {"thumb", "rating"} and vote.dimension == "overall"]
+
+    def stood_in(self, asked: Asked) -> str | None:
+        """The model that failed a request, which another one answered then."""
+        failed = [call.model for call in self.calls if call.n == asked.n and call.status != 200]
+        return failed[0] if asked.status == 200 and failed and failed[0] != asked.model else None
+
+    def drawn(self) -> list[Asked]:
+        """The answers of a model that was drawn: of those of a conversation the first."""
+        free = [each for each in self.answered() if not each.pinned and not self.stood_in(each)]
+        first = {(each.who, each.session): each for each in reversed(free)}
+        return [each for each in free if not each.session or first[each.who, each.session] is each]
 
     def bill(self, asked: Asked) -> Call | None:
         """What the upstream billed for a request."""
@@ -229,6 +242,7 @@ def figures(books: Ledger) -> dict[str, Any]:
     decided, answered, failed = books.decided(), books.answered(), books.failed()
     standing, ratings, given = books.standing(), books.ratings(), books.given()
     left = books.left()
+    free, rated = [each for each in decided if not each.pinned], {vote.on for vote in ratings}
     billed = [*answered, *left]
     bills = {each: bill for each in billed if (bill := books.bill(each))}
     priced = [each for each in billed if books.usd(each) is not None]
@@ -273,14 +287,16 @@ def figures(books: Ledger) -> dict[str, Any]:
         "conversation": by(lambda e: (*person(e), e.session), [each for each in decided if each.session]),
         "solicited": by(tenant, [each for each in answered if each.solicited]),
         "streamed": by(lambda e: e.model, [each for each in billed_ever if each.stream]),
-        "fallbacks": by(
-            tenant,
-            [
-                each
-                for each in answered
-                if any(c.n == each.n and c.status != 200 and c.model != each.model for c in books.calls)
-            ],
-        ),
+        "fallbacks": by(tenant, [each for each in answered if books.stood_in(each)]),
+        "fallbacks_ever": by(books.stood_in, [each for each in ever if books.stood_in(each)]),
+        "decided_ever": by(lambda e: e.who.role, ever),
+        "drawn": {
+            who: (n, len([1 for each in books.drawn() if person(each) == who and each in rated]))
+            for who, n in by(person, books.drawn()).items()
+        },
+        "replayed": (len(free), len(decided) - len(free), len({each.who for each in free})),
+        "explained": {each.id: (bool(each.pinned), each.model) for each in decided[::97]},
+        "acts": by(lambda act: act, books.acts),
         "attempts_failed": by(lambda c: c.model, [call for call in books.calls if call.status != 200]),
         "errors": by(lambda code: code, [*(e.code for e in errors), *books.too_early, *gone]),
         "requests_ever": by(lambda e: (e.model or e.pinned, e.who.role, ends.get(e.status, "failed")), ever)
@@ -300,6 +316,7 @@ def figures(books: Ledger) -> dict[str, Any]:
         "assumed": total(tenant, books.assumed_usd, unpriced),
         "budget": {"birch": books.limit_usd},
         "budget_spent": {"birch": books.spent_usd("birch")},
+        "budget_share": {"birch": books.spent_usd("birch") / books.limit_usd},
         "votes": by(tenant, standing),
         "votes_given": by(tenant, given),
         "votes_replaced": {
@@ -316,7 +333,7 @@ def figures(books: Ledger) -> dict[str, Any]:
         "ups": by(lambda v: (*person(v), v.on.model), [v for v in ratings if v.y > 0.5]),
         "downs": by(lambda v: (*person(v), v.on.model), [v for v in ratings if v.y < 0.5]),
         "pairs": {(v.on.id, v.other.id if v.other else "", v.value) for v in standing if v.kind == "pair"},
-        "rated": by(tenant, {v.on for v in ratings}),
+        "rated": by(tenant, rated),
         "ratings": by(tenant, ratings),
         "rating": {t: fmean(v.y for v in votes) for t, votes in known.items()},
         "rating_interval": {t: clustered(votes) for t, votes in known.items()},

@@ -46,13 +46,15 @@ class Place(NamedTuple):
 
 REPEATED = frozenset({"GET /v1/report", "GET /v1/decisions/{decision_id}"})
 """Surfaces of the same functions as pages of the console."""
+ALONE = frozenset({f"fitrouter {each}" for each in ("top", "audit-log", "explain", "replay")})
+"""Commands that answer questions that no route answers, or ask a gateway."""
 PLACES = {
     "sqlite": Place(phases=("restart", "rebuild")),
     "workers": Place(
         workers=2,
         segments=True,
         # Commands read the files, whoever wrote them.
-        left=frozenset({each for each in READERS if each.startswith("fitrouter ")} - {"fitrouter top"} | REPEATED),
+        left=frozenset({each for each in READERS if each.startswith("fitrouter ")} - ALONE | REPEATED),
         phases=("segments",),
     ),
     "postgres": Place(postgres=True, left=REPEATED | {"fitrouter report"}),
@@ -63,6 +65,8 @@ ASKED_ONCE = SAMPLED - {"GET /console/api/people"} | {
     "GET /metrics",  # counts since the start
 }
 """Surfaces that later phases are not asked about: each takes seconds, or reads the same as another one."""
+RESTARTED = frozenset({"GET /v1/leaderboard", "GET /v1/report", "GET /v1/certificate"})
+"""Those of them that are asked again after a restart: what they claim is folded again."""
 BROKEN = (
     *(AssertionError, LookupError, TypeError, ValueError, AttributeError),  # it is not there, or something else
     *(duckdb.Error, httpx.HTTPError, FitrouterError),
@@ -77,7 +81,8 @@ def surfaces_of(question: str, place: str = "sqlite", phase: str = "day") -> lis
     found = [each for each in (*asked["figure"], *asked.get("mismatch", ())) if each not in left]
     if phase == "segments":
         return [each for each in found if each.startswith("duckdb ")]
-    return [each for each in found if phase == "day" or each not in ASKED_ONCE]
+    once = ASKED_ONCE - RESTARTED if phase == "restart" else ASKED_ONCE
+    return [each for each in found if phase == "day" or each not in once]
 
 
 def questions_of(surface: str) -> list[str]:

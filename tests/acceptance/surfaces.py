@@ -6,8 +6,10 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+import tempfile
+from collections.abc import Callable, Iterable
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -15,20 +17,37 @@ import httpx
 from tests.acceptance.company import KEYS, TENANTS
 from tests.acceptance.installation import ENVIRONMENT, Installation
 from tests.acceptance.ledger import Ledger, by, total
+from tests.acceptance.shown import (
+    Figures,
+    bounds,
+    grouped,
+    of_answers,
+    of_boards,
+    of_certificates,
+    of_exposure,
+    of_listed,
+    of_profiles,
+    of_reports,
+    of_satisfaction,
+    of_shown,
+    of_stories,
+    of_users,
+    of_votes,
+)
 from typer.testing import CliRunner
 
 from fitrouter_integrations import cli
 
 __all__ = ["METRICS", "READERS", "SAMPLE", "SAMPLED", "Surfaces"]
 
-Figures = dict[str, Any]
 Reader = Callable[["Surfaces"], Figures]
 SAMPLE = frozenset({("acme", "dora"), ("birch", "ann")})
 """Those whom the surfaces that take a second for a person are asked about."""
 SAMPLED = frozenset(
     {
         *("GET /v1/report", "GET /v1/certificate", "GET /console/api/people"),
-        *("fitrouter leaderboard", "fitrouter report", "fitrouter users show"),
+        *("fitrouter leaderboard", "fitrouter report", "fitrouter users show", "fitrouter profile"),
+        *("fitrouter certificate", "fitrouter verify"),
     }
 )
 PATIENCE_S = 180.0
@@ -101,6 +120,11 @@ class Surfaces:
                 return connection.execute(query).fetchall()
         raise AssertionError(f"{file} cannot be opened")
 
+    @cached_property
+    def papers(self) -> Path:
+        """A folder for what commands write."""
+        return Path(tempfile.mkdtemp(dir=self.installation.folder))
+
     # --- who is who ---
 
     @property
@@ -121,145 +145,6 @@ class Surfaces:
     def each(self, read: Callable[[str, str], Any], whom: Iterable[tuple[str, str]] = ()) -> dict[tuple[str, str], Any]:
         """What is read of each person, or of some."""
         return {(tenant, name): read(tenant, name) for tenant, name in whom or self.people}
-
-
-# --- lists of answers and votes, whatever shows them ---
-
-
-def of_answers(rows: Iterable[Mapping[str, Any]]) -> Figures:
-    """The figures that a list of answers has: id, tenant, user, role, model, mode, status, cost_usd."""
-    rows = list(rows)
-    answered = [row for row in rows if row["status"] == "ok"]
-    failed = [row for row in rows if row["status"] == "failed"]
-    cancelled = [row for row in rows if row["status"] == "cancelled"]
-    pinned = [row for row in rows if row["mode"] == "pinned"]
-    billed = [*answered, *cancelled]
-    priced = [row for row in billed if row["cost_usd"] is not None]
-    unpriced = [row for row in billed if row["cost_usd"] is None]
-
-    def tenant(row: Mapping[str, Any]) -> Any:
-        return row["tenant"]
-
-    def person(row: Mapping[str, Any]) -> Any:
-        return row["tenant"], row["user"]
-
-    def model(row: Mapping[str, Any]) -> Any:
-        return row["tenant"], row["model"]
-
-    def usd(row: Mapping[str, Any]) -> float:
-        return float(row["cost_usd"])
-
-    return {
-        "decided": by(tenant, rows),
-        "requests_by_person": by(person, rows),
-        "requests_by_role": by(lambda row: (row["tenant"], row["role"]), rows),
-        "requests_by_model": by(model, rows),
-        "requests_by_person_and_model": by(lambda row: (*person(row), row["model"]), rows),
-        "ids": {row["decision_id"] for row in rows},
-        "answered": by(tenant, answered),
-        "answered_by_model": by(model, answered),
-        "failed": by(tenant, failed),
-        "failed_by_model": by(model, failed),
-        "cancelled": by(tenant, cancelled),
-        "cancelled_by_model": by(model, cancelled),
-        "pinned": by(tenant, pinned),
-        "money": total(tenant, usd, priced),
-        "money_by_model": total(model, usd, priced),
-        "money_by_person": total(person, usd, priced),
-        "unpriced": by(tenant, unpriced),
-        "unpriced_by_model": by(model, unpriced),
-    }
-
-
-def of_listed(rows: Iterable[Mapping[str, Any]]) -> Figures:
-    """Those of a list of answers with their votes, kind → value from 0 to 1."""
-    rows = list(rows)
-    votes = [(row, kind, y) for row in rows for kind, y in row["votes"].items()]
-    ratings = [(row, y) for row, kind, y in votes if kind in {"thumb", "rating"}]
-
-    def named(kind: str) -> tuple[str, str]:
-        name, _, dimension = kind.partition(" (")
-        return name, dimension.removesuffix(")") or "overall"
-
-    return of_answers(rows) | {
-        "votes": by(lambda v: v[0]["tenant"], votes),
-        "votes_by_person": by(lambda v: (v[0]["tenant"], v[0]["user"]), votes),
-        "votes_by_kind": by(lambda v: (v[0]["tenant"], *named(v[1])), votes),
-        "votes_by_model": by(lambda v: (v[0]["tenant"], v[0]["model"]), votes),
-        "ratings": by(lambda v: v[0]["tenant"], ratings),
-        "rated": by(lambda row: row["tenant"], [row for row in rows if {"thumb", "rating"} & row["votes"].keys()]),
-        "rating": mean_by(lambda v: v[0]["tenant"], ratings),
-        "rating_by_person": mean_by(lambda v: (v[0]["tenant"], v[0]["user"]), ratings),
-        "rating_by_model": mean_by(lambda v: (v[0]["tenant"], v[0]["model"]), ratings),
-        "scored": by(lambda row: row["tenant"], [row for row in rows if row["score"] is not None]),
-    }
-
-
-def mean_by(key: Callable[[Any], Any], rows: Iterable[tuple[Any, float]]) -> dict[Any, float]:
-    rows = list(rows)
-    return {name: value / by(key, rows)[name] for name, value in total(key, lambda row: row[1], rows).items()}
-
-
-def of_votes(rows: Iterable[Mapping[str, Any]]) -> Figures:
-    """The figures of a list of votes and remarks."""
-    rows = list(rows)
-    votes = [row for row in rows if row["value"] is not None]
-    standing = [row for row in votes if not row["replaced"]]
-    said = [row for row in rows if row["kind"] == "comment"]
-
-    def person(row: Mapping[str, Any]) -> Any:
-        return row["tenant"], row["user"]
-
-    return {
-        "votes": by(lambda row: row["tenant"], standing),
-        "votes_given": by(lambda row: row["tenant"], votes),
-        "votes_replaced": by(lambda row: row["tenant"], [row for row in votes if row["replaced"]]),
-        "votes_by_person": by(person, standing),
-        "votes_given_by_person": by(person, votes),
-        "votes_by_kind": by(lambda row: (row["tenant"], row["kind"], row["dimension"]), standing),
-        "votes_given_by_kind": by(lambda row: (row["tenant"], row["kind"]), votes),
-        "votes_by_model": by(lambda row: (row["tenant"], row["model"]), standing),
-        "comments": by(person, said),
-    }
-
-
-def of_shown(people: Mapping[tuple[str, str], Mapping[str, Any]]) -> Figures:
-    """The figures of users in full, each with counts of their answers by model."""
-    tallies = {(*who, each["model"]): each for who, one in people.items() for each in one["models"]}
-    return {
-        "requests_by_person": {who: one["requests"] for who, one in people.items()},
-        "answered_by_person_and_model": {key: each["answers"] for key, each in tallies.items()},
-        "votes_given_by_person": {who: one["votes"] for who, one in people.items()},
-        "ups": {key: each["up"] for key, each in tallies.items() if each["up"]},
-        "downs": {key: each["down"] for key, each in tallies.items() if each["down"]},
-        "declared": {who: one["declared"] for who, one in people.items() if one["declared"]},
-        "comments": {who: one["remarks"] for who, one in people.items() if one["remarks"]},
-    }
-
-
-def of_users(rows: Iterable[Mapping[str, Any]]) -> Figures:
-    rows = [(row["tenant"], row["user"], row) for row in rows]
-    return {
-        "people": {(tenant, user) for tenant, user, _ in rows},
-        "requests_by_person": {(tenant, user): row["requests"] for tenant, user, row in rows},
-        "votes_given_by_person": {(tenant, user): row["votes"] for tenant, user, row in rows},
-        "comments": {(tenant, user): row["remarks"] for tenant, user, row in rows if row["remarks"]},
-    }
-
-
-def of_boards(boards: Mapping[tuple[str, str], Mapping[str, Any]]) -> Figures:
-    """The figures of leaderboards; `chances` says for messages how sure each first model is."""
-    return {
-        "chances": {who: (board["first"], board["population_first"], board["beats"]) for who, board in boards.items()},
-        "first": {who: board["first"] for who, board in boards.items()},
-        "claimed": {
-            who: board["claimed"]
-            for who, board in boards.items()
-            if who[0] == "acme" and board["first"] != board["population_first"]
-        },
-        "votes_by_person": {who: board["labels"] for who, board in boards.items()},
-        "models": {row["model"] for board in boards.values() for row in board["models"]},
-    }
 
 
 # --- HTTP ---
@@ -325,10 +210,6 @@ def _(s: Surfaces) -> Figures:
     }
 
 
-def bounds(rating: Mapping[str, Any]) -> tuple[float, float] | None:
-    return None if rating["low"] is None else (rating["low"], rating["high"])
-
-
 # --- DuckDB ---
 
 
@@ -362,6 +243,9 @@ METRICS = {
     "votes_ever": ("feedback_total", "kind"),
     "comments_ever": ("remarks_total", "kind"),
     "streamed": ("ttft_seconds_count", "model"),
+    "decided_ever": ("decisions_total", "role"),
+    "fallbacks_ever": ("fallbacks_total", "model"),
+    "budget_share": ("budget_spent_ratio", "tenant"),
 }
 """Question → sample of a metric, without its prefix, and its labels."""
 
@@ -397,21 +281,6 @@ def _(s: Surfaces) -> Figures:
 # --- the rest of HTTP ---
 
 
-def of_reports(reports: Mapping[tuple[str, str], Mapping[str, Any]]) -> Figures:
-    """The figures of fit reports."""
-    usage = {
-        (tenant, each["model"]): each["usage"]
-        for (tenant, _), report in reports.items()
-        for each in report["models"]
-        if each["usage"]
-    }
-    return of_boards({who: report["board"] for who, report in reports.items()}) | {
-        "answered_by_model": {key: each["answers"] for key, each in usage.items()},
-        "money_per_answer": {key: each["cost_usd"] for key, each in usage.items() if each["cost_usd"] is not None},
-        "no_price": {name for (_, name), each in usage.items() if each["cost_usd"] is None},
-    }
-
-
 @reads("GET /v1/report")
 def _(s: Surfaces) -> Figures:
     return of_reports(s.each(lambda tenant, user: s.get("/v1/report", tenant, user), SAMPLE))
@@ -422,39 +291,9 @@ def _(s: Surfaces) -> Figures:
     return of_profiles(s.each(lambda tenant, user: s.get("/v1/profile", tenant, user)))
 
 
-def of_profiles(profiles: Mapping[tuple[str, str], Mapping[str, Any]]) -> Figures:
-    given = {
-        (*who, kind): each
-        for who, one in profiles.items()
-        for kind, each in {**one.get("said", {}), **one.get("did", {})}.items()
-    }
-    return {
-        "declared": {who: one["declared"] for who, one in profiles.items() if one["declared"]},
-        "profile_votes": {key: each["number"] for key, each in given.items() if each["number"]},
-    }
-
-
-def of_satisfaction(found: Mapping[str, Any]) -> Figures:
-    """Of acme: the other tenant has too few people."""
-    mean = found["mean"]
-    return {
-        "raters_of_acme": found["people"],
-        "ratings_of_acme": found["ratings"],
-        "satisfaction": {"acme": (mean["estimate"], mean["low"], mean["high"])},
-        "satisfaction_by_role": {
-            ("acme", each["name"]): (each["people"], each["mean"]["estimate"]) for each in found["roles"]
-        },
-        "worst_role": found["worst_role_name"],
-    }
-
-
 @reads("GET /v1/satisfaction")
 def _(s: Surfaces) -> Figures:
     return of_satisfaction(s.get("/v1/satisfaction", "acme"))
-
-
-def of_exposure(found: Mapping[str, Any]) -> Figures:
-    return {"people_of_acme": found["people"], "shares_of_acme": found["models"]}
 
 
 @reads("GET /v1/exposure")
@@ -464,15 +303,7 @@ def _(s: Surfaces) -> Figures:
 
 @reads("GET /v1/certificate")
 def _(s: Surfaces) -> Figures:
-    found = s.each(lambda tenant, user: s.get("/v1/certificate", tenant, user)["certificate"], SAMPLE)
-    figures = {who: json.loads(document)["figures"] for who, document in found.items()}
-    own = {who: each for who, each in figures.items() if who[0] == "acme" and each["beats"]}
-    return {
-        "claimed": {who: each["claimed"] for who, each in own.items()},
-        "chances": {
-            who: (each["report"][0]["model"], each["population_first"], each["beats"]) for who, each in figures.items()
-        },
-    }
+    return of_certificates(s.each(lambda tenant, user: s.get("/v1/certificate", tenant, user)["certificate"], SAMPLE))
 
 
 # --- the rest of the console ---
@@ -558,12 +389,18 @@ def _(s: Surfaces) -> Figures:
     return of_stories(found)
 
 
+@reads("GET /v1/policy")
+def _(s: Surfaces) -> Figures:
+    return {"budget": s.get("/v1/policy")["budgets"], "no_price": set(s.get("/v1/policy")["unpriced"])}
+
+
 @reads("GET /console/api/policy")
 def _(s: Surfaces) -> Figures:
     found = s.get("/console/api/policy")
     return {
         "budget": {name: each["usd_per_period"] for name, each in found["budgets"].items()},
         "budget_spent": {name: each["spent_usd"] for name, each in found["budgets"].items()},
+        "budget_share": {name: each["spent_usd"] / each["usd_per_period"] for name, each in found["budgets"].items()},
         "added": {each["name"] for each in found["changes"] if each["action"] == "add_model"},
     }
 
@@ -577,26 +414,7 @@ def _(s: Surfaces) -> Figures:
     }
 
 
-def of_stories(found: Mapping[str, Mapping[str, Any]]) -> Figures:
-    """The figures of single decisions."""
-    return {
-        "one_decision": {
-            id_: (
-                one["execution"]["served_by"],
-                one["execution"]["prompt_tokens"] + one["execution"]["completion_tokens"],
-                sorted((vote["kind"], vote["dimension"], vote["value"]) for vote in one["feedback"]),
-            )
-            for id_, one in found.items()
-        }
-    }
-
-
 # --- the rest of DuckDB ---
-
-
-def grouped(rows: Iterable[tuple[Any, ...]]) -> dict[Any, Any]:
-    """The last column by the others."""
-    return {key[0] if len(key) == 1 else tuple(key): value for *key, value in rows if value}
 
 
 @reads("duckdb requests")
@@ -708,6 +526,16 @@ def _(s: Surfaces) -> Figures:
     return {"declared": {(tenant, s.names[user]): dict(said) for tenant, user, said in rows}}
 
 
+@reads("duckdb policies")
+def _(s: Surfaces) -> Figures:
+    rows = s.sql("SELECT action, name, settings FROM policies ORDER BY seq")
+    limits = [json.loads(settings) for action, _, settings in rows if action == "budget"]
+    return {
+        "added": {name for action, name, _ in rows if action == "add_model"},
+        "budget": {each["tenant"]: each["usd_per_period"] for each in limits},
+    }
+
+
 @reads("duckdb models")
 def _(s: Surfaces) -> Figures:
     rows = s.sql("""
@@ -785,3 +613,61 @@ def _(s: Surfaces) -> Figures:
         "rating": {tenant: one["reward"]["mean"] for tenant, one in totals.items()},
         "rating_interval": {tenant: bounds(one["reward"]) for tenant, one in totals.items()},
     }
+
+
+@reads("fitrouter profile")
+def _(s: Surfaces) -> Figures:
+    def read(tenant: str, user: str) -> Any:
+        return json.loads(s.run("profile", "show", "--user", user, "--tenant", tenant))
+
+    return of_profiles(s.each(read, SAMPLE))
+
+
+@reads("fitrouter policy")
+def _(s: Surfaces) -> Figures:
+    found = s.json("policy", "show")
+    return {"budget": found["budgets"], "no_price": set(found["unpriced"])}
+
+
+@reads("fitrouter audit-log")
+def _(s: Surfaces) -> Figures:
+    return {"acts": by(lambda each: (each["act"], each["by"]), s.json("audit-log", "show"))}
+
+
+@reads("fitrouter explain")
+def _(s: Surfaces) -> Figures:
+    found = [json.loads(s.run("explain", each.id, "--json", "-")) for each in s.books.decided()[::97]]
+    return {"explained": {each["decision_id"]: (each["mode"] == "pinned", each["served_by"]) for each in found}}
+
+
+def certificates(s: Surfaces, tenant: str, user: str) -> tuple[Path, Path]:
+    """The files of a certificate, which is made once."""
+    files = s.papers / f"{tenant}-{user}.json", s.papers / f"{tenant}-{user}.jsonl"
+    if not files[0].exists():
+        s.run("certificate", "--tenant", tenant, "--user", user, "--out", str(files[0]), "--rows", str(files[1]))
+    return files
+
+
+@reads("fitrouter certificate")
+def _(s: Surfaces) -> Figures:
+    return of_certificates(s.each(lambda tenant, user: certificates(s, tenant, user)[0].read_text(), SAMPLE))
+
+
+@reads("fitrouter verify")
+def _(s: Surfaces) -> Figures:
+    def read(tenant: str, user: str) -> tuple[int, ...]:
+        file, rows = certificates(s, tenant, user)
+        said = s.run("verify", str(file), "--rows", str(rows), configured=False)
+        assert said.startswith("verified"), said
+        return tuple(map(int, re.findall(r"(\d+) drawn decisions?, (\d+) rated", said)[0]))
+
+    return {"drawn": s.each(read, SAMPLE)}
+
+
+@reads("fitrouter replay")
+def _(s: Surfaces) -> Figures:
+    file = s.papers / "replay.json"
+    log = ["--log", str(s.installation.data), "--candidate", "uniform", "--idle", "0.1s"]
+    s.run("replay", *log, "--json", str(file), configured=False)
+    window = json.loads(file.read_text())["window"]
+    return {"replayed": (window["decisions"], window["excluded"].get("pinned", 0), window["users"])}
