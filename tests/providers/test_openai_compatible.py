@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import aiohttp
 import msgspec
 import pytest
 from hypothesis import given
@@ -62,6 +63,25 @@ async def test_a_stream_of_something_else_is_refused(line: bytes) -> None:
     with pytest.raises(ProviderUnavailable, match="invalid server-sent event"):
         _ = [data async for data in sse_data(feed(line), "x", 1000)]
     assert [data async for data in sse_data(feed(b": hello"), "x", 1000)] == [b"1"]
+
+
+@pytest.mark.parametrize(("timeout_s", "connect_s"), [(120.0, 10.0), (2.0, 2.0)])
+async def test_a_server_that_takes_no_connection_is_left_after_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch, timeout_s: float, connect_s: float
+) -> None:
+    """However long an answer may take, and sooner where the request has less time."""
+    asked: list[aiohttp.ClientTimeout] = []
+
+    async def post(self: aiohttp.ClientSession, url: str, **more: Any) -> Any:
+        asked.append(more["timeout"])
+        raise aiohttp.ConnectionTimeoutError
+
+    monkeypatch.setattr(aiohttp.ClientSession, "post", post)
+    provider = OpenAICompatible("http://127.0.0.1:9/v1")
+    with pytest.raises(ProviderUnavailable, match="cannot be reached in time"):
+        await whole(provider, call(timeout_s=timeout_s))
+    await provider.aclose()
+    assert [each.sock_connect for each in asked] == [connect_s]
 
 
 async def test_a_whole_answer() -> None:

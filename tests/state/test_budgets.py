@@ -220,6 +220,29 @@ def test_the_price_of_cost_stays_within_its_bounds() -> None:
     assert (dear.weight("t"), free.weight("t")) == (HIGHEST, LOWEST)
 
 
+def test_a_modest_model_stays_within_reach() -> None:
+    """It may cost two units, a third of that in any debt, and no more where answers are cheaper than expected."""
+    params = BudgetParams(usd_per_request=1e-3)
+    for usd, cap in ((6.5e-3 + 0.98e-3, 2e-3), (1.0, 2e-3 / 3), (1e3, 2e-3 / 3)):
+        budgets = Budgets(params)
+        budgets.observe("t", 0.0, usd)
+        assert budgets.cap("t", 0.0) == pytest.approx(cap), usd
+    cheap = Budgets(params)
+    for t in range(200):
+        cheap.observe_decision("t", float(t), 5e-3, str(t))
+        cheap.observe("t", float(t), 0.9e-3, str(t))
+    assert cheap.cap("t", 200.0) == pytest.approx(cheap._accounts["t"].level * 1e-3)
+
+
+def test_a_period_that_spent_more_than_its_limit_has_nothing_left() -> None:
+    """The reason never speaks of less than 0 USD, and the model that costs nothing stays."""
+    budgets = Budgets(BudgetParams(usd_per_period=1.0, period_s=100.0))
+    budgets.observe("t", 50.0, 5.0)
+    ((name, reason),) = budgets.over_budget("t", ("a", "free"), np.array([0.1, 0.0]), 50.0)
+    assert (name, reason.endswith("the period has 0 left")) == ("a", True)
+    assert 0.0 < budgets.unit("t", 0.0) <= 1.0, "also at a time before the first request"
+
+
 def test_requests_before_there_was_a_limit_count_for_nothing() -> None:
     """A limit that is set at run time begins with the first λ and half a bucket, whatever came before."""
     budgets = Budgets(BudgetParams(usd_per_request_max=1.0))

@@ -123,6 +123,14 @@ def test_changed_blobs_are_refused(identities: Identities, data: st.DataObject) 
         identities.decrypt(bytes(blob))
 
 
+def test_a_blob_without_a_text_is_told_as_truncated(identities: Identities) -> None:
+    """Not as the text of somebody who was erased."""
+    blob = identities.encrypt(identities.subject("acme", "ann"), "secret")
+    for size in (0, 1, 5, 34, 46):
+        with pytest.raises(ValueError, match="truncated, or of another version"):
+            identities.decrypt(blob[:size])
+
+
 def test_blob_of_another_subject(identities: Identities) -> None:
     """Text cannot be moved from one subject to another."""
     ann, bob = identities.subject("acme", "ann"), identities.subject("acme", "bob")
@@ -163,6 +171,8 @@ def test_who_is_known_stands_for_their_subject_without_the_store(
 
     subject = identities.subject("t", "ann")
     monkeypatch.setattr(identities.rows, "owner", broken)
+    monkeypatch.setattr(identities.rows, "glance", lambda who: None)
+    assert identities.known("t", "ann") == subject
     assert identities.stands_for(subject, "t", "ann")
     with pytest.raises(StoreError):
         identities.stands_for("other", "t", "ann")

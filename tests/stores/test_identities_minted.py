@@ -233,6 +233,19 @@ async def test_erasing_in_another_process_what_is_not_written_yet(here: Slow, th
         assert new.identity.user != token
 
 
+async def test_a_pending_subject_is_its_users_whoever_else_is_erased(here: Slow, there: Slow) -> None:
+    """Another process's erasure may concern it or not: until the write tells, the user's votes are taken."""
+    token = here.mint("default", "ann")
+    there.go.set()
+    there.subject("default", "bob")
+    there.erase("default", "bob")
+    heard(here, there)
+    assert here.known("default", "ann") is None
+    assert here.stands_for(token, "default", "ann")
+    assert not here.stands_for(token, "default", "bob")
+    here.go.set()
+
+
 async def test_erasing_in_another_process_what_is_remembered(here: Slow, there: Slow, tmp_path: Path) -> None:
     """An erased user leaves the caches of all processes, and earlier decisions belong to no user."""
     here.go.set()
