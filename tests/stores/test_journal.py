@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from fitrouter.errors import JournalFull, StoreError
@@ -241,6 +242,14 @@ def test_content_needs_an_execution(journal: Journal) -> None:
     with pytest.raises(ValueError, match="has no id"):
         journal.append(Entry(Erasure(id="", ts=1.0, subject="ann")))
     assert done(journal.append()) == 0
+
+
+def test_features_that_are_no_numbers_are_refused(journal: Journal) -> None:
+    """Half a number is told as what it is; a page of no rows is empty, whatever there is."""
+    with pytest.raises(ValueError, match="bytes of features 5 is not finite or out of range"):
+        journal.append(Entry(msgspec.structs.replace(decision(1).event, features=b"12345")))
+    done(journal.append(decision(1)))
+    assert list(journal.tail(0, 0)) == []
 
 
 def test_snapshot_merges(journal: Journal) -> None:
