@@ -106,6 +106,16 @@ def test_ratings_that_would_settle_a_rank(even: int, said: str) -> None:
     assert said in found
 
 
+def test_one_model_is_compared_with_nothing() -> None:
+    """No rating would settle which of one is first."""
+    own, one = np.full((10, 1), 0.5), Gaussian(np.zeros(1), np.eye(1))
+    drawn = RatingDraws(own, Means(one, np.zeros(1), np.zeros(1), np.zeros(1)), np.zeros((1, 1)), 1.0)
+    [found] = _settled(
+        Drawn(msgspec.structs.replace(board(3, 0.0), models=ranked(("a",), own, own)), ("a",), drawn, drawn)
+    )
+    assert found == "There is one model; configure another one to compare it with."
+
+
 @table_driven(("y", "rated"), [(None, 0), (1.0, 1), (1.0, 8)])
 def test_a_certificate_without_ratings_claims_nothing(y: float | None, rated: int) -> None:
     """With no rated decision among the rows nothing is claimed; intervals of equal ratings are left out."""

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import msgspec
 import numpy as np
 import pytest
-from tests.kits.gateway import make_router, wait_for
+from tests.kits.gateway import cards, make_router, wait_for
 from tests.kits.quiz import install
 from tests.personal.test_quizzes import ANN, finish, played
 from tests.posterior.test_person_draws import ARMS, D, X, fitted, votes
@@ -24,7 +25,8 @@ from fitrouter.posterior.labels import Answered, Label
 from fitrouter.posterior.likelihoods import SIGNALS
 from fitrouter.posterior.person_draws import PersonPosterior, draw_person, draw_person_ratings
 from fitrouter.router import Router
-from fitrouter.types import FeedbackKind, Identity
+from fitrouter.routing.variants import expand
+from fitrouter.types import FeedbackKind, Identity, Variant
 from fitrouter_evaluators.personal import Leaderboards, Profiles, Quizzes, Reports
 from fitrouter_evaluators.personal.leaderboard import ranked
 from fitrouter_evaluators.personal.reasons import SHARED, split
@@ -114,6 +116,19 @@ def test_without_a_warehouse_nobody_has_voted(tmp_path: Path) -> None:
             found = await Leaderboards(router).of(ANN)
             assert (found.labels, found.tasks, found.claimed) == (0, 0, False)
             assert found.sentences[-1] == "No feedback is known: this is a stranger's ranking."
+
+    asyncio.run(test())
+
+
+def test_a_variant_is_no_model_of_its_own(tmp_path: Path) -> None:
+    """Each model has one place, however many ways of asking it there are."""
+    terse = msgspec.structs.replace(cards(["alpha"])[0], variants=(Variant(name="terse", prefix="Be brief."),))
+
+    async def test() -> None:
+        async with make_router(tmp_path, models=expand([terse, *cards(["beta"])])) as router:
+            assert len(router.models) == 3
+            found = await Leaderboards(router).of(ANN)
+            assert sorted(each.model for each in found.models) == ["alpha", "beta"]
 
     asyncio.run(test())
 

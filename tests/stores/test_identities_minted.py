@@ -320,6 +320,23 @@ async def test_what_could_not_be_written_until_the_end_is_erased(here_in_file: S
     assert erased == [digest_of(decision.identity.user)]
 
 
+def test_who_is_erased_while_the_store_closes_is_no_orphan(here: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The erasure returned the subject; what the disk of this machine keeps for the next start is no orphan either."""
+    erased, orphans = list[str](), list[str]()
+    here.on_orphan = orphans.append
+    here.mint("default", "bob")
+    token = here.mint("default", "ann")
+
+    def fails(people: Sequence[str]) -> dict[str, str]:
+        erased.extend(here.erase("default", "ann"))
+        next(iter(here._minted.values())).kept = True
+        raise StoreError("the disk is full")
+
+    monkeypatch.setattr(here, "_meet_all", fails)
+    here.flush()
+    assert (erased, orphans) == ([token], [])
+
+
 async def test_what_is_pending_is_written_when_the_router_closes(here: Slow, there: Slow, tmp_path: Path) -> None:
     """Closing waits for the write."""
     async with make_router(tmp_path, identities=here) as router:
