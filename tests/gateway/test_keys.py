@@ -17,7 +17,7 @@ from fitrouter.errors import ConfigError, masked
 from fitrouter.stores.keys import FILE, change_keys, read_keys
 from fitrouter_integrations.commands.running.keys import app
 from fitrouter_integrations.gateway import _keys
-from fitrouter_integrations.gateway._keys import Caller, Keys, Rates
+from fitrouter_integrations.gateway._keys import ANYBODY, Caller, Keys, Rates
 
 CONFIG = """
 data: data
@@ -151,6 +151,32 @@ def test_tenant_trust_and_admin_of_a_key(folder: Path) -> None:
     assert caller("ops").admin
     assert caller("ops").metrics
     assert caller("ops").tenant == "default"
+
+
+def test_the_installations_key_belongs_to_no_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside it one tenant's key may be an admin; without keys everybody is."""
+    monkeypatch.setenv("OPS", "o" * 20)
+    monkeypatch.setenv("APP", "a" * 20)
+    named = [{"name": "ops", "key_env": "OPS", "admin": True}, {"name": "app", "key_env": "APP", "tenant": "a"}]
+    for number, admin in ((1, True), (2, False)):
+        other = {"name": "b", "key_env": "OPS", "tenant": "b"}
+        config = ServerConfig.model_validate({"keys": [named[0], named[1] | {"admin": True}, *[other] * (number - 1)]})
+        found = Keys(config).caller(b"Bearer " + b"a" * 20)
+        assert found is not None
+        assert (found.tenant, found.admin) == ("a", admin)
+    assert Keys(ServerConfig(), {}).caller(None) == Keys(ServerConfig(), {}).caller(b"Bearer x") == ANYBODY
+
+
+def test_the_file_is_looked_at_once_a_second(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for each request; a key counts from the next look on."""
+    monkeypatch.setattr(_keys, "WATCH_S", 1e9)
+    run("create", "app")
+    keys = Keys(ServerConfig(), {}, folder / FILE)
+    assert keys.caller(b"Bearer unknown") is None
+    later = f"Bearer {run('create', 'later')}".encode()
+    assert keys.caller(later) is None
+    keys._look_at = 0.0
+    assert keys.caller(later)
 
 
 def test_keys_expire(folder: Path) -> None:

@@ -84,6 +84,8 @@ def test_an_applications_key_erases_nobody(http: httpx.Client) -> None:
         assert reply.status_code == status, reply.text
         assert reply.json().get("events", 0) == 0
         assert http.get(f"/v1/decisions/{decision}").status_code == 200
+    nobody = http.delete("/v1/profile")
+    assert (nobody.status_code, "name the user to erase" in nobody.text) == (400, True)
     done = http.delete("/v1/profile", headers=ann).json()
     assert done["events"] >= 1
     assert http.get(f"/v1/decisions/{decision}").status_code == 404

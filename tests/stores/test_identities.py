@@ -172,7 +172,7 @@ def test_who_is_known_stands_for_their_subject_without_the_store(
     subject = identities.subject("t", "ann")
     monkeypatch.setattr(identities.rows, "owner", broken)
     monkeypatch.setattr(identities.rows, "glance", lambda who: None)
-    assert identities.known("t", "ann") == subject
+    assert identities.known("t", "ann") == identities.mint("t", "ann") == subject
     assert identities.stands_for(subject, "t", "ann")
     with pytest.raises(StoreError):
         identities.stands_for("other", "t", "ann")

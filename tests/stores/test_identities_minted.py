@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from fitrouter.router import Router
 from fitrouter.routing import pipeline
 from fitrouter.stores.identities import Identities, IdentityRows, SqliteRows, UnknownSubject
 from fitrouter.stores.identities import _identities as module
+from fitrouter.stores.identities._rows import Offer
 from fitrouter.stores.journal import Journal, MemoryJournal, digest_of
 from fitrouter.types import Decision, Erasure, Execution, Feedback, FeedbackKind, Identity, Request
 
@@ -292,6 +294,24 @@ async def test_without_a_file_that_can_be_written_requests_are_answered(here_in_
         assert (await decide(router)).identity.user is not None
 
 
+def test_only_subjects_that_somebody_was_given_wait_for_the_disk(here_in_file: Slow) -> None:
+    """Of a lookup that failed nothing is kept; its caller was told."""
+    spooled: list[list[str]] = []
+    spool = here_in_file.rows.spool
+
+    def recorded(offers: Sequence[Offer], error: StoreError) -> bool:
+        spooled.append([json.loads(offer.who)[1] for offer in offers])
+        return spool(offers, error)
+
+    here_in_file.rows.spool = recorded  # type: ignore[method-assign]
+    read_only(here_in_file, True)
+    here_in_file.mint("default", "ann")
+    here_in_file.go.set()
+    with pytest.raises(StoreError, match="readonly"):
+        here_in_file.subject("default", "eve")
+    assert {name for names in spooled for name in names} <= {"ann"}
+
+
 async def test_a_write_that_failed_is_tried_again(here_in_file: Slow, tmp_path: Path) -> None:
     """A minted subject stays the user's, and is written as soon as the file can be, without another request."""
     async with make_router(tmp_path, identities=here_in_file) as router:
@@ -324,12 +344,13 @@ def test_who_is_erased_while_the_store_closes_is_no_orphan(here: Slow, monkeypat
     """The erasure returned the subject; what the disk of this machine keeps for the next start is no orphan either."""
     erased, orphans = list[str](), list[str]()
     here.on_orphan = orphans.append
-    here.mint("default", "bob")
-    token = here.mint("default", "ann")
+    kept, late, token = (here.mint("default", name) for name in ("bob", "eve", "ann"))
+    here._minted[kept].kept = True
 
     def fails(people: Sequence[str]) -> dict[str, str]:
+        assert [json.loads(who)[1] for who in people] == ["eve", "ann"]
         erased.extend(here.erase("default", "ann"))
-        next(iter(here._minted.values())).kept = True
+        here._minted[late].kept = True
         raise StoreError("the disk is full")
 
     monkeypatch.setattr(here, "_meet_all", fails)

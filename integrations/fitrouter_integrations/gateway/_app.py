@@ -254,8 +254,6 @@ class Gateway:
 
     def tenant(self, headers: Mapping[bytes, bytes]) -> str | None:
         """Return the tenant of a request; None if its key is unknown."""
-        if not self._keys:
-            return "default"
         caller = self._keys.caller(authorization(headers.get(b"authorization"), headers.get(b"x-api-key")))
         return None if caller is None else caller.tenant
 
