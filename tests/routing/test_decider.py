@@ -219,21 +219,22 @@ def test_exclusions_have_reasons() -> None:
 
 @pytest.mark.parametrize(("level", "new"), [(0.5, ("m01",)), (-50.0, ())])
 def test_a_new_arm_keeps_its_share_while_there_is_hope(level: float, new: tuple[str, ...]) -> None:
-    """After its first calls it has one only if it may still be the best."""
+    """After its first calls it has one only if it may still be the best; without a share none is logged."""
     made = learner(0, 4)
     made.fit.arms.correction[made.fit.arms.row("m01")] = [level, 0.0, 0.0]
     counts = made.projections.arm_counts
     counts.counts, counts.joined = {"m00": 1000, "m01": 5}, {"m00": 0, "m01": 1000, "m02": 0, "m03": 0}
     rules = Rules(newcomer_pulls=4, newcomer_labels=30, newcomer_floor=0.4)
-    decision = Decider(SquareCB(20.0), made, rules).decide(str(uuid.UUID(int=1)), 1.0, Identity(user="u"), X, cards(4))
-    assert decision.new == new
+    for share, logged in ((0.4, new), (0.0, ())):
+        decider = Decider(SquareCB(20.0), made, msgspec.structs.replace(rules, newcomer_floor=share))
+        decision = decider.decide(str(uuid.UUID(int=1)), 1.0, Identity(user="u"), X, cards(4))
+        assert decision.new == logged
 
 
 def test_what_is_not_used_is_not_logged() -> None:
     """Without runtime settings the configuration's version counts; fields at their default take no space."""
-    decision = decide(Rules(config_hash="c", newcomer_floor=0.0))
+    decision = decide(Rules(config_hash="c"))
     assert decision.policy.config_hash == "c"
-    assert decision.new == (), "no share, no new arms"
     assert not [
         name for name in (b"new", b"cost_weight", b"budget_unit_usd", b"switch") if name in encode_event(decision)
     ]
