@@ -19,13 +19,16 @@ LIMIT_S = 90.0
 """Longest time of a piece of work."""
 
 
-async def in_background(module: str, asked: dict[str, Any], limit_s: float = LIMIT_S) -> dict[str, Any]:
+async def in_background(
+    module: str, asked: dict[str, Any], limit_s: float = LIMIT_S, *, command: str = "fitrouter replay"
+) -> dict[str, Any]:
     """Run a module's function in its own process and return its result; `error` holds the message of a FitrouterError.
 
     Args:
         module: name.
         asked: argument of its function, as JSON can hold it.
         limit_s: after which the process is killed.
+        command: does the same without a limit.
 
     Raises:
         StoreError: it takes too long, or ends without an answer.
@@ -42,9 +45,12 @@ async def in_background(module: str, asked: dict[str, Any], limit_s: float = LIM
         async with asyncio.timeout(limit_s):
             said, _ = await process.communicate(msgspec.json.encode(asked))
         return msgspec.json.decode(said, type=dict[str, Any])
-    except (TimeoutError, msgspec.MsgspecError) as error:
+    except TimeoutError as error:
+        raise StoreError(f"there was no answer within {limit_s:g} s; run `{command}` instead") from error
+    except msgspec.MsgspecError as error:
         raise StoreError(
-            f"there was no answer within {limit_s:g} s; run the command instead, such as `fitrouter replay`"
+            f"the process that reads the log ended without an answer, with exit status {process.returncode}; "
+            f"`{command}` says why"
         ) from error
     finally:
         if process.returncode is None:

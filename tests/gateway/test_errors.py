@@ -196,7 +196,7 @@ def busy(place: Place) -> Error:
     """A second request for the whole log, while the first one is answered."""
     begun, go_on = threading.Event(), threading.Event()
 
-    async def slow(*_: object) -> dict[str, Any]:
+    async def slow(*_: object, **__: object) -> dict[str, Any]:
         begun.set()
         await asyncio.to_thread(go_on.wait, 300.0)
         return {}

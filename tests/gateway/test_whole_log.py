@@ -123,5 +123,7 @@ def test_work_that_takes_too_long_is_ended() -> None:
     """The process is killed at its limit; one that ends without an answer is an error, too."""
     with pytest.raises(StoreError, match="within 0 s"):
         asyncio.run(in_background(_whole_log.__name__, {}, limit_s=0.0))
-    with pytest.raises(StoreError, match="within 60 s"):
+    with pytest.raises(StoreError, match="`fitrouter certificate`"):
+        asyncio.run(in_background(_whole_log.__name__, {}, limit_s=0.0, command="fitrouter certificate"))
+    with pytest.raises(StoreError, match="without an answer, with exit status 1"):
         asyncio.run(in_background("fitrouter_evaluators.no_such_module", {}, limit_s=60.0))

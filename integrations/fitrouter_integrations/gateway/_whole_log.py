@@ -29,6 +29,8 @@ from fitrouter_integrations.gateway.parsing._requests import histories, quiz_own
 
 AT_ONCE = 2
 """Processes at a time."""
+_COMMANDS = {"diagnosis": "diagnose", "suite": "suite generate"}
+"""What is made → its command, where that has another name."""
 
 
 class WholeLog:
@@ -110,7 +112,8 @@ class WholeLog:
         try:
             async with self._slots:
                 asked = {"what": what, "config": self._config.as_json(), "who": msgspec.to_builtins(who)}
-                found = await in_background(__name__, asked | more)
+                command = f"fitrouter {_COMMANDS.get(what, what)}"
+                found = await in_background(__name__, asked | more, command=command)
         finally:
             self._busy.discard(call.tenant)
         if "invalid" in found:
