@@ -15,6 +15,7 @@ from tests.kits.gateway import PATIENCE_S, Echo, cards, chat, client, config, ma
 from tests.kits.unreadable import REASON, WAREHOUSE, unreadable
 
 from fitrouter.assemble import extender
+from fitrouter.config import parse_config
 from fitrouter.router import Router
 from fitrouter.serving.services import Service
 from fitrouter.stores.contents import ContentStore
@@ -337,6 +338,59 @@ def test_a_role_and_a_person_are_shown(shown: Shown) -> None:
     api = shown.http.get("/console/api/people", params={"user": "person-1"}).json()
     sync_api.expect(told).to_contain_text(f"{api['said'][0]['votes']} thumbs")
     assert "In the log" in shown.page.inner_text("section[aria-label='This person']")
+
+
+@pytest.fixture
+def small(tmp_path: Path, browser: Any) -> Iterator[Shown]:
+    """A gateway that people asked without a role, with a model that has no price."""
+    settings = parse_config(
+        {
+            "data": str(tmp_path),
+            "providers": {"echo": {"kind": "openai_compatible", "base_url": "http://127.0.0.1:9/v1"}},
+            "models": [{"name": "blank", "provider": "echo"}],
+            "server": {"port": 0},
+        }
+    )
+    journal, identities = MemoryJournal(), SqliteIdentities(tmp_path / "identities.db")
+    feed = WarehouseFeed(journal, Warehouse(tmp_path / "fitrouter.duckdb"))
+    router = make_router(
+        tmp_path, {"echo": Echo()}, models=settings.cards(), journal=journal, feed=feed, identities=identities
+    )
+    router._services.append(Service("warehouse", feed.step, router.hooks, idle_s=0.05))
+    with serving(router, settings) as url, client(url) as http:
+        for i in range(6):
+            made = http.post("/v1/chat/completions", json=chat(user=f"person-{i % 2}"))
+            vote = {"decision_id": made.headers["x-fitrouter-decision"], "kind": "thumb", "value": "up"}
+            assert http.post("/v1/feedback", json={**vote, "user": f"person-{i % 2}"}).status_code == 200
+        wait_for(lambda: len(http.get("/console/api/decisions").json()["decisions"]) == 6)
+        yield from watched((url, router), browser, "light", 1440)
+
+
+def test_people_without_a_role_are_somebody(small: Shown) -> None:
+    """The view shows one of them at first, and lists all with their requests and votes."""
+    small.open("people")
+    assert "Nobody yet" not in small.page.inner_text("main")
+    assert "person-" in small.page.inner_text("section[aria-label='This person']")
+    choice = small.page.locator("[data-key=f-people-person]")
+    for user in ("person-0", "person-1"):
+        sync_api.expect(choice).to_contain_text(f"{user}: 3 requests, 3 votes")
+
+
+OUTSIDE_OF_CHARTS = """() => {
+    const main = document.querySelector("main").cloneNode(true);
+    main.querySelectorAll("svg").forEach((each) => each.remove());
+    return main.textContent;
+}"""  # axes begin at $0
+
+
+def test_costs_need_no_legend(small: Shown) -> None:
+    """A cost without a price is not known, in words; no figure has a mark that nothing explains."""
+    for view in ("decisions", "now", "models"):
+        small.open(view)
+        text = small.page.evaluate(OUTSIDE_OF_CHARTS)
+        assert "not known" in text, view
+        assert "*" not in text, view
+        assert not re.search(r"\$0(?![.\d])", text), view
 
 
 def test_the_least_satisfied_people_are_listed(shown: Shown) -> None:

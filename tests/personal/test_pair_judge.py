@@ -137,12 +137,11 @@ def test_a_judge_that_lies_loses_its_weight_within_thirty_marks() -> None:
 
 def test_pairs_that_were_not_written_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call without an answer, a reply that is no pair, and one cut short; a pair that is refused is written."""
-    suite = Suite(
-        rubric={"warmth": 1.0}, prompts=[Prompt(id=f"p{i}", text=f"Matter {i}", source="own") for i in range(5)]
-    )
+    prompts = tuple(Prompt(id=f"p{i}", text=f"Matter {i}", source="own") for i in range(5))
+    suite = Suite(rubric={"warmth": 1.0}, prompts=prompts)
     found = judge(tmp_path, suite, warmer)
     plain, warm = "It is done in a day by those in charge.", "You can do it in a day! Enjoy it! Good luck!"
-    replies = {
+    replies: dict[str, str | Exception] = {
         "Matter 0": ProviderUnavailable("it is down"),
         "Matter 1": "I would rather not.",
         "Matter 2": '{"follows": "Yes!", "brea',

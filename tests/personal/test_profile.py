@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from tests.kits.gateway import client, config, serving
+from tests.kits.gateway import client, config, serving, wait_for
 from tests.kits.quiz import install
 from tests.personal.test_quizzes import ANN, finish, played
 from tests.tree.test_docs import ROOT
@@ -51,6 +51,26 @@ def test_the_schema_is_published() -> None:
     ):
         with pytest.raises(InvalidRequest, match="profile"):
             parsed_profile(bad)
+
+
+def test_the_page_says_what_a_profile_has_of_a_single_vote(tmp_path: Path) -> None:
+    """Number and mean, which is the vote itself: no page says that a profile has no single votes."""
+    config = load_config(install(tmp_path))
+
+    async def voted() -> Profile:
+        async with Router.from_config(config) as router:
+            ann = Identity(user="ann")
+            asked = Request(messages=({"role": "user", "content": "What about 1?"},), identity=ann)
+            decision = (await router.complete(asked)).decision.id
+            await router.feedback(decision, FeedbackKind.RATING, 2.0, scale=(1.0, 5.0), identity=ann)
+            await asyncio.to_thread(wait_for, lambda: not router.status().lag.warehouse_events)
+            return await Profiles(router).show(ann)
+
+    (said,) = asyncio.run(voted()).said.values()
+    assert (said.number, said.mean) == (1, pytest.approx(0.25))
+    page = " ".join((ROOT / "docs" / "personal.md").read_text(encoding="utf-8").split())
+    assert "of votes it has number and mean, which for a single vote is the vote" in page
+    assert "no single votes" not in page
 
 
 def test_an_approval_ends_with_any_change() -> None:

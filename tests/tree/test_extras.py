@@ -55,6 +55,22 @@ def test_every_import_is_required() -> None:
                 assert name in required, f"{path}: {name}"
 
 
+def test_the_readme_installs_what_its_code_imports() -> None:
+    """The extra of README's install command has every module of README's client code."""
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    named = re.search(r'pip install .*"\.\[(\w+)\]"', page)
+    code = re.search(r"```py\n(.*?)```", page, re.DOTALL)
+    assert named
+    assert code
+    nodes = list(ast.walk(ast.parse(code[1])))
+    imported = {each.module for each in nodes if isinstance(each, ast.ImportFrom)}
+    imported |= {alias.name for each in nodes if isinstance(each, ast.Import) for alias in each.names}
+    assert imported
+    installed = modules(PROJECT["dependencies"]) | modules([f"fitrouter[{named[1]}]"]) | set(sys.stdlib_module_names)
+    for name in {str(each).partition(".")[0] for each in imported}:
+        assert name in installed or name.startswith("fitrouter"), name
+
+
 @table_driven("extra", sorted(PROJECT["optional-dependencies"]))
 def test_messages_name_the_extra_that_has_the_module(extra: str) -> None:
     """The extra of a message is in pyproject.toml and installs the module, and no smaller one does."""
