@@ -30,6 +30,7 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
+FAQ = ROOT / "docs" / "faq.md"
 QUOTING = [page for page in PAGES if page.parent.name != "results" and page.name != "CHANGELOG.md"]
 """Pages that quote results."""
 
@@ -221,6 +222,15 @@ def test_measured_figures_are_quoted() -> None:
     assert not list(unquoted(row.format("<!--q null.blind-->.797<!--/q-->")))
     found = {name_of(page): list(unquoted(page.read_text(encoding="utf-8"))) for page in QUOTING}
     assert {name: figures for name, figures in found.items() if figures} == {}
+
+
+def test_the_faq_says_what_was_measured_of_few_votes() -> None:
+    """How many labels a person needs is told by the figures of people with a few votes, not by a guess."""
+    (passage,) = re.findall(
+        r"\*\*How many labels does it need\?\*\* (.*?)\n\n", FAQ.read_text(encoding="utf-8"), re.DOTALL
+    )
+    assert {"strangers.three", "strangers.eleven"} <= set(re.findall(r"<!--q ([\w.]+)-->", passage))
+    assert not re.search(r"tens of labels|dozens of labels", passage)
 
 
 def test_results_pages_name_their_command() -> None:
