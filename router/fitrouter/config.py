@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -44,6 +44,28 @@ class PricesConfig(_Section):
         return {"input", "output"} <= self.model_fields_set
 
 
+_ENDPOINTS = ("/chat/completions", "/completions", "/responses", "/embeddings", "/messages", "/models", "/chat")
+"""Ends of URLs as people copy them from examples of curl."""
+_OUR_HEADERS = frozenset(
+    {"accept-encoding", "connection", "content-encoding", "content-length", "content-type", "host", "transfer-encoding"}
+)
+_READ = {
+    "openai_compatible": ("base_url", "api_key_env", "headers", "proxy", "ca_file"),
+    "litellm": ("base_url", "api_key_env", "headers", "options"),
+    "recorded": ("path", "options"),
+    "simulated": ("options",),
+}
+"""Kind of a provider → the settings that it reads."""
+
+
+def _base(url: str) -> str:
+    """Refuse the URL of an endpoint, where the one of all endpoints is meant."""
+    path = url.split("?")[0].rstrip("/")
+    if end := next((end for end in _ENDPOINTS if path.endswith(end)), None):
+        raise ValueError(f"{url!r} ends with {end!r}; give the URL up to and including /v1, {path[: -len(end)]!r}")
+    return url
+
+
 class ProviderConfig(_Section):
     """A provider of models, of one of four kinds.
 
@@ -63,12 +85,55 @@ class ProviderConfig(_Section):
     litellm then looks for the provider's own variables."""
     path: Path | None = None
     """recorded: a Parquet or JSONL file with the columns prompt, model, response; required."""
+    headers: dict[str, str] = Field(default={}, max_length=50)
+    """openai_compatible, litellm: headers of every call, such as `X-Title: my app`. `${NAME}` in a value stands for an
+    environment variable, so that no secret is in the file."""
+    proxy: str | None = None
+    """openai_compatible: URL of a proxy, or `none`. By default that of the environment (HTTP_PROXY, HTTPS_PROXY,
+    NO_PROXY) but for loopback addresses; litellm uses the environment's in any case."""
+    ca_file: Path | None = None
+    """openai_compatible: PEM file of the certificate authorities to trust, beside those of the system."""
     concurrency: int = Field(default=256, ge=1)
     """Calls at a time, in each worker. Further ones wait up to `server.wait_s`, then another model is tried."""
     options: dict[str, Any] = {}
     """litellm: parameters of every call (api_version, organization, vertex_project, aws_region_name …). recorded:
     `match`, either `exact`, or `inside` when agents wrap prompts in instructions of their own. simulated: model name →
     the options of its texts, below."""
+
+    @pydantic.field_validator("base_url")
+    @classmethod
+    def _a_base(cls, url: str | None) -> str | None:
+        return url and _base(url)
+
+    @pydantic.field_validator("headers")
+    @classmethod
+    def _can_be_sent(cls, headers: dict[str, str]) -> dict[str, str]:
+        for name, value in headers.items():
+            if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}", name) or name.lower() in _OUR_HEADERS:
+                taken = ", ".join(sorted(_OUR_HEADERS))
+                raise ValueError(f"{name!r} cannot be set; give the name of a header other than {taken}")
+            if not re.fullmatch(r"[ -~]{0,4000}", value):
+                raise ValueError(f"the value of {name!r} must be printable ASCII, at most 4,000 characters")
+        return headers
+
+    @pydantic.field_validator("proxy")
+    @classmethod
+    def _a_proxy(cls, proxy: str | None) -> str | None:
+        if proxy is not None and not re.fullmatch(r"none|https?://[^\s/@]+/?", proxy):
+            raise ValueError(
+                "give the URL of a proxy, http://HOST:PORT, or 'none'; with a password it belongs into HTTPS_PROXY"
+            )
+        return proxy
+
+    @pydantic.model_validator(mode="after")
+    def _read(self) -> ProviderConfig:
+        """Refuse settings that a provider of this kind does not read."""
+        given = {name for name in self.model_fields_set if getattr(self, name) not in (None, {})}
+        if ignored := sorted(given - {"kind", "concurrency", *_READ[self.kind]}):
+            raise ValueError(f"the kind {self.kind!r} does not read {ignored}; it reads {list(_READ[self.kind])}")
+        if self.api_key_env is not None and any(name.lower() == "authorization" for name in self.headers):
+            raise ValueError("headers: 'Authorization' is made from 'api_key_env'; leave one of both out")
+        return self
 
 
 class VariantConfig(_Section):
@@ -149,7 +214,7 @@ class AddedProviderConfig(_Section):
             raise ValueError(f"got {url!r}; give an http or https URL up to and including /v1")
         if parts.username or parts.password:
             raise ValueError("it contains a user or password; name the key's environment variable as 'api_key_env'")
-        return url
+        return _base(url)
 
 
 class ModelAddition(_Section):
@@ -760,6 +825,10 @@ class Config(_Section):
                     f"configured are {sorted(self.providers)}"
                 )
         for alias, target in self.aliases.items():
+            if "*" in alias:
+                raise ValueError(f"aliases: {alias!r} is no pattern but a name; list each name")
+            if alias in names or alias.startswith("fitrouter/") or alias in {each.name for each in self.embeddings}:
+                raise ValueError(f"aliases: {alias!r} is the name of a model already; a request would reach only one")
             if target != "fitrouter/auto" and target not in names:
                 raise ValueError(f"aliases: {alias!r} points to {target!r}; allowed are 'fitrouter/auto' and {names}")
 
@@ -871,6 +940,30 @@ def _fields_at(loc: tuple[int | str, ...]) -> list[str]:
     return list((sections[names[-1]] if names else Config).model_fields)
 
 
+class _Once(yaml.SafeLoader):
+    """Loader that refuses a mapping with the same key twice: YAML would keep the last one without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: dict[tuple[str, str], yaml.Node] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.value == "<<":
+                continue
+            if (first := seen.setdefault((key.tag, key.value), key)) is not key:
+                raise yaml.constructor.ConstructorError(
+                    f"{key.value!r} stands here", first.start_mark, "and again here; join both", key.start_mark
+                )
+        return super().construct_mapping(node, deep)
+
+
+def load_yaml(text: str) -> Any:
+    """Read a YAML file that a person wrote.
+
+    Raises:
+        yaml.YAMLError: it is not valid, or a mapping has a key twice.
+    """
+    return yaml.load(text, _Once)  # noqa: S506 - a SafeLoader
+
+
 def parse_config(data: object, source: str = "the configuration") -> Config:
     """Validate settings.
 
@@ -891,7 +984,7 @@ def load_config(path: str | os.PathLike[str]) -> Config:
     """
     file = Path(path)
     try:
-        data = yaml.safe_load(file.read_text(encoding="utf-8"))
+        data = load_yaml(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise ConfigError(f"there is no file {str(path)!r}; `fitrouter init` writes one") from None
     except OSError as error:
@@ -911,7 +1004,9 @@ def load_config(path: str | os.PathLike[str]) -> Config:
         quiz = config.quiz.model_copy(update={"answers": root / config.quiz.answers})
         config = config.model_copy(update={"quiz": quiz})
     providers = {
-        name: provider.model_copy(update={"path": root / provider.path}) if provider.path else provider
+        name: provider.model_copy(
+            update={name: root / path for name in ("path", "ca_file") if (path := getattr(provider, name)) is not None}
+        )
         for name, provider in config.providers.items()
     }
     if config.warehouse.segments is not None and "://" not in config.warehouse.segments:

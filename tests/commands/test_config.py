@@ -9,7 +9,7 @@ import pytest
 import yaml
 from tests.kits.tables import table_driven
 
-from fitrouter.config import Config, load_config, parse_config
+from fitrouter.config import Config, load_config, load_yaml, parse_config
 from fitrouter.errors import ConfigError
 
 GOOD: dict[str, Any] = {
@@ -52,6 +52,39 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     (with_(server={"keys": [{"name": "a"}]}), ["server.keys.0.key_env", "Field required"]),
     (with_(feedback={"ask": 0.5}), ["feedback.ask", "0.05", "got 0.5"]),
     (with_(seed=-1), ["seed", "got -1"]),
+    (with_(aliases={"gpt-*": "small"}), ["aliases: 'gpt-*' is no pattern"]),
+    (with_(aliases={"big": "small"}), ["aliases: 'big' is the name of a model already"]),
+    (with_(aliases={"fitrouter/auto": "small"}), ["aliases: 'fitrouter/auto' is the name of a model already"]),
+    *(
+        (with_(providers={"p": {"kind": "openai_compatible", "base_url": f"http://127.0.0.1:9/v1{end}"}}), [said])
+        for end, said in (
+            ("/chat/completions", "ends with '/chat/completions'; give the URL up to and including /v1"),
+            ("/chat/completions/", "'http://127.0.0.1:9/v1'"),
+            ("/completions", "ends with '/completions'"),
+            ("/responses", "ends with '/responses'"),
+            ("/embeddings?x=1", "ends with '/embeddings'"),
+            ("/messages", "ends with '/messages'"),
+            ("/models", "ends with '/models'"),
+        )
+    ),
+    *(
+        (with_(providers={"p": {"kind": kind, **given}}), ["providers.p", said])
+        for kind, given, said in (
+            ("openai_compatible", {"base_url": "http://h/v1", "options": {"headers": {}}}, "does not read ['options']"),
+            ("openai_compatible", {"base_url": "http://h/v1", "path": "x"}, "does not read ['path']"),
+            ("litellm", {"proxy": "none"}, "does not read ['proxy']; it reads ['base_url', 'api_key_env', 'headers'"),
+            ("recorded", {"path": "x", "base_url": "http://h/v1"}, "does not read ['base_url']"),
+            ("recorded", {"path": "x", "headers": {"a": "b"}}, "does not read ['headers']"),
+            ("simulated", {"api_key_env": "KEY"}, "does not read ['api_key_env']"),
+            ("simulated", {"ca_file": "x"}, "does not read ['ca_file']"),
+            ("openai_compatible", {"headers": {"Host": "x"}}, "'Host' cannot be set"),
+            ("openai_compatible", {"headers": {"a b": "x"}}, "'a b' cannot be set"),
+            ("openai_compatible", {"headers": {"A": "x\r\nB: y"}}, "the value of 'A' must be printable"),
+            ("openai_compatible", {"headers": {"Authorization": "x"}, "api_key_env": "KEY"}, "leave one of both out"),
+            ("openai_compatible", {"proxy": "http://me:secret@proxy:1"}, "give the URL of a proxy"),
+            ("openai_compatible", {"proxy": "socks5://proxy"}, "give the URL of a proxy"),
+        )
+    ),
 ]
 
 
@@ -100,6 +133,30 @@ def test_relative_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     path = config.providers["p"].path
     assert path is not None
     assert path.resolve() == tmp_path / "data" / "answers.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "line"),
+    [
+        ("models: [a]\nseed: 1\nmodels: [b]", "models", 3),
+        ("server: {port: 1, port: 2}", "port", 1),
+        ("server:\n  port: 1\n  host: x\n  port: 2", "port", 4),
+        ("providers:\n  p: {kind: simulated}\n  p: {kind: litellm}", "p", 3),
+        ("models:\n  - {name: a, provider: p, name: b}", "name", 2),
+        ('aliases: {"x": a, x: b}', "x", 1),
+    ],
+)
+def test_a_block_that_stands_twice_is_an_error(tmp_path: Path, text: str, key: str, line: int) -> None:
+    """YAML would keep the last one without a word; the message has the key and its second line."""
+    file = tmp_path / "fitrouter.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=rf"(?s)'{key}' stands here.*and again here.*line {line}, "):
+        load_config(file)
+
+
+def test_keys_that_yaml_merges_may_be_overridden() -> None:
+    """A merge key is no second key, and equal names in different sections are none."""
+    assert load_yaml("a: &a {x: 1, y: 2}\nb: {<<: *a, x: 3}") == {"a": {"x": 1, "y": 2}, "b": {"x": 3, "y": 2}}
 
 
 @pytest.mark.parametrize(

@@ -251,6 +251,22 @@ def test_an_alias_that_hides_a_model_is_left_out() -> None:
     assert "the alias mini: a model has that name" in text
 
 
+@pytest.mark.parametrize("kind", ["adaptive_router", "complexity_router", "auto_router_1", "x/y", "semantic"])
+def test_a_router_of_litellm_is_an_alias(kind: str) -> None:
+    """Its name reaches fitrouter/auto, as do aliases of it; it is neither a model nor the default one."""
+    config, text = imported(
+        deployment("clever", f"auto_router/{kind}"),
+        deployment("fast", "openai/gpt-4o-mini"),
+        deployment("smart", "openai/gpt-4o"),
+        deployment("smart", f"auto_router/{kind}"),
+        router_settings={"model_group_alias": {"best": "clever", "small": "fast"}},
+    )
+    assert [model.name for model in config.models] == ["fast", "smart"]
+    assert config.aliases == {"clever": "fitrouter/auto", "best": "fitrouter/auto", "small": "fast"}
+    assert config.default_model in {"fast", "smart"}
+    assert f"clever: auto_router/{kind} is a router, not a model" in text
+
+
 def test_included_files_are_read(tmp_path: Path) -> None:
     """Lists of included files are appended, as in litellm; a missing file is an error, and cycles end."""
     (tmp_path / "models").mkdir()

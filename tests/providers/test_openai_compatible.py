@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -15,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.kits.fake_openai import HANG, FakeOpenAI, Reply, event, reply, sse
 
-from fitrouter.errors import ConfigError, ProviderError, ProviderRejected, ProviderTimeout, ProviderUnavailable
-from fitrouter.providers import OpenAICompatible, Secret
+from fitrouter.config import ProviderConfig
+from fitrouter.errors import ConfigError, ProviderError, ProviderRejected, ProviderTimeout, ProviderUnavailable, masked
+from fitrouter.providers import OpenAICompatible, Secret, build_provider
 from fitrouter.providers._sse import sse_data
 from fitrouter.providers.failures import from_status, retry_after
 from fitrouter.serving.attempts import close
@@ -96,6 +98,74 @@ async def test_a_whole_answer() -> None:
     assert body == {"model": "m", "messages": list(MESSAGES), "temperature": 0.3}
     assert headers["authorization"] == "Bearer sk-1"
     assert "sk-1" not in repr(provider)
+
+
+@pytest.mark.parametrize(
+    ("proxy", "environment", "used"),
+    [
+        (None, {"http_proxy": "{proxy}"}, True),
+        (None, {"HTTP_PROXY": "{proxy}"}, True),
+        (None, {"all_proxy": "{proxy}"}, True),
+        (None, {"http_proxy": "{proxy}", "no_proxy": "example.org,models.invalid"}, False),
+        (None, {"http_proxy": "{proxy}", "NO_PROXY": ".invalid"}, False),
+        (None, {"https_proxy": "{proxy}"}, False),
+        ("none", {"http_proxy": "{proxy}"}, False),
+        ("{proxy}", {"no_proxy": "*"}, True),
+    ],
+)
+async def test_the_proxy_is_that_of_the_environment_or_the_setting(
+    monkeypatch: pytest.MonkeyPatch, proxy: str | None, environment: dict[str, str], used: bool
+) -> None:
+    """As other HTTP clients do; `none` is for servers that a company's proxy does not reach."""
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    async with FakeOpenAI() as server:  # its paths end alike, so that it can be a proxy
+        url = server.base_url.removesuffix("/v1")
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value.format(proxy=url))
+        provider = OpenAICompatible("http://models.invalid/v1", proxy=proxy and proxy.format(proxy=url))
+        if used:
+            assert (await whole(provider, call())).message["content"] == "m answers: hello"
+        else:
+            with pytest.raises(ProviderUnavailable, match="cannot be reached"):
+                await whole(provider, call())
+        await provider.aclose()
+        assert len(server.seen) == used
+
+
+async def test_a_server_of_this_machine_needs_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A company's proxy reaches no loopback address, and few set NO_PROXY for their local models."""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    async with FakeOpenAI() as server:
+        provider = OpenAICompatible(server.base_url)
+        assert (await whole(provider, call())).message["content"] == "m answers: hello"
+        await provider.aclose()
+
+
+async def test_headers_of_a_provider_are_sent_and_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call has them; values of the environment are no part of the file, and masked in messages."""
+    monkeypatch.setenv("CF_SECRET", "cf-0123456789")
+    async with FakeOpenAI() as server:
+        headers = {"X-Title": "app", "CF-Access-Client-Secret": "id ${CF_SECRET}"}
+        settings = ProviderConfig(kind="openai_compatible", base_url=server.base_url, headers=headers)
+        provider = build_provider("p", settings)
+        await whole(provider, call())
+        await provider.aclose()
+        monkeypatch.delenv("CF_SECRET")
+        with pytest.raises(ConfigError, match=r"the header 'CF-Access-Client-Secret' from .*'CF_SECRET'.*not set"):
+            build_provider("p", settings)
+    seen = server.seen[0][1]
+    assert (seen["x-title"], seen["cf-access-client-secret"]) == ("app", "id cf-0123456789")
+    assert "cf-0123456789" not in repr(provider) + repr(settings) + masked("header: id cf-0123456789")
+
+
+def test_a_file_without_certificates_is_an_error(tmp_path: Path) -> None:
+    """A bundle that is missing or no PEM file is said when the provider is built, not at the first call."""
+    (tmp_path / "empty.pem").write_text("")
+    for name in ("empty.pem", "missing.pem"):
+        with pytest.raises(ConfigError, match=f"{name}' is no PEM file of certificates"):
+            OpenAICompatible("https://models.invalid/v1", ca_file=tmp_path / name)
 
 
 async def test_a_streamed_answer() -> None:

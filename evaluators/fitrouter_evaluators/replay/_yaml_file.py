@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import pydantic
 import yaml
 
+from fitrouter.config import load_yaml
 from fitrouter.errors import ConfigError
 
 Model = TypeVar("Model", bound=pydantic.BaseModel)
@@ -19,7 +20,7 @@ Model = TypeVar("Model", bound=pydantic.BaseModel)
 def read_yaml(path: str | os.PathLike[str], remedy: str, kind: str = "file") -> Any:
     """Read the content of a YAML file; a missing file is a ConfigError that ends with the remedy."""
     try:
-        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        return load_yaml(Path(path).read_text(encoding="utf-8"))
     except (FileNotFoundError, IsADirectoryError):
         raise ConfigError(f"there is no {kind} {str(path)!r}; {remedy}") from None
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:

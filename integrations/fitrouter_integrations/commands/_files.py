@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from fitrouter.config import parse_config
+from fitrouter.config import load_yaml, parse_config
 from fitrouter.errors import ConfigError
 
 
@@ -91,7 +91,7 @@ def set_top_level(path: Path, settings: dict[str, str]) -> None:
     for name, value in settings.items():
         text = _set(text, name, value)
     try:
-        data = yaml.safe_load(text)
+        data = load_yaml(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"{str(path)!r} is not valid YAML: {error}") from None
     parse_config(data, f"{str(path)!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
 from fitrouter.errors import ConfigError
@@ -34,6 +35,9 @@ __all__ = [
     "preload",
     "topic_of",
 ]
+
+
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
 def __getattr__(name: str) -> Any:
@@ -72,10 +76,17 @@ def build_provider(name: str, settings: ProviderConfig) -> Provider:
 
             if settings.base_url is None:
                 raise ConfigError(f"provider {name!r} needs 'base_url', the URL up to and including /v1")
-            return OpenAICompatible(settings.base_url, key)
+            return OpenAICompatible(
+                settings.base_url,
+                key,
+                headers=_headers(name, settings),
+                proxy=settings.proxy,
+                ca_file=settings.ca_file,
+            )
         case "litellm":
             base = {} if settings.base_url is None else {"api_base": settings.base_url}
-            return LiteLLM(key, {**base, **settings.options})
+            headers = _headers(name, settings)
+            return LiteLLM(key, {**base, **settings.options, **({"extra_headers": headers} if headers else {})})
         case "recorded":
             if settings.path is None:
                 raise ConfigError(f"provider {name!r} needs 'path', a Parquet or JSONL file of recorded answers")
@@ -85,12 +96,24 @@ def build_provider(name: str, settings: ProviderConfig) -> Provider:
 
 
 def _key(name: str, settings: ProviderConfig) -> Secret | None:
-    if settings.api_key_env is None:
-        return None
-    value = os.environ.get(settings.api_key_env, "").strip()
+    return None if settings.api_key_env is None else _secret(name, settings.api_key_env, "its key", "api_key_env")
+
+
+def _headers(name: str, settings: ProviderConfig) -> dict[str, str]:
+    """Headers of every call, with the values of the environment variables that they name, which are masked."""
+    found = {}
+    for header, value in settings.headers.items():
+        what = f"the header {header!r}"
+        values = {each: _secret(name, each, what, "headers").reveal() for each in _VARIABLE.findall(value)}
+        found[header] = _VARIABLE.sub(lambda match: values[match[1]], value)  # noqa: B023 - used at once
+    return found
+
+
+def _secret(name: str, variable: str, what: str, setting: str) -> Secret:
+    value = os.environ.get(variable, "").strip()
     if not value:
         raise ConfigError(
-            f"provider {name!r} reads its key from the environment variable {settings.api_key_env!r}, which is not "
-            f"set; set it, or correct 'api_key_env'"
+            f"provider {name!r} reads {what} from the environment variable {variable!r}, which is not set; set it, or "
+            f"correct {setting!r}"
         )
     return Secret(value)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import ssl
 import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import msgspec
@@ -41,10 +44,21 @@ class _Embedded(msgspec.Struct):
     usage: dict[str, Any] | None = None
 
 
+def _trusting(ca_file: Path | None) -> ssl.SSLContext | bool:
+    if ca_file is None:
+        return True
+    try:
+        context = ssl.create_default_context()
+        context.load_verify_locations(ca_file)
+    except OSError as error:  # ssl.SSLError is one
+        raise ConfigError(f"ca_file: {str(ca_file)!r} is no PEM file of certificates: {error}") from None
+    return context
+
+
 class OpenAICompatible:
     """Provider that posts to `{base_url}/chat/completions`, and relays messages and deltas unmodified.
 
-    One session with keep-alive, no cookies, no redirects, no proxy from the environment. Every call at a time has a
+    One session with keep-alive, no cookies, no redirects. Every call at a time has a
     connection: the router bounds their number (`fitrouter.serving.slots`), so that none waits unseen. Answers are
     limited to `max_bytes`, and compressed ones are refused (decompression bombs).
 
@@ -52,8 +66,16 @@ class OpenAICompatible:
     `ProviderUnavailable`; so is a stream that ends without a finish reason. An empty answer that has one is an answer:
     thinking used up its limit, it was filtered, or a turn ended after its tools.
 
+    Args:
+        base_url: up to and including /v1.
+        api_key: sent as a bearer token.
+        headers: of every call.
+        proxy: its URL, or `none`; None for that of the environment, which this machine does not need.
+        ca_file: certificate authorities to trust beside the system's.
+        max_bytes: of an answer.
+
     Raises:
-        ConfigError: `base_url` is not an http(s) URL, or carries a password.
+        ConfigError: `base_url` is not an http(s) URL, or carries a password; `ca_file` cannot be read.
     """
 
     def __init__(
@@ -62,6 +84,8 @@ class OpenAICompatible:
         api_key: Secret | None = None,
         *,
         headers: Mapping[str, str] | None = None,
+        proxy: str | None = None,
+        ca_file: Path | None = None,
         max_bytes: int = 32_000_000,
     ) -> None:
         parts = urlsplit(base_url)
@@ -72,6 +96,8 @@ class OpenAICompatible:
         self._base_url = base_url.rstrip("/")
         self._key = api_key
         self._headers = dict(headers or {})
+        self._scheme, self._host, self._given_proxy = parts.scheme, parts.hostname, proxy
+        self._tls = _trusting(ca_file)
         self._max_bytes = max_bytes
         self._session: aiohttp.ClientSession | None = None
 
@@ -127,7 +153,7 @@ class OpenAICompatible:
             raise ProviderRejected(f"the request cannot be encoded as JSON: {error}") from None
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),
+                connector=aiohttp.TCPConnector(limit=0, ssl=self._tls),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
                 read_bufsize=2**18,
@@ -140,6 +166,7 @@ class OpenAICompatible:
             f"{self._base_url}{path}",
             data=payload,
             headers=headers,
+            proxy=self._proxy(),
             allow_redirects=False,
             timeout=aiohttp.ClientTimeout(  # a stream may flow for as long as it likes
                 total=None if stream else timeout_s,
@@ -147,6 +174,20 @@ class OpenAICompatible:
                 sock_connect=min(_CONNECT_S, timeout_s),
             ),
         )
+
+    def _proxy(self) -> str | None:
+        """URL of the proxy to use; None for none."""
+        if self._given_proxy is not None:
+            return None if self._given_proxy == "none" else self._given_proxy
+        if (
+            self._host == "localhost"
+            or self._host.startswith("127.")
+            or self._host == "::1"
+            or proxy_bypass(self._host)
+        ):
+            return None
+        found = getproxies()
+        return found.get(self._scheme, found.get("all"))
 
     def _check(self, response: aiohttp.ClientResponse, expected: tuple[str, ...]) -> None:
         if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":

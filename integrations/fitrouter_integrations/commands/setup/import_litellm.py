@@ -117,6 +117,10 @@ def convert(data: object, source: str = "litellm.yaml") -> Imported:
     return Imported(text, len(made.models), tuple(made.notes))
 
 
+_ROUTER = "auto_router/"
+"""Prefix of litellm's routers among its models: adaptive, by complexity, semantic."""
+
+
 class _Import:
     """Models and providers collected from a configuration."""
 
@@ -131,6 +135,8 @@ class _Import:
         self.providers: dict[_Provider, str] = {}
         self.models: list[dict[str, Any]] = []
         self.notes: list[str] = []
+        self._routers: list[str] = []
+        """Names of litellm's own routers."""
 
     def add(self, entry: object) -> None:
         """Add a deployment, or note why it is left out."""
@@ -145,6 +151,9 @@ class _Import:
         mode = info.get("mode", known.get("mode", "chat"))
         if "*" in name + target:
             self.notes.append(f"{name}: wildcards are not supported; list the models")
+        elif target.startswith(_ROUTER):
+            self._routers.append(name)
+            self.notes.append(f"{name}: {target} is a router, not a model; the name is an alias of fitrouter/auto")
         elif mode not in ("chat", "completion", "responses"):
             self.notes.append(f"{name}: its mode is {_word(mode)}, but only chat is routed; left out")
         elif name.startswith("fitrouter/") or target.startswith("fitrouter/"):
@@ -170,15 +179,15 @@ class _Import:
                 self.notes.append(f"{name}: {', '.join(dropped)} of its litellm_params")
 
     def aliases(self, given: object) -> dict[str, str]:
-        """Return those entries of `model_group_alias` that lead to a model."""
+        """Return those entries of `model_group_alias` that lead to a model, and the names of litellm's routers."""
         names = {model["name"] for model in self.models}
-        found: dict[str, str] = {}
+        found = {name: "fitrouter/auto" for name in self._routers if name not in names}
         for alias, to in _mapping(given).items():
             leads = _word(_mapping(to).get("model") if isinstance(to, Mapping) else to)
             if _word(alias) in names:
                 self.notes.append(f"the alias {_word(alias)}: a model has that name")
-            elif leads in names:
-                found[_word(alias)] = leads
+            elif leads in names or leads in found:
+                found[_word(alias)] = found.get(leads, leads)
             else:
                 self.notes.append(f"the alias {_word(alias)}: it leads to no imported model")
         return found
