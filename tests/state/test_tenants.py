@@ -22,7 +22,7 @@ from fitrouter.errors import FitrouterError, ProviderUnavailable
 from fitrouter.hooks import Hooks
 from fitrouter.policies import SquareCB
 from fitrouter.routing import breakers
-from fitrouter.routing.decider import GUEST_SHARE, Decider, Rules
+from fitrouter.routing.decider import GUEST_LABELS, GUEST_SHARE, Decider, Rules
 from fitrouter.serving.external import AttemptReport, Outcome
 from fitrouter.state.budgets import BudgetParams
 from fitrouter.state.follower import Follower, catch_up
@@ -422,6 +422,16 @@ def test_a_guests_mass_is_logged_as_that_of_new_arms_is() -> None:
         s, u, f, r = rules.share, rules.uniform_slice, rules.floor, 0.2
         assert found.floor == pytest.approx(s * ((1 - u) * (1 - r) * f + u))
         assert rest.sum() == pytest.approx(s * ((1 - u) * (1 - r) * f + u + (1 - u) * r) + 1 - s)
+
+
+def test_guests_place_a_fifth_at_most_and_nobody_is_a_guest_at_home() -> None:
+    """However many tenants there are, and however large the share of each."""
+    models = [ModelCard(name=name, provider="s", prices=Prices(output=1.0)) for name in ("a", "b")]
+    for others, placed in ((12, 0.2), (0, 0.0)):
+        made = voted({"t": 1.0, **{f"o{k}": 0.0 for k in range(others)}}, n=2)
+        decider = Decider(SquareCB(), made, Rules(guests=0.1, floor=0.0))
+        found = decider.decide(str(uuid.UUID(int=5)), 1e5, Identity(tenant="t"), np.eye(D_X)[0], models)
+        assert sum(found.rest) == pytest.approx(placed * GUEST_LABELS / (GUEST_LABELS + found.steps))
 
 
 def test_without_sharing_other_tenants_place_nothing() -> None:
