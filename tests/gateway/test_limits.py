@@ -230,18 +230,24 @@ def test_smuggling_and_nonsense_are_400(url: str, head: bytes) -> None:
     assert raw(url, head).startswith(b"HTTP/1.1 400")
 
 
-def test_nothing_is_served_on_a_connection_that_was_refused(url: str) -> None:
-    """What follows nonsense is not read as a request: the reply is one refusal."""
-    host, port = url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=300.0) as connection:
-        connection.sendall(b"nonsense\r\n\r\n")
-        received = connection.recv(65_536)
-        connection.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
-        with suppress(ConnectionResetError):
-            while more := connection.recv(65_536):
-                received += more
-    assert received.startswith(b"HTTP/1.1 400")
-    assert received.count(b"HTTP/1.1 ") == 1
+def test_nothing_is_served_on_a_connection_that_was_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that comes after the refusal is not run: its answer could not be read, and would have to be paid."""
+    monkeypatch.setattr(_limits, "HEADER_S", 0.3)
+    router, body = make_router(tmp_path), json.dumps(chat()).encode()
+    with serving(router) as url:
+        host, port = url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=300.0) as connection:
+            received = connection.recv(65_536)
+            connection.sendall(_post(b"content-length: %d" % len(body)) + body)
+            with suppress(ConnectionResetError):
+                while more := connection.recv(65_536):
+                    received += more
+        assert received.startswith(b"HTTP/1.1 408")
+        assert received.count(b"HTTP/1.1 ") == 1
+        with client(url) as http:
+            assert http.post("/v1/chat/completions", json=chat()).status_code == 200
+        executions = lambda: [r for r in router._journal.tail(0) if isinstance(r.event, Execution)]  # noqa: E731
+        assert len(wait_for(executions)) == 1
 
 
 def test_slow_clients_time_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
