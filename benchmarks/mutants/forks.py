@@ -24,13 +24,23 @@ from benchmarks.mutants import hits
 PYTEST = ("-q", "--no-header", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning")
 
 
-def forked(arguments: Sequence[str], environment: Mapping[str, str], limit_s: float, said: Path) -> int | None:
-    """Run pytest in a process of its own; its exit status, or None if it did not end in time."""
+def forked(
+    arguments: Sequence[str], environment: Mapping[str, str], limit_s: float, said: Path, silence_s: float
+) -> int | None:
+    """Run pytest in a process of its own; its exit status, or None if it did not end in time.
+
+    Args:
+        arguments: of pytest.
+        environment: added to this process's.
+        limit_s: for all tests.
+        said: file of the output.
+        silence_s: longest time without the end of a test, where the environment names a file for these.
+    """
     child = os.fork()
     if not child:
         _run(arguments, environment, said)
-    until, status = time.monotonic() + limit_s, None
-    while status is None and time.monotonic() < until:
+    until, status, notes = time.monotonic() + limit_s, None, Path(environment.get(hits.OUT, os.devnull))
+    while status is None and time.monotonic() < until and not _silent(notes, silence_s):
         ended, how = os.waitpid(child, os.WNOHANG)
         status = os.waitstatus_to_exitcode(how) if ended else None
         time.sleep(0.02)
@@ -39,6 +49,10 @@ def forked(arguments: Sequence[str], environment: Mapping[str, str], limit_s: fl
     if status is None:
         os.waitpid(child, 0)
     return status
+
+
+def _silent(notes: Path, silence_s: float) -> bool:
+    return notes.is_file() and time.time() - notes.stat().st_mtime > silence_s
 
 
 def _run(arguments: Sequence[str], environment: Mapping[str, str], said: Path) -> NoReturn:
@@ -68,7 +82,8 @@ def main() -> None:
     gc.freeze()  # pytest looks for garbage at its end: all that was imported is none
     for line in sys.stdin:
         asked = json.loads(line)
-        status = forked(asked["arguments"], asked["environment"], asked["limit_s"], Path(asked["said"]))
+        asked["said"] = Path(asked["said"])
+        status = forked(**asked)
         print(json.dumps(status), file=answers, flush=True)
 
 

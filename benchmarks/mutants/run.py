@@ -7,7 +7,7 @@
 those in `DOORS`, without the files in `LEFT_OUT`. A first run of an instrumented copy finds for each guard the tests
 in which it acts (nobody else can notice its removal). Each guard is then removed in that copy, and those tests are run,
 first those of the module's own file and the quickest first, up to the first failure; a test that also fails with all
-guards in place has noticed nothing, and the others go on without it. Tests that do not end are a success if they end
+guards in place has noticed nothing, and the others go on without it. A test that does not end is a success if it passes
 with all guards in place, else a "timeout". A mutant whose tests cannot be collected is "broken" and no success. The
 working tree is never changed.
 
@@ -124,9 +124,12 @@ class Copy:
             text=True,
         )
 
-    def pytest(self, tests: Sequence[str], limit_s: float, **more: str) -> tuple[int | None, str]:
+    def pytest(
+        self, tests: Sequence[str], limit_s: float, silence_s: float = FILE_S, **more: str
+    ) -> tuple[int | None, str]:
         """Run tests; the exit status, None for a timeout, and the output."""
-        asked = {"arguments": tests, "environment": more, "limit_s": limit_s, "said": str(self._said)}
+        limits = {"limit_s": limit_s, "silence_s": silence_s}
+        asked = {"arguments": tests, "environment": more, "said": str(self._said), **limits}
         assert self._server.stdin is not None
         assert self._server.stdout is not None
         print(json.dumps(asked), file=self._server.stdin, flush=True)
@@ -195,23 +198,21 @@ def reached(copy: Copy, every: Sequence[Guard], drawn: Iterable[Guard], files: S
     return Reached(acts, took)
 
 
-def judged(copy: Copy, guard: Guard, tests: Sequence[str], limit_s: float) -> tuple[str, str]:
+def judged(copy: Copy, guard: Guard, tests: Sequence[str], limit_s: float, silence_s: float) -> tuple[str, str]:
     """Remove a guard and run tests: the outcome, and which test noticed."""
     left = list(tests)
     while left:
         copy.ended.write_bytes(b"")
-        status, said = copy.pytest(["-x", *left], limit_s, **{REMOVED: guard.key, OUT: str(copy.ended)})
-        if status is None:
-            return "timeout" if copy.pytest(left, limit_s)[0] is None else "noticed", copy.hung(left)
-        if status != 1:
-            return "unnoticed" if status == 0 else "broken", ""
-        test = _first(said)
+        status, said = copy.pytest(["-x", *left], limit_s, silence_s, **{REMOVED: guard.key, OUT: str(copy.ended)})
+        if status not in (None, 1):
+            return ("unnoticed" if status == 0 else "broken"), ""
+        test = _first(said) if status == 1 else copy.hung(left)
         if test in copy.sound or copy.pytest([test], limit_s)[0] == 0:
             copy.sound.add(test)
             return "noticed", test
-        left = [each for each in left if each != test]
-        if len(left) == len(tests):
-            return "broken", test
+        if test not in left or status is None:
+            return "broken" if status == 1 else "timeout", test
+        left.remove(test)
     return "unnoticed", ""
 
 
@@ -309,7 +310,8 @@ def _result(copy: Copy, guard: Guard, reach: Reached) -> Result:
     at, tests = time.monotonic(), reach.by(guard)
     outcome, by = "never acts", ""
     if tests:
-        outcome, by = judged(copy, guard, tests, 60.0 + 5.0 * sum(map(reach.took.__getitem__, tests)))
+        took = [reach.took[test] for test in tests]
+        outcome, by = judged(copy, guard, tests, 60.0 + 5.0 * sum(took), 30.0 + 5.0 * max(took))
     seconds = round(time.monotonic() - at, 1)
     result = Result(guard.name, guard.subject, guard.kind, guard.line, outcome, by, len(tests), seconds)
     if outcome == "noticed":
