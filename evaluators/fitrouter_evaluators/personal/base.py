@@ -36,6 +36,10 @@ _GRADER = 1.2
 """In log phrases: more than two that talk to a grader, as ordinary answers often have one or two."""
 _DATA = re.compile(r"```.*?(?:```|\Z)|[\"']?\b\w+[\"']?\s*(?:[:+-]?=|[\"']:)", re.DOTALL)
 """Code, and names of data: `"score": 4` and `score = 4` address nobody."""
+_FENCED = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
+_VERDICT = re.compile(
+    r"\b(?i:verdict|winner|preferred|grade)\s*:?=+\s*\[*([ABC]|tie)\b(?!\s*(?:if|else)\b|[.(\[]\w|\s*[+*/-])"
+)
 _TRIPLES = 30
 """Words from which repetition is measured."""
 
@@ -53,9 +57,18 @@ def faults(prompt: str, answer: str) -> tuple[str, ...]:
         "repeated": len(words) >= _TRIPLES and 1.0 - len(set(triples)) / len(triples) > _REPEATED,
         "language": len(words) >= _TRIPLES and _other_language(prompt, text),
         "secret": _SECRET.search(text) is not None,
-        "grader": grader_talk(Reading(_DATA.sub(" ", text))) > grader_talk(Reading(prompt)) + _GRADER,
+        "grader": grader_talk(Reading(_spoken(text))) > grader_talk(Reading(prompt)) + _GRADER,
     }
     return tuple(name for name, present in found.items() if present)
+
+
+def _spoken(text: str) -> str:
+    """The part of a text that may address a grader.
+
+    `verdict = A` with nothing said of another side is a verdict, beside which `score = 10` is no data, either.
+    """
+    prose = _FENCED.sub(" ", text)
+    return prose if len(set(_VERDICT.findall(prose))) == 1 else _DATA.sub(" ", text)
 
 
 def _other_language(prompt: str, text: str) -> bool:
