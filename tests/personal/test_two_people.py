@@ -13,7 +13,7 @@ import httpx
 import msgspec
 import pytest
 from tests.kits import postgres
-from tests.kits.gateway import client, config, serving, wait_for
+from tests.kits.gateway import client, config, folded, serving, wait_for
 from tests.kits.quiz import CONFIG, install
 from typer.testing import CliRunner
 
@@ -92,8 +92,10 @@ def gateway(settings: Config) -> Iterator[tuple[httpx.Client, Router]]:
 
 
 def copied(router: Router) -> None:
-    """Wait until every answer is scored and every event is in the warehouse."""
+    """Wait until every answer is scored, and every event is folded and in the warehouse."""
+    folded(router)
     wait_for(lambda: not ((lag := router.status().lag).scorer_answers or lag.warehouse_events))
+    folded(router)  # the scores
 
 
 def order(models: Any) -> list[str]:

@@ -548,6 +548,18 @@ def test_other_processes_open_the_file_between_batches(warehouse: Warehouse) -> 
 # --- one feeder ----------------------------------------------------------------------------------------------------
 
 
+def test_nothing_is_copied_before_the_first_step(warehouse: Warehouse) -> None:
+    """Until a feed has looked, all rows may be missing in the file: its lag says so, and never that there are none."""
+    journal = journal_of(*story(3))
+    drain(done := WarehouseFeed(journal, warehouse))
+    done.release()
+    assert done.lag == 0
+    feed = WarehouseFeed(journal, warehouse)
+    assert feed.lag == journal.head() > 0
+    feed.step()
+    assert feed.lag == 0
+
+
 def test_only_one_feed_works_at_a_time(warehouse: Warehouse) -> None:
     """Of two feeds one ingests; when it is released the other continues at its position."""
     journal = journal_of(*story(3))

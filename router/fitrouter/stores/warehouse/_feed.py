@@ -35,6 +35,7 @@ class WarehouseFeed:
         self._last: Position | None = None
         self._head = 0
         self._waiting_since: float | None = None
+        self._looked = False
         self.holds = False
         """Whether this process held the lease at the last step."""
 
@@ -46,7 +47,7 @@ class WarehouseFeed:
                 open). Try again.
         """
         with self._mutex:
-            self.holds = self._lease.held()
+            self.holds, self._looked = self._lease.held(), True
             if not self.holds:
                 self._last, self._waiting_since = None, None
                 return 0
@@ -102,9 +103,12 @@ class WarehouseFeed:
 
     @property
     def lag(self) -> int:
-        """Number of rows not copied yet; 0 if another process holds the lease. Reads the journal."""
+        """Number of rows not known to be copied: all before the first step, none if another process has the lease.
+
+        Reads the journal.
+        """
         last = self._last
-        return max(0, self.journal.head() - (last.seq if last else 0)) if self.holds else 0
+        return max(0, self.journal.head() - (last.seq if last else 0)) if self.holds or not self._looked else 0
 
     @property
     def lag_seconds(self) -> float:
