@@ -564,8 +564,21 @@ class ServerConfig(_Section):
     """Users whose learnt preferences a worker keeps in memory: those used last. Others are in a file in `data`."""
     max_inflight_bytes: int = Field(default=256_000_000, gt=0)
     """Memory that the bodies of all requests in flight may take in a worker; a tenant may use half of it."""
+    cors: tuple[str, ...] = Field(default=(), max_length=100)
+    """Origins of pages in browsers that may use the models and send feedback, such as `https://app.example.com`; none
+    by default. Pages of other origins can read nothing, and without `keys` they are refused."""
     additions: AdditionsConfig = AdditionsConfig()
     """Limits of models that an administrator adds at run time."""
+
+    @pydantic.field_validator("cors")
+    @classmethod
+    def _exact(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in origins:
+            if not re.fullmatch(r"[a-z][a-z0-9+.-]*://[a-z0-9._\[\]:-]+", origin):
+                raise ValueError(
+                    f"{origin!r} is no origin; give scheme://host, in lower case, with a port if it has one"
+                )
+        return origins
 
 
 class RayReplicasConfig(_Section):

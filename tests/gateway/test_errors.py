@@ -251,6 +251,10 @@ PRODUCED: dict[str, tuple[Callable[[Place], Error], tuple[str, ...]]] = {
         lambda p: p.ask("GET", "/v1/models", headers={"host": "evil.example"}),
         ("'evil.example'", "127.0.0.1", "keys create"),
     ),
+    "foreign_origin": (
+        lambda p: p.ask("GET", "/v1/models", headers={"origin": "https://evil.example"}),
+        ("'https://evil.example'", "server.cors"),
+    ),
     "not_found": (lambda p: p.ask("GET", "/v1/nothing"), ("GET '/v1/nothing'", "/openapi.json")),
     "model_not_found": (lambda p: p.post("/v1/chat/completions", chat(model="x9")), ("'x9'", "GET /v1/models")),
     "unknown_decision": (lambda p: p.ask("GET", "/v1/decisions/d9"), ("'d9'", "fitrouter decisions")),

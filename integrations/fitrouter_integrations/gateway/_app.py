@@ -44,6 +44,7 @@ from fitrouter_integrations.gateway._whole_log import WholeLog
 from fitrouter_integrations.gateway.asgi._access import REQUEST_ID, AccessLog
 from fitrouter_integrations.gateway.asgi._admission import Admission, Limit
 from fitrouter_integrations.gateway.asgi._bodies import Bodies, BodyMemory, Refusal, json_body
+from fitrouter_integrations.gateway.asgi._cors import Cors
 from fitrouter_integrations.gateway.asgi._direct import Direct, Endpoint
 from fitrouter_integrations.gateway.asgi._limits import authorization, headers_of
 from fitrouter_integrations.gateway.asgi._stream import ClientGone, EventStream, begun, while_client_waits
@@ -55,7 +56,7 @@ from fitrouter_integrations.gateway.asgi._wire import (
     dump,
     embeddings_json,
 )
-from fitrouter_integrations.gateway.console import Console
+from fitrouter_integrations.gateway.console import Console, is_own
 from fitrouter_integrations.gateway.dialects._anthropic import Messages, input_tokens
 from fitrouter_integrations.gateway.dialects._base import Dialect
 from fitrouter_integrations.gateway.dialects._chat import ChatCompletions
@@ -83,6 +84,11 @@ _INSTEAD = {
     "/chat/completions": _CHAT + "let the base URL end with /v1, and POST",
 }
 """Path of another API → what to use instead."""
+_OF_PAGES = (
+    *(("POST", f"/v1/{path}") for path in ("chat/completions", "messages", "messages/count_tokens", "responses")),
+    *(("POST", "/v1/embeddings"), ("POST", "/v1/feedback"), ("GET", "/v1/models")),
+)
+"""Routes that pages of the origins in `server.cors` may use."""
 _ROUTED = frozenset({"/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1/embeddings", "/v1/decisions"})
 """Paths of requests that a model answers, or plans them."""
 _NO_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
@@ -112,6 +118,8 @@ def create_app(router: Router, config: Config, metrics: Metrics | None = None) -
     app.add_middleware(Direct, endpoints=direct)
     limit = Limit(config.server.max_requests, one_tenants_share(config))
     app.add_middleware(Admission, limit=limit, tenant=gateway.tenant, refused=gateway.turned_away)
+    if config.server.cors:
+        app.add_middleware(Cors, origins=config.server.cors, routes=_OF_PAGES)
     app.add_middleware(AccessLog, form=config.server.access_log)
     shapes = operations()
     for method, path, handler, scope in (
@@ -182,6 +190,7 @@ class Gateway:
     def __init__(self, router: Router, config: Config, metrics: Metrics) -> None:
         self.router, self.metrics, self._config = router, metrics, config
         self._limit = config.server.max_body_bytes
+        self._origins = frozenset(origin.encode() for origin in config.server.cors)
         self._keys, self._rates = Keys(config.server, file=config.data / FILE, report=router.hooks.trouble), Rates()
         total = config.server.max_inflight_bytes
         self._audit = AuditLog(config.data)
@@ -273,6 +282,11 @@ class Gateway:
                     f"host: got {given}; without keys it must be 127.0.0.1, localhost or [::1]; `fitrouter keys create`"
                 )
                 raise Problem(403, "wrong_host", f"{text} makes keys")
+            origin = headers.get("origin")
+            if origin is not None and not is_own(origin, headers) and origin not in self._origins:
+                given = shown(origin.decode("latin-1"))
+                text = f"origin: got {given}, the page of another site; allow it by `server.cors`"
+                raise Problem(403, "foreign_origin", f"{text}, or `fitrouter keys create` makes keys")
             return ANYBODY
         caller = self._keys.caller(headers.get("authorization"))
         if caller is None:
