@@ -26,7 +26,7 @@ from fitrouter.posterior.likelihoods import SIGNALS
 from fitrouter.posterior.person_draws import PersonPosterior, draw_person, draw_person_ratings
 from fitrouter.router import Router
 from fitrouter.routing.variants import expand
-from fitrouter.types import FeedbackKind, Identity, Variant
+from fitrouter.types import FeedbackKind, Identity, Request, Variant
 from fitrouter_evaluators.personal import Leaderboards, Profiles, Quizzes, Reports
 from fitrouter_evaluators.personal.leaderboard import ranked
 from fitrouter_evaluators.personal.reasons import SHARED, split
@@ -120,6 +120,26 @@ def test_without_a_warehouse_nobody_has_voted(tmp_path: Path) -> None:
     asyncio.run(test())
 
 
+def test_a_warehouse_that_is_not_there_is_no_log_without_votes(tmp_path: Path) -> None:
+    """Leaderboard, report and profile say so while it is made anew; before a vote they are a stranger's."""
+    config = load_config(install(tmp_path))
+
+    async def test() -> None:
+        async with Router.from_config(config) as router:
+            assert (await Leaderboards(router).of(ANN)).labels == 0
+            asked = Request(messages=({"role": "user", "content": "What about 1?"},), identity=ANN)
+            decision = (await router.complete(asked)).decision.id
+            await router.feedback(decision, FeedbackKind.THUMB, 1.0, identity=ANN)
+            await asyncio.to_thread(wait_for, lambda: (it := router.status()).labels and not it.lag.warehouse_events)
+        (config.data / "fitrouter.duckdb").unlink()
+        with Router.offline(config) as router:
+            for read in (Leaderboards(router).of, Reports(router, config).of, Profiles(router).show):
+                with pytest.raises(StoreError, match="in no table yet; a running gateway copies them"):
+                    await read(ANN)
+
+    asyncio.run(test())
+
+
 def test_a_variant_is_no_model_of_its_own(tmp_path: Path) -> None:
     """Each model has one place, however many ways of asking it there are."""
     terse = msgspec.structs.replace(cards(["alpha"])[0], variants=(Variant(name="terse", prefix="Be brief."),))
@@ -157,7 +177,7 @@ def test_opposite_votes_make_opposite_boards(tmp_path: Path) -> None:
 
 
 def test_a_query_that_fails_is_no_empty_board(tmp_path: Path) -> None:
-    """Without a warehouse nobody has voted; where one lacks what a reader reads, the reader raises StoreError."""
+    """Where a warehouse lacks what a reader reads, the reader raises StoreError."""
 
     async def vote(router: Router, quizzes: Quizzes, _config: Config) -> None:
         await finish(quizzes, await quizzes.start(ANN))
@@ -193,10 +213,6 @@ def test_a_query_that_fails_is_no_empty_board(tmp_path: Path) -> None:
             for name, read in readers(router).items():
                 with pytest.raises(StoreError, match="could not be queried") if name in fail else nullcontext():
                     asyncio.run(read)
-    warehouse.unlink()
-    with Router.offline(settings) as router:
-        for read in readers(router).values():
-            asyncio.run(read)
 
 
 def test_who_may_have_one(tmp_path: Path) -> None:

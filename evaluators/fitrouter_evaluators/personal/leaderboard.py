@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from fitrouter.errors import InvalidRequest, NoWarehouse
+from fitrouter.errors import InvalidRequest, NoWarehouse, StoreError
 from fitrouter.posterior.draws import RatingDraws
 from fitrouter.posterior.labels import Answered, Label
 from fitrouter.posterior.person_draws import MOST_VOTES
@@ -216,8 +216,16 @@ class Leaderboards:
             return []
         try:
             return warehouse.query(sql, params)
-        except NoWarehouse:
+        except NoWarehouse as error:
+            unless_votes(self.router, error)
             return []
+
+
+def unless_votes(router: Router, error: NoWarehouse) -> None:
+    """Raise StoreError if people have voted, so that a warehouse that is not there is no log of nothing."""
+    if router.status().labels:
+        text = f"votes of the log are in no table yet; a running gateway copies them within seconds: {error}"
+        raise StoreError(text) from error
 
 
 def require_somebody(identity: Identity, what: str) -> None:

@@ -24,6 +24,7 @@ from fitrouter.router import Router
 from fitrouter.routing.explanation_text import FEATURES
 from fitrouter.serving.feedback import Declared
 from fitrouter.types import Decision, Event, FeedbackKind, Floats, Identity, Score, unpack
+from fitrouter_evaluators.personal.leaderboard import unless_votes
 from fitrouter_evaluators.personal.profile.document import (
     LONGEST_PROMPT,
     LONGEST_TEXT,
@@ -153,7 +154,8 @@ class Profiles:
             return {}
         try:
             rows = warehouse.query(_GIVEN, [who.tenant, who.user])
-        except NoWarehouse:
+        except NoWarehouse as error:
+            unless_votes(self.router, error)
             return {}
         return {str(kind): Given(int(number), None if mean is None else float(mean)) for kind, number, mean in rows}
 
