@@ -124,9 +124,7 @@ class Copy:
             text=True,
         )
 
-    def pytest(
-        self, tests: Sequence[str], limit_s: float, silence_s: float = FILE_S, **more: str
-    ) -> tuple[int | None, str]:
+    def pytest(self, tests: Sequence[str], limit_s: float, silence_s: float, **more: str) -> tuple[int | None, str]:
         """Run tests; the exit status, None for a timeout, and the output."""
         limits = {"limit_s": limit_s, "silence_s": silence_s}
         asked = {"arguments": tests, "environment": more, "said": str(self._said), **limits}
@@ -184,7 +182,7 @@ def reached(copy: Copy, every: Sequence[Guard], drawn: Iterable[Guard], files: S
             kept.parent.mkdir(parents=True, exist_ok=True)
             lines = kept.with_suffix(".running")
             lines.write_text(f"{listed}\n")
-            status, said = copy.pytest([name], FILE_S, **{OUT: str(lines)})
+            status, said = copy.pytest([name], FILE_S, FILE_S, **{OUT: str(lines)})
             print(f"{name}: pytest ended with {status}: {said.strip().rpartition(chr(10))[2]}", file=sys.stderr)
             if status not in (0, 1, 5, None):
                 raise RuntimeError(f"{name} cannot be run in a copy:\n{said}")
@@ -207,7 +205,7 @@ def judged(copy: Copy, guard: Guard, tests: Sequence[str], limit_s: float, silen
         if status not in (None, 1):
             return ("unnoticed" if status == 0 else "broken"), ""
         test = _first(said) if status == 1 else copy.hung(left)
-        if test in copy.sound or copy.pytest([test], limit_s)[0] == 0:
+        if test in copy.sound or copy.pytest([test], limit_s, limit_s)[0] == 0:
             copy.sound.add(test)
             return "noticed", test
         if test not in left or status is None:
