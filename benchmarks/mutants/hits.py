@@ -39,7 +39,8 @@ def clamped(guard: str, value: Any, unbounded: Any) -> Any:
 def pytest_runtest_logreport(report: Any) -> None:
     """Note how long a test took, and whether it failed."""
     if report.when == "call" or not report.passed:
-        _write(f"{'time' if report.passed else 'failed'}\t{report.nodeid}\t{report.duration}\n")
+        kind = "time" if report.passed else report.outcome  # a failed subtest has a report of its own
+        _write(f"{kind}\t{report.nodeid}\t{report.duration}\n")
 
 
 def _acts(guard: str) -> None:

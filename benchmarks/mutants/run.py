@@ -133,10 +133,13 @@ class Copy:
         print(json.dumps(asked), file=self._server.stdin, flush=True)
         return json.loads(self._server.stdout.readline()), self._said.read_text(errors="replace")
 
-    def hung(self, tests: Sequence[str]) -> str:
-        """The first of some tests that did not end in the last run with a guard removed."""
-        ended = {line.split("\t")[1] for line in self.ended.read_text().splitlines() if not line.startswith("acts\t")}
-        return next((test for test in tests if test not in ended), "")
+    def culprit(self, tests: Sequence[str]) -> str:
+        """Of the last run with a guard removed the first test that failed, or else did not end."""
+        lines = [line.split("\t") for line in self.ended.read_text().splitlines() if not line.startswith("acts\t")]
+        ended = {test for _, test, _ in lines}
+        return next((test for kind, test, _ in lines if kind == "failed"), "") or next(
+            (test for test in tests if test not in ended), ""
+        )
 
     def close(self) -> None:
         """End the process."""
@@ -201,10 +204,10 @@ def judged(copy: Copy, guard: Guard, tests: Sequence[str], limit_s: float, silen
     left = list(tests)
     while left:
         copy.ended.write_bytes(b"")
-        status, said = copy.pytest(["-x", *left], limit_s, silence_s, **{REMOVED: guard.key, OUT: str(copy.ended)})
+        status, _ = copy.pytest(["-x", *left], limit_s, silence_s, **{REMOVED: guard.key, OUT: str(copy.ended)})
         if status not in (None, 1):
             return ("unnoticed" if status == 0 else "broken"), ""
-        test = _first(said) if status == 1 else copy.hung(left)
+        test = copy.culprit(left)
         if test in copy.sound or copy.pytest([test], limit_s, limit_s)[0] == 0:
             copy.sound.add(test)
             return "noticed", test
