@@ -247,6 +247,17 @@ async def test_connections_are_kept_and_none_is_waited_for() -> None:
     assert len(server.seen) == 304
 
 
+async def test_an_error_with_a_200_is_the_error_that_it_names() -> None:
+    """Whole, or as an event of a stream: whoever is told to slow down waits, and is not told of an empty answer."""
+    limited = {"error": {"message": "slow down", "code": 429}}
+    async with FakeOpenAI([reply(200, limited), sse(SAID, event(limited), FINISH, DONE)]) as server:
+        provider = OpenAICompatible(server.base_url)
+        for stream in (False, True):
+            with pytest.raises(RateLimited, match="answered 200 with an error: .*slow down"):
+                await (chunks if stream else whole)(provider, call(stream=stream))
+        await provider.aclose()
+
+
 async def test_statuses_that_allow_a_fallback(subtests: pytest.Subtests) -> None:
     """Outages, quotas, keys and unknown names are ProviderUnavailable with the status; redirects are not followed."""
     for status in (

@@ -26,6 +26,7 @@ from fitrouter.errors import (
     NotAuthorized,
     ProviderError,
     ProviderRejected,
+    ProviderTimeout,
     ProviderUnavailable,
     StoreError,
     UnknownDecision,
@@ -34,7 +35,7 @@ from fitrouter.hooks import Happened, Notice, Trouble, Unlogged
 from fitrouter.providers import Fault, Faulty
 from fitrouter.router import Router
 from fitrouter.routing.decider import Rules
-from fitrouter.serving.attempts import Timers
+from fitrouter.serving.attempts import Timers, next_chunk
 from fitrouter.serving.external import AttemptReport, Outcome
 from fitrouter.state.learner import Learner, read_batch
 from fitrouter.stores.identities import SqliteIdentities
@@ -504,6 +505,19 @@ async def test_a_stream_that_says_nothing_falls_back(tmp_path: Path) -> None:
             assert stream.served_by == "beta"
             assert [chunk async for chunk in stream]
             await router.settled()
+
+
+async def test_a_stream_that_ends_too_late_says_whose_time_was_up() -> None:
+    """The caller's own deadline is no silence of the model."""
+
+    async def silent() -> AsyncIterator[Chunk]:
+        await asyncio.sleep(3600.0)
+        yield Chunk()
+
+    with pytest.raises(ProviderTimeout, match="the deadline of the request itself has passed"):
+        await next_chunk(silent(), 30.0, time.monotonic())
+    with pytest.raises(ProviderTimeout, match="the stream sent nothing"):
+        await next_chunk(silent(), 0.0, time.monotonic() + 30.0)
 
 
 async def test_a_stream_begins_with_the_answer(tmp_path: Path) -> None:

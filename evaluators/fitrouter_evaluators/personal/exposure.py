@@ -168,7 +168,7 @@ def price_list(rated: Sequence[tuple[Any, ...]]) -> tuple[Price, ...]:
         other = good / good.sum() if good.any() else p
         free = p
         if rest and len(rest) == len(p) and sum(rest) < 1.0 - 1e-9:
-            free = np.maximum(p - np.array(rest), 0.0) / (1.0 - sum(rest))
+            free = (p - np.array(rest)) / (1.0 - sum(rest))
         blind = np.array(twin) if len(twin) == len(p) else p
         for name, to, sign in (("friction", other, 1.0), ("floor", free, -1.0), ("blind", blind, 1.0)):
             changed = to - p

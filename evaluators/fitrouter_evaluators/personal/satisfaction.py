@@ -127,7 +127,7 @@ def rarities(router: Router, tenant: str, users: Sequence[str]) -> dict[str, flo
     for user in users:
         own, common = router.taste(Identity(tenant=tenant, user=user))
         learnt = float(np.trace(start.cov) - np.trace(own.cov))
-        if learnt > 1e-6 * max(float(np.trace(start.cov)), 1e-12):
+        if learnt > 1e-6 * float(np.trace(start.cov)):
             found[user] = float(((own.mean - common.mean) ** 2).sum()) / learnt
     return found
 
