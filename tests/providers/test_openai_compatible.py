@@ -17,7 +17,15 @@ from hypothesis import strategies as st
 from tests.kits.fake_openai import HANG, FakeOpenAI, Reply, event, reply, sse
 
 from fitrouter.config import ProviderConfig
-from fitrouter.errors import ConfigError, ProviderError, ProviderRejected, ProviderTimeout, ProviderUnavailable, masked
+from fitrouter.errors import (
+    ConfigError,
+    ProviderError,
+    ProviderRejected,
+    ProviderTimeout,
+    ProviderUnavailable,
+    RateLimited,
+    masked,
+)
 from fitrouter.providers import OpenAICompatible, Secret, build_provider
 from fitrouter.providers._sse import sse_data
 from fitrouter.providers.failures import from_status, retry_after
@@ -253,7 +261,7 @@ async def test_an_error_with_a_200_is_the_error_that_it_names() -> None:
     async with FakeOpenAI([reply(200, limited), sse(SAID, event(limited), FINISH, DONE)]) as server:
         provider = OpenAICompatible(server.base_url)
         for stream in (False, True):
-            with pytest.raises(RateLimited, match="answered 200 with an error: .*slow down"):
+            with pytest.raises(RateLimited, match=r"answered 200 with an error: .*slow down"):
                 await (chunks if stream else whole)(provider, call(stream=stream))
         await provider.aclose()
 
