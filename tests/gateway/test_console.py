@@ -23,6 +23,7 @@ from fitrouter.policies import SquareCB
 from fitrouter.router import Router
 from fitrouter.routing.explanation import TERMS
 from fitrouter.stores.contents import ContentStore
+from fitrouter.stores.figures import figures, least_satisfied
 from fitrouter.stores.identities import SqliteIdentities
 from fitrouter.stores.journal import MemoryJournal
 from fitrouter.stores.keys import FILE, SCOPES, StoredKey, change_keys, digest_of, new_key
@@ -311,8 +312,17 @@ def test_people_are_seen_by_trusted_keys(tmp_path: Path, monkeypatch: pytest.Mon
     names = [{"name": "team-a", "tenant": "a", "key_env": "KEY_A"}]
     with serving(installation.router, config(keys=names).model_copy(update={"data": tmp_path})) as url:
         decision = ask(url, "KEY_A", user="ann", metadata={"role": "cook"})
+        with client(url) as http:
+            for _ in range(3):
+                vote = {"decision_id": ask(url, "KEY_A", user="ann"), "user": "ann", "kind": "thumb", "value": "down"}
+                headers = {"authorization": f"Bearer {KEYS['KEY_A']}"}
+                assert http.post("/v1/feedback", json=vote, headers=headers).status_code == 200
         installation.copied()
+        assert installation.router.warehouse is not None
+        (unhappy,) = figures(installation.router.warehouse.queries, least_satisfied("a", since=0.0))
+        assert unhappy
         with login(url, "KEY_A") as http:
+            assert http.get("/console/api/people").json()["lowest"] == []
             subject = http.get(f"/console/api/decisions/{decision}").json()["user"]
             assert http.get("/console/api/people", params={"role": "cook"}).json()["people"] is False
             for user in ("ann", subject, "nobody"):

@@ -136,7 +136,19 @@ def test_ratings_are_the_ledgers(tmp_path: Path) -> None:
 
 def test_the_least_satisfied_are_the_ledgers(tmp_path: Path) -> None:
     """Who rates below the middle, by the same mean as everywhere, the lowest first; of a tenant or of all."""
-    warehouse, _, given = written(tmp_path)
+    warehouse, ends, given = written(tmp_path)
+    nobody = [  # votes without a user are of no person
+        Feedback(
+            id=f"n{i}",
+            decision_id=f"n{i}",
+            ts=390.0,
+            identity=Identity(tenant="a"),
+            kind=FeedbackKind.THUMB,
+            value=0.0,
+        )
+        for i in range(5)
+    ]
+    warehouse.ingest([Row(len(ends) + len(given) + 1 + i, vote) for i, vote in enumerate(nobody)])
     for tenant, since, fewest in ((None, 0.0, 3), ("a", 0.0, 20), ("b", 300.0, 3), (None, 380.0, 1)):
         wanted = least_satisfied(tenant, since=since, fewest=fewest)
         (found,) = figures(warehouse.queries, wanted)
