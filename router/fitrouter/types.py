@@ -202,6 +202,8 @@ class Completion(_Value, frozen=True, kw_only=True):
     logprobs: dict[str, Any] | None = None
     others: tuple[Completion, ...] = ()
     """The choices after the first, without usage of their own."""
+    further: dict[str, Any] = {}
+    """Fields beside the choices that are not OpenAI's, such as citations; passed on, never logged."""
 
 
 class Embeddings(_Value, frozen=True, kw_only=True):
@@ -220,6 +222,8 @@ class Chunk(_Value, frozen=True, kw_only=True):
     logprobs: dict[str, Any] | None = None
     index: int = 0
     """Of the choice."""
+    further: dict[str, Any] = {}
+    """As those of a `Completion`."""
 
 
 # --- events --------------------------------------------------------------------------------------------------------

@@ -49,6 +49,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """In OpenAI's format, if they were requested."""
     others: tuple[Completion, ...] = ()
     """The choices after the first."""
+    further: dict[str, Any] = {}
+    """Fields of the provider's that are not OpenAI's, such as citations."""
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):

@@ -57,6 +57,7 @@ class LocalBackend:
             about=self._about(answer.decision, answer.served_by, answer.logged, answer.cost_usd, answer.dropped),
             logprobs=completion.logprobs,
             others=completion.others,
+            further=completion.further,
         )
 
     async def stream(self, request: Request) -> Streaming:

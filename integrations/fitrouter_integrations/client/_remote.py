@@ -30,6 +30,7 @@ from fitrouter.errors import (
     Unreachable,
     in_words,
 )
+from fitrouter.providers import further_fields
 from fitrouter.providers.usage import read_usage
 from fitrouter.serving.external import Outcome
 from fitrouter.serving.feedback import Understood
@@ -117,6 +118,7 @@ class RemoteBackend:
             about=self._parse_about(body["fitrouter"]),
             logprobs=choice.get("logprobs"),
             others=tuple(msgspec.convert(other, Completion) for other in others),
+            further=further_fields(body),
         )
 
     async def stream(self, request: Request) -> Streaming:
@@ -292,6 +294,7 @@ class _RemoteStream:
             usage=read_usage(found.get("usage")),
             logprobs=choice.get("logprobs"),
             index=choice.get("index", 0),
+            further=further_fields(found),
         )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fitrouter.errors import ConfigError
 from fitrouter.providers._base import Provider
 from fitrouter.providers._faulty import Fault, Faulty
+from fitrouter.providers._further import further_fields
 from fitrouter.providers._litellm import LiteLLM, load_litellm
 from fitrouter.providers._recorded import Recorded
 from fitrouter.providers._secret import Secret
@@ -32,6 +33,7 @@ __all__ = [
     "build_provider",
     "build_providers",
     "from_status",
+    "further_fields",
     "preload",
     "topic_of",
 ]

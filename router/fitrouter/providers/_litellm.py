@@ -27,6 +27,7 @@ from fitrouter.errors import (
     require,
 )
 from fitrouter.providers import tracing
+from fitrouter.providers._further import further_fields
 from fitrouter.providers._secret import Secret
 from fitrouter.providers._streams import OwnedStream
 from fitrouter.providers._uniform import UniformChoice
@@ -140,14 +141,15 @@ class LiteLLM:
         if not choices:
             raise ProviderUnavailable("litellm returned an empty answer")
         usage = read_usage(getattr(response, "usage", None)) or Usage()
-        return msgspec.structs.replace(choices[0], usage=usage, others=tuple(choices[1:]))
+        further = self._scrubbed(_further(response))
+        return msgspec.structs.replace(choices[0], usage=usage, others=tuple(choices[1:]), further=further)
 
     async def _chunks(self, response: Any, n: int) -> AsyncGenerator[Chunk]:
         said, finished = False, None
         uniform: defaultdict[int, UniformChoice] = defaultdict(UniformChoice)
         try:
             async for part in response:
-                usage = read_usage(getattr(part, "usage", None))
+                usage, further = read_usage(getattr(part, "usage", None)), self._scrubbed(_further(part))
                 said = said or bool(usage and usage.completion_tokens)
                 for choice in islice(part.choices or (None,), n):
                     delta = self._scrubbed(_plain(choice.delta)) if choice is not None else {}
@@ -156,8 +158,15 @@ class LiteLLM:
                     finished = finished or reason
                     index = (getattr(choice, "index", 0) or 0) if n > 1 else 0
                     delta, reason = uniform[index].delta(delta), uniform[index].reason(reason)
-                    yield Chunk(delta=delta, finish_reason=reason, usage=usage, logprobs=_logprobs(choice), index=index)
-                    usage = None
+                    yield Chunk(
+                        delta=delta,
+                        finish_reason=reason,
+                        usage=usage,
+                        logprobs=_logprobs(choice),
+                        index=index,
+                        further=further,
+                    )
+                    usage, further = None, {}
         except Exception as error:  # noqa: BLE001 - as above
             raise self._translated(error) from _cause(error)
         # litellm ends every stream with `stop`, also one of which nothing came, not even tokens.
@@ -209,6 +218,12 @@ def _plain(value: Any) -> Message:
     if not any(field is not None for field in plain.get("provider_specific_fields", {}).values()):
         plain.pop("provider_specific_fields", None)
     return plain
+
+
+def _further(response: Any) -> dict[str, Any]:
+    """Return the fields of an answer or chunk that are passed on."""
+    named = {name: getattr(response, name, None) for name in ("system_fingerprint", "service_tier", "citations")}
+    return further_fields({**(getattr(response, "model_extra", None) or {}), **named})
 
 
 def _reason(choice: Any) -> str | None:

@@ -20,6 +20,7 @@ import msgspec
 
 from fitrouter.errors import ConfigError, ProviderRejected, ProviderTimeout, ProviderUnavailable, in_words
 from fitrouter.providers import tracing
+from fitrouter.providers._further import further_fields
 from fitrouter.providers._secret import Secret
 from fitrouter.providers._sse import sse_data
 from fitrouter.providers._streams import OwnedStream
@@ -213,7 +214,8 @@ class OpenAICompatible:
         if not choices:
             raise ProviderUnavailable(f"{self._base_url} answered 200 with an empty answer: {excerpt(received)}")
         usage = read_usage(body.get("usage")) or Usage()
-        return msgspec.structs.replace(choices[0], usage=usage, others=tuple(choices[1:]))
+        further = further_fields(body, self._host)
+        return msgspec.structs.replace(choices[0], usage=usage, others=tuple(choices[1:]), further=further)
 
     async def _one_piece(self, response: aiohttp.ClientResponse, n: int) -> AsyncGenerator[Chunk]:
         """Yield the chunks of a complete answer, which some servers send although a stream was asked for."""
@@ -223,7 +225,9 @@ class OpenAICompatible:
             calls = one.message.get("tool_calls") or ()
             numbered = {"tool_calls": [{"index": i, **call} for i, call in enumerate(calls)]} if calls else {}
             delta = {**one.message, **numbered}
-            yield Chunk(delta=delta, finish_reason=one.finish_reason, logprobs=one.logprobs, index=index)
+            yield Chunk(
+                delta=delta, finish_reason=one.finish_reason, logprobs=one.logprobs, index=index, further=one.further
+            )
         yield Chunk(usage=whole.usage)
 
     async def _chunks(self, response: aiohttp.ClientResponse, n: int) -> AsyncGenerator[Chunk]:
@@ -237,13 +241,20 @@ class OpenAICompatible:
                     yield Chunk()
                     continue
                 body = self._object(data)
-                usage = read_usage(body.get("usage"))
+                usage, further = read_usage(body.get("usage")), further_fields(body, self._host)
                 for index, delta, reason, logprobs in _choices(body, "delta", n) or _NO_CHOICE:
                     finished = finished or reason is not None
                     said = said or _says(delta)
                     delta, reason = uniform[index].delta(delta), uniform[index].reason(reason)
-                    yield Chunk(delta=delta, finish_reason=reason, usage=usage, logprobs=logprobs, index=index)
-                    usage = None
+                    yield Chunk(
+                        delta=delta,
+                        finish_reason=reason,
+                        usage=usage,
+                        logprobs=logprobs,
+                        index=index,
+                        further=further,
+                    )
+                    usage, further = None, {}
             if not finished:
                 what = "an answer without a finish reason: it may be truncated" if said else "no answer"
                 raise ProviderUnavailable(f"{self._base_url} streamed {what}")

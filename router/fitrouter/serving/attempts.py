@@ -428,7 +428,7 @@ async def _call(request: Request, card: ModelCard, provider: Provider, timers: T
         try:
             async for chunk in rest:
                 silence.reschedule(min(latest, loop.time() + timers.first_token_s))
-                if not chunk.delta and chunk.finish_reason is None and chunk.usage is None:
+                if not (chunk.delta or chunk.further) and chunk.finish_reason is None and chunk.usage is None:
                     continue  # a sign of life
                 head.append(chunk)
                 # A chunk with only a role is not an answer yet: another model can still give it.

@@ -68,6 +68,7 @@ def completion_json(reply: Reply) -> dict[str, Any]:
     """Return an answer as a `chat.completion`."""
     choices: tuple[Reply | Completion, ...] = (reply, *reply.others)
     return {
+        **reply.further,
         **_head("chat.completion", reply.about),
         "choices": [
             {"index": i, "message": one.message, "logprobs": one.logprobs, "finish_reason": one.finish_reason}
@@ -99,7 +100,7 @@ def chunk_json(about: About, chunk: Chunk, usage: bool) -> dict[str, Any]:
         "logprobs": chunk.logprobs,
         "finish_reason": chunk.finish_reason,
     }
-    body = {**_head("chat.completion.chunk", about), "choices": [choice]}
+    body = {**chunk.further, **_head("chat.completion.chunk", about), "choices": [choice]}
     return {**body, "usage": None} if usage else body
 
 

@@ -60,7 +60,8 @@ class ChatEvents:
             opening = event({**chunk_json(about, first, self._usage), **decided})
             if opens:
                 return opening
-        if chunk.delta or chunk.finish_reason is not None or chunk.logprobs:  # others only count tokens
+        # Others only count tokens.
+        if chunk.delta or chunk.finish_reason is not None or chunk.logprobs or chunk.further:
             return opening + event(chunk_json(about, chunk, self._usage))
         return opening
 

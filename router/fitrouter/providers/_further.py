@@ -1,0 +1,43 @@
+"""Fields of answers that are not part of OpenAI's format, such as citations: passed on within bounds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+_OURS = frozenset(
+    ("id", "object", "created", "model", "choices", "usage", "error", "fitrouter", "data", "kv_transfer_params")
+)
+"""What the gateway writes itself, and vLLM's field with addresses of its workers."""
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
+_MOST = 32
+"""Fields of an answer, or of a chunk."""
+_MOST_BYTES = 65_536
+"""Of all of them, as JSON."""
+
+
+def further_fields(body: Mapping[str, Any], host: str = "") -> dict[str, Any]:
+    """Return the fields at the top of an answer that can be passed on: few, short, and not the gateway's own.
+
+    Args:
+        body: of the answer, or of a chunk.
+        host: of the server; a field that names it is left out, since it may be an internal address.
+
+    >>> further_fields({"id": "x", "choices": [], "citations": ["https://example.org"], "x-odd": 1, "none": None})
+    {'citations': ['https://example.org']}
+    """
+    found: dict[str, Any] = {}
+    left = _MOST_BYTES
+    for name, value in body.items():
+        if name in _OURS or value is None or name.lower().startswith("fitrouter") or not _NAME.fullmatch(name):
+            continue
+        encoded = msgspec.json.encode(value, enc_hook=str)
+        left -= len(encoded)
+        if left < 0 or len(found) == _MOST:
+            break
+        if not host or host.encode() not in encoded:
+            found[name] = value
+    return found

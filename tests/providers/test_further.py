@@ -1,0 +1,109 @@
+"""Laws of further fields: what a provider adds to an answer reaches the caller of the same dialect, within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.kits.fake_openai import FakeOpenAI, event, reply, sse
+from tests.kits.gateway import chat, client, make_router, serving
+
+from fitrouter.providers import OpenAICompatible, Secret, further_fields
+from fitrouter.providers._litellm import LiteLLM, _further
+
+KNOWN: dict[str, Any] = {
+    "citations": ["https://example.org/a"],
+    "search_results": [{"title": "A", "url": "https://example.org/a"}],
+    "system_fingerprint": "fp_1",
+    "service_tier": "flex",
+    "x_groq": {"id": "req_1"},
+    "prompt_filter_results": [{"prompt_index": 0}],
+    "provider": "Azure",
+    "images": [],
+}
+"""As Perplexity, OpenAI, Groq, Azure and OpenRouter send them."""
+OURS = {"fitrouter": {"token": "x"}, "fitrouter_model": "y", "x-fitrouter-model": "z", "kv_transfer_params": {"h": 1}}
+JSON = st.recursive(st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(), st.lists, max_leaves=5)
+
+
+@given(st.dictionaries(st.text() | st.sampled_from([*KNOWN, *OURS, "id", "choices"]), JSON, max_size=60))
+def test_names_and_sizes_are_bounded(body: dict[str, Any]) -> None:
+    """Whatever a server sends, few and short fields pass, none of them the gateway's own."""
+    found = further_fields(body)
+    assert found.items() <= body.items() or all(found[name] == body[name] for name in found)
+    assert len(found) <= 32
+    assert not found.keys() & {*OURS, "id", "object", "created", "model", "choices", "usage", "error"}
+    assert all(name.isidentifier() and len(name) <= 64 for name in found)
+
+
+def test_long_fields_are_left_out() -> None:
+    """64 kB of all fields together are passed on."""
+    assert list(further_fields({"a": "x" * 60_000, "b": "y" * 5_000, "c": "z" * 5_000})) == ["a", "b"]
+    assert further_fields({"a": "x" * 70_000}) == {}
+
+
+def test_an_internal_address_is_left_out() -> None:
+    """A field that names the provider's host would tell callers where it is."""
+    body = {"served": {"url": "http://gpu-7.internal:8000"}, "citations": ["https://example.org"]}
+    assert list(further_fields(body, "gpu-7.internal")) == ["citations"]
+
+
+@pytest.fixture
+def answered(tmp_path: Path) -> Any:
+    """A gateway over a scripted server; returns the body of a complete answer and the events of a streamed one."""
+
+    async def ask(more: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        ends = [({"role": "assistant", "content": "so [1]"}, None), ({}, "stop")]
+        parts = [{"choices": [{"index": 0, "delta": delta, "finish_reason": end}], **more} for delta, end in ends]
+        message = {"role": "assistant", "content": "so [1]"}
+        whole = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], **more}
+        async with FakeOpenAI([reply(200, whole), sse(*map(event, parts), event(b"[DONE]"))]) as server:
+            provider = OpenAICompatible(server.base_url, Secret("sk-0123456789"))
+            with serving(make_router(tmp_path, {"echo": provider})) as url:
+                return await asyncio.to_thread(both, url)
+
+    return ask
+
+
+def both(url: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The body of a complete answer, and the events of a streamed one."""
+    with client(url) as http:
+        whole = http.post("/v1/chat/completions", json=chat()).json()
+        lines = http.post("/v1/chat/completions", json=chat(stream=True)).text.splitlines()
+    return whole, [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+
+
+@pytest.mark.parametrize("name", KNOWN)
+async def test_known_fields_reach_the_caller(answered: Any, name: str) -> None:
+    """Complete and streamed, beside the gateway's own fields."""
+    whole, events = await answered({name: KNOWN[name]})
+    assert whole[name] == KNOWN[name]
+    assert [each[name] for each in events if name in each][:1] == [KNOWN[name]]
+    assert whole["object"] == "chat.completion"
+    assert whole["choices"][0]["message"]["content"] == "so [1]"
+
+
+async def test_the_gateways_fields_stay(answered: Any) -> None:
+    """A server cannot pretend to be the router, nor send the key that it was given back."""
+    whole, events = await answered({**OURS, "id": "theirs", "model": "theirs", "note": "your key is sk-0123456789"})
+    for body in (whole, events[0]):
+        assert body["id"].startswith("chatcmpl-")
+        assert body["model"] != "theirs"
+        assert "token" not in body["fitrouter"] or body["fitrouter"]["token"] != "x"
+        assert not body.keys() & {"fitrouter_model", "x-fitrouter-model", "kv_transfer_params"}
+        assert body["note"] == "your key is ••••"
+
+
+def test_fields_of_litellm() -> None:
+    """Litellm keeps fields that it does not know apart from its own."""
+    given = SimpleNamespace(model_extra={"search_results": [1], "id": "x"}, citations=["u"], system_fingerprint=None)
+    assert _further(given) == {"search_results": [1], "citations": ["u"]}
+    scrubbed = LiteLLM(Secret("sk-0123456789"))._scrubbed({"citations": ["sk-0123456789"]})
+    assert msgspec.json.encode(scrubbed) == '{"citations":["••••"]}'.encode()
