@@ -68,7 +68,8 @@ def test_services_inside_are_in_the_only_process(file: Path) -> None:
 
 def test_what_cannot_be_configured_is_said_once(file: Path) -> None:
     """A gateway whose configuration cannot be served ends at once, and its log says why."""
-    file.write_text(file.read_text().replace("kind: simulated", "kind: simulated, api_key_env: NOT_SET_ANYWHERE"))
+    keyed = "keyed: {kind: openai_compatible, base_url: 'http://127.0.0.1:9/v1', api_key_env: NOT_SET_ANYWHERE}"
+    file.write_text(file.read_text().replace("providers: {", f"providers: {{{keyed}, "))
     done = subprocess.run(
         [sys.executable, "-m", "fitrouter_integrations.cli", "serve", "--port", "0", "--config", str(file)],
         capture_output=True,
