@@ -62,8 +62,9 @@ class Day:
         self.comment()
         self.cut()
         self.erase(ERASED)
-        for client in (*self._clients.values(), *self._http.values()):
-            client.close()
+        for tenant in KEYS:
+            self._clients[tenant].close()
+            self._http[tenant].close()
         return self.ledger
 
     # --- what people do ---

@@ -142,12 +142,12 @@ def of_shown(people: Mapping[tuple[str, str], Mapping[str, Any]]) -> Figures:
 
 
 def of_users(rows: Iterable[Mapping[str, Any]]) -> Figures:
-    rows = [(row["tenant"], row["user"], row) for row in rows]
+    people = {(row["tenant"], row["user"]): row for row in rows}
     return {
-        "people": {(tenant, user) for tenant, user, _ in rows},
-        "requests_by_person": {(tenant, user): row["requests"] for tenant, user, row in rows},
-        "votes_given_by_person": {(tenant, user): row["votes"] for tenant, user, row in rows},
-        "comments": {(tenant, user): row["remarks"] for tenant, user, row in rows if row["remarks"]},
+        "people": set(people),
+        "requests_by_person": {who: row["requests"] for who, row in people.items()},
+        "votes_given_by_person": {who: row["votes"] for who, row in people.items()},
+        "comments": {who: row["remarks"] for who, row in people.items() if row["remarks"]},
     }
 
 
