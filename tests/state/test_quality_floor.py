@@ -72,6 +72,15 @@ def test_a_few_bad_labels_do_not_exclude() -> None:
     assert not layer.excluded(("a", "b"), "c", 0.05, 1e9 + 150 * DAY)
 
 
+def test_a_late_label_counts_once() -> None:
+    """Times may be out of order: what is known already neither decays nor grows by it."""
+    late, punctual = QualityFloor(), QualityFloor()
+    for layer, ts in ((late, 1e9 - 90 * DAY), (punctual, 1e9)):
+        layer.observe("a", "c", 0.0, 1e9)
+        layer.observe("a", "c", 1.0, ts)
+    assert late.ok(("a",), "c", 1e9) == pytest.approx(punctual.ok(("a",), "c", 1e9))
+
+
 def test_nan_is_skipped() -> None:
     """NaN changes nothing; ½ is ok."""
     layer = QualityFloor()
