@@ -48,6 +48,11 @@ def test_what_is_told_reads_back(usage: Usage) -> None:
     assert read_usage(msgspec.json.decode(msgspec.json.encode(usage_body(usage)))) == usage
 
 
+def test_no_usage_is_none() -> None:
+    """What is not an object of counts is not taken for one of zeros: the tokens are estimated then."""
+    assert [read_usage(odd) for odd in (None, "7", 7, 7.5, [7])] == [None] * 5
+
+
 def test_what_is_no_number_counts_as_nothing(subtests: pytest.Subtests) -> None:
     """A provider that says nonsense costs no answer."""
     for odd in (
