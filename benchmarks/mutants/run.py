@@ -133,13 +133,12 @@ class Copy:
         print(json.dumps(asked), file=self._server.stdin, flush=True)
         return json.loads(self._server.stdout.readline()), self._said.read_text(errors="replace")
 
-    def culprit(self, tests: Sequence[str]) -> str:
-        """Of the last run with a guard removed the first test that failed, or else did not end."""
+    def culprit(self, tests: Sequence[str], *, ended: bool) -> str:
+        """Of the last run with a guard removed the first test that failed, or if it did not end, that was under way."""
         lines = [line.split("\t") for line in self.ended.read_text().splitlines() if not line.startswith("acts\t")]
-        ended = {test for _, test, _ in lines}
-        return next((test for kind, test, _ in lines if kind == "failed"), "") or next(
-            (test for test in tests if test not in ended), ""
-        )
+        over = {test for _, test, _ in lines}
+        failed = next((test for kind, test, _ in lines if kind == "failed"), "")
+        return failed or ("" if ended else next((test for test in tests if test not in over), ""))
 
     def close(self) -> None:
         """End the process."""
@@ -205,14 +204,16 @@ def judged(copy: Copy, guard: Guard, tests: Sequence[str], limit_s: float, silen
     while left:
         copy.ended.write_bytes(b"")
         status, _ = copy.pytest(["-x", *left], limit_s, silence_s, **{REMOVED: guard.key, OUT: str(copy.ended)})
-        if status not in (None, 1):
-            return ("unnoticed" if status == 0 else "broken"), ""
-        test = copy.culprit(left)
+        if status == 0:
+            return "unnoticed", ""
+        test = copy.culprit(left, ended=status is not None)  # after a failure the exit status may tell of leaks
+        if test not in left:
+            return "broken", test
         if test in copy.sound or copy.pytest([test], limit_s, limit_s)[0] == 0:
             copy.sound.add(test)
             return "noticed", test
-        if test not in left or status is None:
-            return "broken" if status == 1 else "timeout", test
+        if status is None:
+            return "timeout", test
         left.remove(test)
     return "unnoticed", ""
 
