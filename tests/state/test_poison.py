@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 from typing import Any
 
@@ -217,6 +218,7 @@ def test_a_quarantined_event_leaves_no_trace() -> None:
     assert any(row.event.id == victim for row in journal.tail(0, 1000))
 
 
+@functools.cache
 def of_ann() -> str:
     """An execution of a user whom the story does not erase."""
     rows = story(4, 40).tail(20, 1000)
@@ -226,14 +228,12 @@ def of_ann() -> str:
 class Fragile(Learner):
     """A learner in which one execution overflows."""
 
-    culprit = of_ann()
-
     def blank(self) -> Learner:
         return Fragile(self.fit.d, self.fit.D, schema=self.schema)
 
     def _execution(self, event: Execution) -> None:
         super()._execution(event)
-        if event.id == self.culprit:
+        if event.id == of_ann():
             self.fit.arms.profile[:] = NAN
 
 
@@ -242,7 +242,7 @@ def test_the_poison_is_found() -> None:
     journal = story(4, 40)
     row = find_poison(journal, Fragile(5, 4, schema=SCHEMA), journal.head())
     assert row is not None
-    assert row.event.id == Fragile.culprit
+    assert row.event.id == of_ann()
     assert find_poison(journal, learner(), journal.head()) is None
 
 
@@ -258,8 +258,6 @@ async def test_a_spoilt_state_is_reported_and_rebuilt() -> None:
     finally:
         await follower.aclose()
     assert follower.learner.finite()
-    assert follower.learner.quarantined == {Fragile.culprit}
+    assert follower.learner.quarantined == {of_ann()}
     assert Trouble("learner", "ValueError") in seen
-    assert [row.event.event_id for row in journal.tail(0, 1000) if isinstance(row.event, Quarantine)] == [
-        Fragile.culprit
-    ]
+    assert [row.event.event_id for row in journal.tail(0, 1000) if isinstance(row.event, Quarantine)] == [of_ann()]
