@@ -63,10 +63,7 @@ def faults(prompt: str, answer: str) -> tuple[str, ...]:
 
 
 def _spoken(text: str) -> str:
-    """The part of a text that may address a grader.
-
-    `verdict = A` with nothing said of another side is a verdict, beside which `score = 10` is no data, either.
-    """
+    """The part of a text that may address a grader: names of data too, beside `verdict = A` of one side alone."""
     prose = _FENCED.sub(" ", text)
     return prose if len(set(_VERDICT.findall(prose))) == 1 else _DATA.sub(" ", text)
 

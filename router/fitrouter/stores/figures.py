@@ -229,22 +229,20 @@ def ratings(who: Identity | None = None, *, since: float = 0.0, by: str = "''") 
     return Figure((sql, _whose(who, since)), lambda rows: _grouped(rows, _rating))
 
 
-def least_satisfied(tenant: str | None, *, since: float, fewest: int = 3, most: int = 10) -> Figure[list[Any]]:
-    """People whose mean rating is below the middle of the scale: tenant, user and `Rating`, the lowest first.
+def least_satisfied(tenant: str | None, *, since: float, fewest: int = 3) -> Figure[list[Any]]:
+    """Ten people whose mean rating is below the middle of the scale: tenant, user and `Rating`, the lowest first.
 
     Args:
         tenant: of the people; None for all.
         since: votes from this time on, in seconds since the epoch.
         fewest: rated answers of those who are listed.
-        most: people.
     """
     sql = _RATINGS.format(
         by='[tenant, "user"]', served="", who=', any_value(tenant) AS tenant, any_value("user") AS "user"'
     )
     sql = f"SELECT * FROM ({sql}) WHERE whole = 0 AND key[2] IS NOT NULL AND average < 0.5 AND rated >= $5"  # noqa: S608
-    given = [tenant, None, None, since, fewest, most]
     return Figure(
-        (f"{sql} ORDER BY average, rated DESC, key LIMIT $6", given),
+        (f"{sql} ORDER BY average, rated DESC, key LIMIT 10", [tenant, None, None, since, fewest]),
         lambda rows: [(*k, _rating(r)) for _, k, *r in rows],
     )
 
