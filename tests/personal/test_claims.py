@@ -7,6 +7,7 @@ import asyncio
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -33,7 +34,7 @@ from fitrouter_evaluators.personal.certificate.rows import Compared, Decided, Dr
 from fitrouter_evaluators.personal.diagnose.diagnosis import rate
 from fitrouter_evaluators.personal.exposure import exposure, price_list
 from fitrouter_evaluators.personal.leaderboard import Drawn, Leaderboard, ranked, sentences
-from fitrouter_evaluators.personal.report import _personal_gain, _settled
+from fitrouter_evaluators.personal.report import Reports, _personal_gain, _settled
 from fitrouter_evaluators.personal.satisfaction import satisfaction_of
 from fitrouter_evaluators.personal.scores import chance, predicted
 from fitrouter_evaluators.personal.suite import ANCHORS, Ledger, Models, Runner, decoded
@@ -104,6 +105,18 @@ def test_ratings_that_would_settle_a_rank(even: int, said: str) -> None:
         Drawn(msgspec.structs.replace(board(3, 0.78), models=ranked(("a", "b"), own, own)), ("a", "b"), drawn, drawn)
     )
     assert said in found
+
+
+def test_without_a_scorer_no_taste_is_told() -> None:
+    """No feature has a name then, so that none can be said to make another model the first."""
+    reports = object.__new__(Reports)
+    reports.router = cast("Router", SimpleNamespace(features=()))
+    own = np.array([[0.6, 0.5]] * 10)
+    nothing = Means(Gaussian(np.zeros(1), np.eye(1)), np.zeros(2), np.zeros(1), np.zeros(2))
+    drawn = RatingDraws(own, nothing, np.array([[1.0], [0.0]]), 1.0)
+    taste, everybodys = np.array([0.5]), np.array([0.0])
+    found = Drawn(board(3, 0.9), ("a", "b"), drawn, drawn)
+    assert reports._counterfactuals(found, np.array([[1.0], [0.0]]), taste, everybodys) == ()
 
 
 def test_one_model_is_compared_with_nothing() -> None:

@@ -96,6 +96,7 @@ def test_little_says_nothing_of_anybody() -> None:
     rows = [(f"u{i % 20}", "cook" if i % 20 < 4 else "nurse", i % 2, 0.0, "a", ["a"], [1.0], False) for i in range(400)]
     found = satisfaction_of(rows, {}, now=0.0)
     assert [group.name for group in found.roles] == ["nurse"]
+    assert not any("The role" in sentence for sentence in found.sentences), "one role is not worse than itself"
     assert (found.best_single, found.worse_off, found.rare_gap) == ("", None, None)
     assert best_single([("a", 0.5, 0.4)] * 30 + [("b", 0.5, 1.0)] * 29) == ("a", pytest.approx(0.4))
 
