@@ -679,12 +679,24 @@ def test_another_version_is_rebuilt(warehouse: Warehouse) -> None:
     assert warehouse.query(bare) == []
 
 
-def test_a_file_of_another_program_is_no_version(warehouse: Warehouse) -> None:
-    """A DuckDB file without the table `position` becomes a warehouse; without recorded replays it starts empty."""
+def test_a_file_of_another_program_is_set_aside(warehouse: Warehouse) -> None:
+    """What stands at the path of the warehouse and is none is kept under another name."""
     with duckdb.connect(warehouse.path) as connection:
-        connection.execute("CREATE TABLE position (seq BIGINT)")
+        connection.execute("CREATE TABLE position (seq BIGINT); INSERT INTO position VALUES (7)")
+    assert warehouse.ingest(rows([decision(1)])) == 1
+    assert warehouse.query("SELECT count(*) FROM decisions") == [(1,)]
+    assert warehouse.quarantined is not None
+    with duckdb.connect(warehouse.quarantined) as connection:
+        assert connection.execute("FROM position").fetchall() == [(7,)]
+
+
+def test_a_version_without_replays(warehouse: Warehouse) -> None:
+    """A file of another version that has no recorded replays is filled again, too."""
+    with duckdb.connect(warehouse.path) as connection:
+        connection.execute("CREATE TABLE position (seq BIGINT, event_id VARCHAR)")
     assert warehouse.ingest(rows([decision(1)])) == 1
     assert warehouse.query("SELECT count(*) FROM ope_runs") == [(0,)]
+    assert warehouse.quarantined is None
 
 
 def test_unusable(tmp_path: Path) -> None:
