@@ -69,9 +69,9 @@ def measure(warehouse: Warehouse) -> Quality:
         from fitrouter_evaluators.personal.satisfaction import RATINGS, satisfaction_of
     except ModuleNotFoundError:  # without the packages of `replay`
         return Quality()
-    found = satisfaction_of(warehouse.query(RATINGS.format(log=""), [None]), {}, now=time.time())
+    found = satisfaction_of(warehouse.query(RATINGS.format(log=""), [None], whole=True), {}, now=time.time())
     shown = {name: getattr(found, name) for name in MEASURES}
-    saved = savings(warehouse.query(_DRAWN, [DECISIONS]), found.best_single)
+    saved = savings(warehouse.query(_DRAWN, [DECISIONS], whole=True), found.best_single)
     known = {name: Estimate(each.low, each.estimate, each.high) for name, each in shown.items() if each is not None}
     return Quality(satisfaction=known, best_single=found.best_single, saved_usd=saved)
 

@@ -679,6 +679,24 @@ def test_another_version_is_rebuilt(warehouse: Warehouse) -> None:
     assert warehouse.query(bare) == []
 
 
+def test_figures_wait_for_a_file_that_is_filled_again(tmp_path: Path) -> None:
+    """Until it has what the journal had when it was begun, `whole` refuses; then a lag of the feed is no obstacle."""
+    journal = journal_of(*story(10))
+    feed = WarehouseFeed(journal, Warehouse(tmp_path / "w.duckdb"))
+    feed.batch, count = 20, "SELECT count(*) FROM decisions"
+    feed.step()
+    feed.warehouse.prune(1)  # which copies the file
+    with pytest.raises(StoreError, match=r"have 20 of 45 events; ask again"):
+        feed.warehouse.query(count, whole=True)
+    assert feed.warehouse.query(count) == [(4,)]
+    drain(feed)
+    assert feed.warehouse.query(count, whole=True) == [(9,)]
+    journal.append(*map(Entry, [decision(100), decision(101)])).result()
+    feed.batch = 1
+    feed.step()
+    assert feed.warehouse.query(count, whole=True) == [(10,)]
+
+
 def test_a_file_of_another_program_is_set_aside(warehouse: Warehouse) -> None:
     """What stands at the path of the warehouse and is none is kept under another name."""
     with duckdb.connect(warehouse.path) as connection:

@@ -215,7 +215,7 @@ class Leaderboards:
         if warehouse is None:
             return []
         try:
-            return warehouse.query(sql, params)
+            return warehouse.query(sql, params, whole=True)
         except NoWarehouse as error:
             unless_votes(self.router, error)
             return []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 from contextlib import suppress
 
@@ -197,7 +198,8 @@ class Reports:
         warehouse, moving = self.router.warehouse, dict[str, Traffic]()
         if warehouse is not None:
             with suppress(NoWarehouse):  # nothing has been asked yet
-                (groups,) = figures(warehouse.queries, traffic(Identity(tenant=tenant), by=MODEL, last=LAST))
+                whole = functools.partial(warehouse.queries, whole=True)
+                (groups,) = figures(whole, traffic(Identity(tenant=tenant), by=MODEL, last=LAST))
                 moving = groups.by
         found = {}
         for arm, each in moving.items():

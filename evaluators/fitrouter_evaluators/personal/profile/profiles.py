@@ -153,7 +153,7 @@ class Profiles:
         if warehouse is None or who.user is None:
             return {}
         try:
-            rows = warehouse.query(_GIVEN, [who.tenant, who.user])
+            rows = warehouse.query(_GIVEN, [who.tenant, who.user], whole=True)
         except NoWarehouse as error:
             unless_votes(self.router, error)
             return {}

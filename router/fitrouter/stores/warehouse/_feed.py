@@ -58,7 +58,7 @@ class WarehouseFeed:
             if not rows:
                 return 0
             try:
-                count = self.warehouse.ingest(rows, after=last.seq)
+                count = self.warehouse.ingest(rows, after=last.seq, until=self._head)
             except OutOfStep:
                 self._last = None  # the file was replaced meanwhile: continue from its own position
                 return 0

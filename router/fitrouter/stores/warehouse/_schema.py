@@ -253,8 +253,9 @@ def version() -> str:
 
 def create_sql() -> str:
     """Return the statements that create an empty warehouse, without comments."""
-    position = "CREATE TABLE position (seq BIGINT NOT NULL, event_id VARCHAR NOT NULL, schema VARCHAR NOT NULL);\n"
-    return f"{position}INSERT INTO position VALUES (0, '', '{version()}');\n{tables_sql()}{_VIEWS}"  # noqa: S608
+    columns = "seq BIGINT NOT NULL, event_id VARCHAR NOT NULL, until BIGINT NOT NULL, schema VARCHAR NOT NULL"
+    position = f"CREATE TABLE position ({columns});\nINSERT INTO position VALUES (0, '', 0, '{version()}');\n"
+    return f"{position}{tables_sql()}{_VIEWS}"
 
 
 def quoted(name: str) -> str:

@@ -98,12 +98,13 @@ class Warehouse:
         with self._open() as connection:
             return _position(connection)
 
-    def ingest(self, rows: Sequence[Row], *, after: int | None = None) -> int:
+    def ingest(self, rows: Sequence[Row], *, after: int | None = None, until: int = 0) -> int:
         """Add rows of the journal and move the position, in one transaction. Rows copied before are skipped.
 
         Args:
             rows: in order of their sequence numbers.
             after: the sequence number that the rows follow, to detect that the file was deleted meanwhile.
+            until: the journal's last sequence number, of which a new file takes note (`queries`).
 
         Returns:
             The number of new rows.
@@ -114,13 +115,15 @@ class Warehouse:
         """
         count = 0
         for part in _apart(rows):
-            count += self._ingest(part, after)
+            count += self._ingest(part, after, until)
             after = part[-1].seq
         return count
 
-    def _ingest(self, rows: Sequence[Row], after: int | None) -> int:
+    def _ingest(self, rows: Sequence[Row], after: int | None, until: int) -> int:
         with self._open() as connection:
             have = _position(connection).seq
+            if not have:
+                connection.execute("UPDATE position SET until = ?", [until])
             if after is not None and have < after:
                 raise OutOfStep(f"{str(self.path)!r} ends at row {have}, but the batch follows row {after}")
             fresh = [row for row in rows if row.seq > have]
@@ -202,6 +205,8 @@ class Warehouse:
             insert_ = f"INSERT INTO made.{table} BY NAME {sql}"
             connection.execute(insert_, dict(params[table]) if table in params else None)
         connection.execute("UPDATE made.position SET seq = ?, event_id = ?", list(last))
+        if last.seq:
+            connection.execute("UPDATE made.position SET until = (SELECT until FROM position)")
         connection.execute("DETACH made")
         return new
 
@@ -224,23 +229,31 @@ class Warehouse:
 
         _retried(append, patience_s)
 
-    def query(self, sql: str, params: Sequence[Any] = (), *, patience_s: float = 5.0) -> list[tuple[Any, ...]]:
+    def query(
+        self, sql: str, params: Sequence[Any] = (), *, patience_s: float = 5.0, whole: bool = False
+    ) -> list[tuple[Any, ...]]:
         """Run a query and return all its rows. The file is opened read-only and closed again.
 
         Args:
             sql: one statement, with `?` for parameters.
             params: their values.
             patience_s: how long to wait for another process to close the file.
+            whole: refuse to answer while the file is filled again, as for `queries`.
 
         Raises:
             NoWarehouse: there is no file yet.
             WarehouseLocked: another process still has it open.
             StoreError: the query fails, or the file is damaged.
         """
-        return self.queries([(sql, params)], patience_s=patience_s)[0]
+        return self.queries([(sql, params)], patience_s=patience_s, whole=whole)[0]
 
     def queries(
-        self, statements: Sequence[tuple[str, Sequence[Any]]], *, patience_s: float = 5.0, limit_s: float | None = None
+        self,
+        statements: Sequence[tuple[str, Sequence[Any]]],
+        *,
+        patience_s: float = 5.0,
+        limit_s: float | None = None,
+        whole: bool = False,
     ) -> list[list[tuple[Any, ...]]]:
         """Run several queries on one snapshot of the file; see `query`.
 
@@ -248,6 +261,7 @@ class Warehouse:
             statements: each with its parameters.
             patience_s: how long to wait for another process to close the file.
             limit_s: time after which they are interrupted.
+            whole: refuse to answer while a new file lacks events that the journal had when it was begun.
 
         Raises:
             StoreError: as for `query`, or they take longer than `limit_s`.
@@ -265,6 +279,8 @@ class Warehouse:
                                 f"another version of fitrouter made {str(self.path)!r}; a gateway of this version, or "
                                 "any router with its folder, fills it again from the journal"
                             )
+                        if whole:
+                            _require_whole(connection)
                         guard = threading.Timer(limit_s or 0.0, connection.interrupt)
                         if limit_s is not None:
                             guard.start()
@@ -364,6 +380,15 @@ def is_present(connection: duckdb.DuckDBPyConnection) -> bool:
         return connection.execute("SELECT schema FROM position").fetchall() == [(version(),)]
     except (duckdb.BinderException, duckdb.CatalogException):  # a version before the first release, or no warehouse
         return False
+
+
+def _require_whole(connection: duckdb.DuckDBPyConnection) -> None:
+    """Raise StoreError if the journal had events, when the file was begun, that are not copied yet."""
+    ((seq, until),) = connection.execute("SELECT seq, until FROM position").fetchall()
+    if seq < until:
+        raise StoreError(
+            f"the tables are being filled from the journal, and have {seq:,} of {until:,} events; ask again in a minute"
+        )
 
 
 def _runs_of(connection: duckdb.DuckDBPyConnection) -> dict[str, str]:
