@@ -95,7 +95,10 @@ class Gateway:
             agree = len({(report["seq"], report["digest"]) for report in reports.values()}) == 1
             return reports if quiet and agree and len(reports) == self.workers else None
 
-        first = wait_for(settled, 120.0)
+        try:
+            first = wait_for(settled, 120.0)
+        except TimeoutError:
+            raise TimeoutError(f"it does not come to rest: {self.reports()}") from None
         time.sleep(1.5)  # the services report every half second what they read every half second
         second: dict[int, dict[str, Any]] = wait_for(settled, 120.0)
         same = {report["seq"] for report in first.values()} == {report["seq"] for report in second.values()}

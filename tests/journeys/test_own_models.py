@@ -34,8 +34,13 @@ def test_the_other_ways_of_the_page(environment: Create, tmp_path: Path) -> None
                 assert {model.name for model in config.models} <= set(MODELS)
                 assert config.share == 1.0
                 journey.run("fitrouter config check")
-    (written,) = blocks(PAGES / "own-models.md", "yaml")
-    assert [model.prices.known for model in parse_config(yaml.safe_load(written.text)).models] == [True, False]
+    proxied, written = (yaml.safe_load(block.text) for block in blocks(PAGES / "own-models.md", "yaml"))
+    assert [model.prices.known for model in parse_config(written).models] == [True, False]
+    assert (
+        parse_config({**written, **proxied, "models": [{"name": "a", "provider": "models"}]})
+        .providers["models"]
+        .headers
+    )
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="install curl")
