@@ -36,11 +36,8 @@ def test_the_other_ways_of_the_page(environment: Create, tmp_path: Path) -> None
                 journey.run("fitrouter config check")
     proxied, written = (yaml.safe_load(block.text) for block in blocks(PAGES / "own-models.md", "yaml"))
     assert [model.prices.known for model in parse_config(written).models] == [True, False]
-    assert (
-        parse_config({**written, **proxied, "models": [{"name": "a", "provider": "models"}]})
-        .providers["models"]
-        .headers
-    )
+    models = [{"name": "a", "provider": "models"}]
+    assert parse_config({**proxied, "models": models}).providers["models"].headers
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="install curl")
