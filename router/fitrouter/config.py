@@ -44,8 +44,8 @@ class PricesConfig(_Section):
         return {"input", "output"} <= self.model_fields_set
 
 
-_ENDPOINTS = ("/chat/completions", "/completions", "/responses", "/embeddings", "/messages", "/models", "/chat")
-"""Ends of URLs as people copy them from examples of curl."""
+_ENDPOINT = re.compile(r".*(?:/completions|/responses|/embeddings|/messages|/v1/chat|/v1/models)/*")
+"""URLs of endpoints, as people copy them from examples of curl. Azure's base URLs end with /models, without /v1."""
 _OUR_HEADERS = frozenset(
     {"accept-encoding", "connection", "content-encoding", "content-length", "content-type", "host", "transfer-encoding"}
 )
@@ -58,11 +58,14 @@ _READ = {
 """Kind of a provider → the settings that it reads."""
 
 
+def is_endpoint(url: str) -> bool:
+    """Return whether a URL is that of one endpoint, where the base URL of all is meant."""
+    return _ENDPOINT.fullmatch(url.split("?")[0]) is not None
+
+
 def _base(url: str) -> str:
-    """Refuse the URL of an endpoint, where the one of all endpoints is meant."""
-    path = url.split("?")[0].rstrip("/")
-    if end := next((end for end in _ENDPOINTS if path.endswith(end)), None):
-        raise ValueError(f"{url!r} ends with {end!r}; give the URL up to and including /v1, {path[: -len(end)]!r}")
+    if is_endpoint(url):
+        raise ValueError(f"base_url: {url!r} is the URL of one endpoint; give the URL up to and including /v1")
     return url
 
 
@@ -100,11 +103,6 @@ class ProviderConfig(_Section):
     `match`, either `exact`, or `inside` when agents wrap prompts in instructions of their own. simulated: model name →
     the options of its texts, below."""
 
-    @pydantic.field_validator("base_url")
-    @classmethod
-    def _a_base(cls, url: str | None) -> str | None:
-        return url and _base(url)
-
     @pydantic.field_validator("headers")
     @classmethod
     def _can_be_sent(cls, headers: dict[str, str]) -> dict[str, str]:
@@ -127,10 +125,12 @@ class ProviderConfig(_Section):
 
     @pydantic.model_validator(mode="after")
     def _read(self) -> ProviderConfig:
-        """Refuse settings that a provider of this kind does not read."""
+        """Refuse settings that a provider of this kind does not read, or cannot use."""
         given = {name for name in self.model_fields_set if getattr(self, name) not in (None, {})}
         if ignored := sorted(given - {"kind", "concurrency", *_READ[self.kind]}):
             raise ValueError(f"the kind {self.kind!r} does not read {ignored}; it reads {list(_READ[self.kind])}")
+        if self.kind == "openai_compatible" and self.base_url is not None:
+            _base(self.base_url)
         if self.api_key_env is not None and any(name.lower() == "authorization" for name in self.headers):
             raise ValueError("headers: 'Authorization' is made from 'api_key_env'; leave one of both out")
         return self
@@ -1018,7 +1018,9 @@ def load_config(path: str | os.PathLike[str]) -> Config:
         config = config.model_copy(update={"quiz": quiz})
     providers = {
         name: provider.model_copy(
-            update={name: root / path for name in ("path", "ca_file") if (path := getattr(provider, name)) is not None}
+            update={
+                field: root / path for field in ("path", "ca_file") if (path := getattr(provider, field)) is not None
+            }
         )
         for name, provider in config.providers.items()
     }

@@ -56,15 +56,13 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     (with_(aliases={"big": "small"}), ["aliases: 'big' is the name of a model already"]),
     (with_(aliases={"fitrouter/auto": "small"}), ["aliases: 'fitrouter/auto' is the name of a model already"]),
     *(
-        (with_(providers={"p": {"kind": "openai_compatible", "base_url": f"http://127.0.0.1:9/v1{end}"}}), [said])
-        for end, said in (
-            ("/chat/completions", "ends with '/chat/completions'; give the URL up to and including /v1"),
-            ("/chat/completions/", "'http://127.0.0.1:9/v1'"),
-            ("/completions", "ends with '/completions'"),
-            ("/responses", "ends with '/responses'"),
-            ("/embeddings?x=1", "ends with '/embeddings'"),
-            ("/messages", "ends with '/messages'"),
-            ("/models", "ends with '/models'"),
+        (
+            with_(providers={"p": {"kind": "openai_compatible", "base_url": f"http://127.0.0.1:9/v1{end}"}}),
+            ["providers.p", f"{end}' is the URL of one endpoint; give the URL up to and including /v1"],
+        )
+        for end in (
+            *("/chat/completions", "/chat/completions/", "/completions", "/responses", "/embeddings?x=1", "/messages"),
+            *("/models", "/chat"),
         )
     ),
     *(
@@ -97,6 +95,13 @@ def test_an_error_names_its_place_and_remedy(data: dict[str, Any], words: list[s
     for word in words:
         assert word in message
     assert "pydantic" not in message
+
+
+@pytest.mark.parametrize("url", ["https://x.services.ai.azure.com/models", "http://h/chat", "http://h/v1/", "http://h"])
+def test_a_base_url_may_end_with_other_words(url: str) -> None:
+    """Azure's end with /models, and a gateway may be mounted anywhere; litellm gives addresses a meaning of its own."""
+    parse_config(with_(providers={"p": {"kind": "openai_compatible", "base_url": url}}))
+    parse_config(with_(providers={"p": {"kind": "litellm", "base_url": "http://h/v1/embeddings"}}))
 
 
 def test_all_errors_are_reported_at_once() -> None:

@@ -245,10 +245,22 @@ def test_an_alias_that_hides_a_model_is_left_out() -> None:
     config, text = imported(
         deployment("gpt", "openai/gpt-4o"),
         deployment("mini", "openai/gpt-4o-mini"),
-        router_settings={"model_group_alias": {"mini": "gpt", "small": "mini"}},
+        router_settings={"model_group_alias": {"mini": "gpt", "small": "mini", "gpt-*": "gpt", "fitrouter/x": "gpt"}},
     )
     assert config.aliases == {"small": "mini"}
+    assert "the alias gpt-*: it is a pattern" in text
+    assert "the alias fitrouter/x: it is a pattern, or a name of fitrouter's own" in text
     assert "the alias mini: a model has that name" in text
+
+
+def test_the_url_of_an_endpoint_is_noted() -> None:
+    """A deployment whose address is no base URL is left out; the rest of the file is imported."""
+    config, text = imported(
+        deployment("odd", "openai/odd", api_base="https://models.example.com/v1/chat/completions"),
+        deployment("gpt", "openai/gpt-4o", api_base="https://models.example.com/v1"),
+    )
+    assert [model.name for model in config.models] == ["gpt"]
+    assert "odd: its api_base is the URL of one endpoint" in text
 
 
 @pytest.mark.parametrize("kind", ["adaptive_router", "complexity_router", "auto_router_1", "x/y", "semantic"])

@@ -105,5 +105,7 @@ def test_fields_of_litellm() -> None:
     """Litellm keeps fields that it does not know apart from its own."""
     given = SimpleNamespace(model_extra={"search_results": [1], "id": "x"}, citations=["u"], system_fingerprint=None)
     assert _further(given) == {"search_results": [1], "citations": ["u"]}
+    own = SimpleNamespace(model_extra={"grounding": [Path("x")]})
+    assert _further(own) == {"grounding": ["x"]}  # what is sent must be JSON
     scrubbed = LiteLLM(Secret("sk-0123456789"))._scrubbed({"citations": ["sk-0123456789"]})
     assert msgspec.json.encode(scrubbed) == '{"citations":["••••"]}'.encode()

@@ -223,7 +223,9 @@ def _plain(value: Any) -> Message:
 def _further(response: Any) -> dict[str, Any]:
     """Return the fields of an answer or chunk that are passed on."""
     named = {name: getattr(response, name, None) for name in ("system_fingerprint", "service_tier", "citations")}
-    return further_fields({**(getattr(response, "model_extra", None) or {}), **named})
+    found = further_fields({**(getattr(response, "model_extra", None) or {}), **named})
+    plain: dict[str, Any] = msgspec.to_builtins(found, enc_hook=str)  # litellm keeps objects of its own in some
+    return plain
 
 
 def _reason(choice: Any) -> str | None:

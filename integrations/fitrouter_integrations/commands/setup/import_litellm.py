@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from fitrouter.config import parse_config
+from fitrouter.config import is_endpoint, parse_config
 from fitrouter.errors import ConfigError
 from fitrouter.types import UNPRICED
 from fitrouter_integrations.commands._files import flow, write_new
@@ -151,13 +151,13 @@ class _Import:
         mode = info.get("mode", known.get("mode", "chat"))
         if "*" in name + target:
             self.notes.append(f"{name}: wildcards are not supported; list the models")
-        elif target.startswith(_ROUTER):
-            self._routers.append(name)
-            self.notes.append(f"{name}: {target} is a router, not a model; the name is an alias of fitrouter/auto")
         elif mode not in ("chat", "completion", "responses"):
             self.notes.append(f"{name}: its mode is {_word(mode)}, but only chat is routed; left out")
         elif name.startswith("fitrouter/") or target.startswith("fitrouter/"):
             self.notes.append(f"{name}: it is fitrouter itself; left out")
+        elif target.startswith(_ROUTER):
+            self._routers.append(name)
+            self.notes.append(f"{name}: {target} is a router, not a model; the name is an alias of fitrouter/auto")
         elif target.startswith(_FROM_ENV) or target.endswith("/"):
             self.notes.append(f"{name}: its litellm_params.model does not say which model it is; left out")
         elif (name, target) in self._alike:
@@ -184,7 +184,9 @@ class _Import:
         found = {name: "fitrouter/auto" for name in self._routers if name not in names}
         for alias, to in _mapping(given).items():
             leads = _word(_mapping(to).get("model") if isinstance(to, Mapping) else to)
-            if _word(alias) in names:
+            if "*" in _word(alias) or _word(alias).startswith("fitrouter/"):
+                self.notes.append(f"the alias {_word(alias)}: it is a pattern, or a name of fitrouter's own")
+            elif _word(alias) in names:
                 self.notes.append(f"the alias {_word(alias)}: a model has that name")
             elif leads in names or leads in found:
                 found[_word(alias)] = found.get(leads, leads)
@@ -331,6 +333,8 @@ def _wrong_base(params: Mapping[str, Any]) -> str:
         return f"came from the environment variable {variable}, which has no plain URL as its value (set it first)"
     if base is not None and not _is_clean(base):
         return "is not a plain URL, or contains credentials or a query"
+    if base is not None and is_endpoint(base):
+        return "is the URL of one endpoint, such as …/chat/completions"
     return ""
 
 

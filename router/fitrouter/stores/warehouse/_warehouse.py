@@ -344,11 +344,11 @@ class Warehouse:
             if new:
                 self.path.chmod(0o600)
                 create(connection)
-            elif "event_id" not in _names(connection, "position"):
-                connection.close()
-                self._quarantine("is no warehouse of fitrouter")
-                return self._present()
             elif not is_present(connection):
+                if "event_id" not in _names(connection, "position"):
+                    connection.close()
+                    self._quarantine("is no warehouse of fitrouter")
+                    return self._present()
                 _log.warning(
                     "another version of fitrouter made %r: it is filled again from the journal, and keeps its recorded "
                     "replays",
