@@ -135,7 +135,7 @@ def _settled(gateway: Gateway, visits: Sequence[Visit]) -> Warehouse:
     """Return the warehouse once every answer is scored and every event is in it.
 
     Raises:
-        FitrouterError: that takes too long.
+        FitrouterError: that takes too long, or the log cannot be read.
     """
     warehouse = gateway.router.warehouse
     assert warehouse is not None
@@ -150,7 +150,9 @@ def _settled(gateway: Gateway, visits: Sequence[Visit]) -> Warehouse:
         if counts == wanted:
             return warehouse
         if time.monotonic() > until:
-            why = "".join(f"; {part}: {fault}" for part, fault in gateway.router.faults().items())
+            lag = gateway.router.status().lag  # reads the journal: one that cannot be read is the reason
+            why = f"; {lag.warehouse_events} events and {lag.scorer_answers} answers wait"
+            why += "".join(f"; {part}: {fault}" for part, fault in gateway.router.faults().items())
             raise FitrouterError(f"the warehouse has {counts} after {_SETTLE_S:g} s instead of {wanted}{why}")
         time.sleep(0.1)
 
