@@ -134,7 +134,7 @@ async def _gateway(name: str, config: dict[str, Any], count: int) -> None:
                 _say("turn", *await _turn(router, *rest))
                 continue
             if word == "who":
-                _say("who", (await router.identify(Identity(user=rest[0]))).user)
+                _say("who", (await router.people.identify(Identity(user=rest[0]))).user)
                 continue
             if word == "erase":
                 _say("erase", (await router.erase("default", rest[0], _WAIT_S)).unfinished or "all")

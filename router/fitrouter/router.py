@@ -13,17 +13,11 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 
 from fitrouter.context.encoders import Encoder
 from fitrouter.errors import BudgetExhausted, ConfigError, InvalidRequest, ProviderError, StoreError, UnknownDecision
 from fitrouter.hooks import Hooks
 from fitrouter.monitors.service import ServiceHealth, ServiceStatus, service_status
-from fitrouter.posterior.draws import Draws, RatingDraws, draw_ratings
-from fitrouter.posterior.gaussian import Gaussian
-from fitrouter.posterior.labels import Label
-from fitrouter.posterior.person_draws import draw_person, draw_person_ratings
-from fitrouter.posterior.tastes import OVERALL
 from fitrouter.providers import Provider, tracing
 from fitrouter.routing.breakers import TenantBreakers
 from fitrouter.routing.decider import Decider
@@ -39,6 +33,7 @@ from fitrouter.serving.embeddings import Embedded, Embedder
 from fitrouter.serving.external import ExternalExecution, Outcome, Plan
 from fitrouter.serving.feedback import UNIT, Declared, FeedbackIntake, Understood
 from fitrouter.serving.model_registry import Extend, ModelRegistry
+from fitrouter.serving.people import People
 from fitrouter.serving.policy_control import PolicyControl
 from fitrouter.serving.recorder import Recorder, execution_of, read_in_time
 from fitrouter.serving.remarks import RemarkListener
@@ -55,7 +50,7 @@ from fitrouter.state.learner import Learner
 from fitrouter.stores.content import Content
 from fitrouter.stores.contents import ContentStore
 from fitrouter.stores.erasure import Erased, Eraser
-from fitrouter.stores.identities import Identities, TemporaryIdentities, UnknownSubject
+from fitrouter.stores.identities import Identities, TemporaryIdentities
 from fitrouter.stores.journal import Journal, UnloggedJournal
 from fitrouter.stores.listing import Lists
 from fitrouter.types import (
@@ -67,7 +62,6 @@ from fitrouter.types import (
     Event,
     Execution,
     FeedbackKind,
-    Floats,
     Identity,
     Message,
     ModelCard,
@@ -83,8 +77,6 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger("fitrouter")
-STRANGER = "stranger"
-"""User of an identity that events do not know; no subject has this form."""
 WATCH_S = 0.5
 """Seconds between looks for new faults."""
 DRAIN_S = 5.0
@@ -127,6 +119,7 @@ class Router:
         policy: run-time control of the policy.
         hooks: listeners to events and failures.
         clock: seconds since the epoch, for every event.
+        people: what is known of people, for reports and profiles.
         tokens: proofs that their bearer was given an answer.
         health: whether requests are answered.
     """
@@ -209,6 +202,7 @@ class Router:
             refused=self.refuse,
         )
         self.registry.attach(self._caller, self._breakers, self._pipeline)
+        self.people = People(learner, identities, journal, scorer, contents, self.registry)
         self._embedder = Embedder(
             {card.name: card for card in embeddings},
             providers=self._caller.providers,
@@ -1046,26 +1040,6 @@ class Router:
 
     # --- people ---
 
-    async def identify(self, identity: Identity) -> Identity:
-        """Replace the user of an identity by their subject, as events hold it; a new user gets one.
-
-        Raises:
-            StoreError: the identities cannot be read now.
-        """
-        if not identity.user:
-            return identity
-        subject = await read_in_time(self._identities.subject, identity.tenant, identity.user)
-        return msgspec.structs.replace(identity, user=await read_in_time(self._identities.canonical, subject))
-
-    async def recall(self, identity: Identity) -> Identity:
-        """Replace the user of an identity by their subject without creating one; an unknown user is `STRANGER`."""
-        if not identity.user:
-            return identity
-        subject = await read_in_time(self._identities.existing, identity.tenant, identity.user)
-        if subject is not None:
-            subject = await read_in_time(self._identities.canonical, subject)
-        return msgspec.structs.replace(identity, user=subject or STRANGER)
-
     async def erase(self, tenant: str, user: str, patience_s: float = 30.0, *, by: str = "") -> Erased:
         """Erase a user from all stores; what was learnt is rebuilt in the background as if they had never been there.
 
@@ -1089,184 +1063,6 @@ class Router:
         except StoreError as error:
             self.hooks.trouble("identities", error)
         self._follower.wake()
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """Names of the response features."""
-        return self._learner.names
-
-    @property
-    def schema(self) -> str:
-        """Name and version of the response features; empty without a scorer."""
-        return self._learner.schema
-
-    def dimensions(self, tenant: str = "default") -> tuple[str, ...]:
-        """The dimensions that people of a tenant have rated, `overall` first."""
-        return (OVERALL, *self._learner.of(tenant).dimensions())
-
-    def read(self, identity: Identity, answers: Sequence[tuple[str, str]]) -> Floats:
-        """Compute response features of any (prompt, text), float64[n, D], NaN where missing.
-
-        Call it off the event loop.
-
-        Args:
-            identity: as events hold it; what its user declared about topics is a feature.
-            answers: prompts and texts.
-
-        Raises:
-            InvalidRequest: there is no scorer.
-        """
-        if self._scorer is None:
-            raise InvalidRequest("score: there is no reward model without a scorer; set 'scorer.encoder'")
-        return self._scorer.read(answers, self.declared(identity)[1])
-
-    def declared(self, identity: Identity) -> tuple[dict[str, float], list[str]]:
-        """Return a person's declared values, dimension → −1 … 1, and statements about topics.
-
-        Call it off the event loop.
-
-        Args:
-            identity: as events hold it, see `recall`.
-
-        Raises:
-            StoreError: they cannot be read now.
-        """
-        profile = self._journal.profile(identity.user) if identity.user else None
-        if profile is None:
-            return {}, []
-        topics = self._decrypted(profile.topics)
-        return dict(profile.declared), msgspec.json.decode(topics, type=list[str]) if topics else []
-
-    def stated(self, identity: Identity) -> str:
-        """Return the words that a person gave to `declare`; empty if only values were given.
-
-        Call it off the event loop.
-
-        Args:
-            identity: as events hold it, see `recall`.
-
-        Raises:
-            StoreError: they cannot be read now.
-        """
-        profile = self._journal.profile(identity.user) if identity.user else None
-        return "" if profile is None else self._decrypted(profile.stated)
-
-    def _decrypted(self, text: bytes) -> str:
-        try:
-            return self._identities.decrypt(text) if text else ""
-        except UnknownSubject:  # erased: nothing was said
-            return ""
-        except ValueError as error:
-            raise StoreError(f"the words of this person are not readable: {error}") from error
-
-    @property
-    def keeps_contents(self) -> bool:
-        """Whether prompts, answers and comments are kept (`content`)."""
-        return self._contents is not None
-
-    def comments(self, identity: Identity, most: int = 200) -> list[tuple[float, str]]:
-        """Time and text of a person's latest comments, oldest first; none where `content` does not keep them.
-
-        Call it off the event loop.
-
-        Args:
-            identity: as events hold it, see `recall`.
-            most: how many.
-
-        Raises:
-            StoreError: the contents cannot be read now.
-        """
-        if self._contents is None or not identity.user:
-            return []
-        return [
-            (each.ts, str(each.content.message["content"])) for each in self._contents.comments(identity.user, most)
-        ]
-
-    def taste(self, identity: Identity, dimension: str = OVERALL) -> tuple[Gaussian, Gaussian]:
-        """Posterior of a person's taste over the response features in a dimension, and the population's.
-
-        It is the one that scores and decisions read. Call it off the event loop.
-
-        Args:
-            identity: as events hold it, see `recall`.
-            dimension: one of `dimensions`.
-        """
-        blocks = self._learner.of(identity.tenant).heads(identity, dimension)
-        return Gaussian(np.sum([b.mean for b in blocks], axis=0), np.sum([b.cov for b in blocks], axis=0)), blocks[0]
-
-    def published(self, tenant: str, dimension: str = OVERALL) -> Gaussian:
-        """Return the population's taste as shown to callers who may not read what was learnt of people.
-
-        It is a copy that changes only after many people have voted, so that no single person can be told from it. Call
-        it off the event loop.
-
-        Args:
-            tenant: whose population.
-            dimension: one of `dimensions`.
-        """
-        return self._learner.published(tenant, dimension)
-
-    def draw_ratings(
-        self,
-        identity: Identity,
-        x: Floats,
-        models: Sequence[str],
-        n: int,
-        seed: Sequence[int],
-        votes: Sequence[Label] | None = None,
-    ) -> tuple[RatingDraws, RatingDraws]:
-        """Draw models' mean ratings jointly, by a person or role and by the population.
-
-        Args:
-            identity: as events hold it, see `recall`.
-            x: contexts, float64[P, d]; ratings are means over them.
-            models: names as a request pins them.
-            n: number of draws.
-            seed: of the random numbers.
-            votes: of the person: their exact posterior is drawn; None draws the posterior that decisions read.
-        """
-        learner, arms = self._learner.of(identity.tenant), [self.models[model].arm for model in models]
-        learner.users.load(identity.user or "")
-        fit = learner.fit
-        common = draw_ratings(fit, Identity(tenant=identity.tenant), x, arms, n, seed)
-        if votes is None:
-            return draw_ratings(fit, identity, x, arms, n, seed), common
-        return draw_person_ratings(fit, identity, votes, x, arms, n, seed), common
-
-    def average_context(self) -> Floats:
-        """The context of a task of which nothing is known, float64[d]."""
-        x = np.zeros(self._learner.fit.d)
-        x[0] = 1.0
-        return x
-
-    def profiles(self, x: Floats, models: Sequence[str], tenant: str = "default") -> Floats:
-        """Expected response features of models' answers over contexts, as a tenant has seen them: float64[K, D]."""
-        arms = tuple(self.models[model].arm for model in models)
-        found: Floats = np.mean([self._learner.of(tenant).fit.profile(row, arms) for row in x], axis=0)
-        return found
-
-    def draw_person(
-        self,
-        identity: Identity,
-        x: Floats,
-        models: Sequence[str],
-        n: int,
-        seed: Sequence[int],
-        votes: Sequence[Label],
-    ) -> Draws:
-        """Draw from a person's exact posterior. Blocks for milliseconds: call it off the event loop.
-
-        Args:
-            identity: as events hold it, see `identify`.
-            x: contexts, float64[P, d].
-            models: names as a request pins them.
-            n: number of draws.
-            seed: of the random numbers.
-            votes: of the person.
-        """
-        learner, arms = self._learner.of(identity.tenant), [self.models[model].arm for model in models]
-        learner.users.load(identity.user or "")
-        return draw_person(learner.fit, identity, votes, x, arms, n, seed)
 
     # --- status ---
 

@@ -110,7 +110,7 @@ def test_ratings_that_would_settle_a_rank(even: int, said: str) -> None:
 def test_without_a_scorer_no_taste_is_told() -> None:
     """No feature has a name then, so that none can be said to make another model the first."""
     reports = object.__new__(Reports)
-    reports.router = cast("Router", SimpleNamespace(features=()))
+    reports.router = cast("Router", SimpleNamespace(people=SimpleNamespace(features=())))
     own = np.array([[0.6, 0.5]] * 10)
     nothing = Means(Gaussian(np.zeros(1), np.eye(1)), np.zeros(2), np.zeros(1), np.zeros(2))
     drawn = RatingDraws(own, nothing, np.array([[1.0], [0.0]]), 1.0)

@@ -171,7 +171,7 @@ def test_opposite_votes_make_opposite_boards(tmp_path: Path) -> None:
             assert board.first == first
             assert board.models[0].best > 0.5
             assert (await Reports(router, config).of(who)).board == board
-            assert len(boards.votes(await router.recall(who))) == (await profiles.show(who)).said["pair"].number
+            assert len(boards.votes(await router.people.recall(who))) == (await profiles.show(who)).said["pair"].number
 
     played(install(tmp_path), test)
 

@@ -115,7 +115,7 @@ def test_stated_things_are_kept_replaced_and_travel(tmp_path: Path) -> None:
     async def there(router: Router, _quizzes: Quizzes, _config: Config) -> None:
         profiles = Profiles(router)
         await profiles.declare(ANN, {"warmth": 0.5}, goals=["Less hedging, please", "find a flat in Vienna"])
-        plain = router.declared(await router.recall(ANN))[0]
+        plain = router.people.declared(await router.people.recall(ANN))[0]
         found = await profiles.declare(
             ANN, priorities={"warmth": 1.5}, examples=[Mark(good=False, prompt="What?", text="Long words. " * 99)]
         )
@@ -173,7 +173,7 @@ def test_words_that_cannot_be_read_are_not_taken_for_none(tmp_path: Path, monkey
     async def there(router: Router, _quizzes: Quizzes, _config: Config) -> None:
         profiles = Profiles(router)
         await profiles.declare(ANN, {"warmth": 0.5}, goals=["find a flat in Vienna"])
-        who = await router.recall(ANN)
+        who = await router.people.recall(ANN)
         for error, told in ((UnknownSubject("erased"), False), (ValueError("changed"), True)):
 
             def fail(_self: object, _blob: bytes, error: Exception = error) -> str:
@@ -182,7 +182,7 @@ def test_words_that_cannot_be_read_are_not_taken_for_none(tmp_path: Path, monkey
             raised = pytest.raises(StoreError, match="not readable") if told else nullcontext()
             with monkeypatch.context() as patch, raised:
                 patch.setattr(Identities, "decrypt", fail)
-                assert not router.stated(who)
+                assert not router.people.stated(who)
 
     played(install(tmp_path), there)
 
@@ -215,11 +215,11 @@ def test_texts_are_kept_where_contents_are(tmp_path: Path) -> None:
         await profiles.import_profile(eve, msgspec.structs.replace(shown, examples=(shown.examples[0],)))
         assert [each.decision for each in (await profiles.show(eve, contents=True)).examples] == [""]
         await router.comment(answer.decision.id, understood={}, identity=ANN)
-        assert router.comments(await router.recall(ANN)) == []
+        assert router.people.comments(await router.people.recall(ANN)) == []
         await router.comment(answer.decision.id, "too long", identity=ANN)
-        who = await router.recall(ANN)
+        who = await router.people.recall(ANN)
         await router.erase("default", "ann")
-        assert router.comments(who) == []
+        assert router.people.comments(who) == []
         assert not any(isinstance(event, ProfileChange) and event.identity.user == who.user for event in logged(router))
 
     played(keeping(tmp_path), test)

@@ -80,7 +80,7 @@ def test_a_quiz_is_logged_and_learnt(tmp_path: Path) -> None:
         votes = [event for event in events if isinstance(event, Feedback)]
         assert {(vote.kind, vote.asked) for vote in votes} == {(FeedbackKind.PAIR, False)}
         learner = router._learner
-        who = await router.identify(ANN)
+        who = await router.people.identify(ANN)
         arms, row = learner.fit.arms, learner.fit.arms.row("brief")
         assert arms.responses[row] > 0  # its style is known
         assert (arms.beta[row, :2] == 0).all()  # nothing was called

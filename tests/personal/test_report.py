@@ -105,6 +105,6 @@ def test_hostile_texts_never_become_html(tmp_path: Path) -> None:
 def test_a_taste_that_is_known_for_certain_is_told() -> None:
     """A feature whose deviation is 0 is liked or disliked for sure; one that is not known at all is not told."""
     reports = object.__new__(Reports)
-    reports.router = cast("Router", SimpleNamespace(features=("length", "structure", "g")))
+    reports.router = cast("Router", SimpleNamespace(people=SimpleNamespace(features=("length", "structure", "g"))))
     found = reports._likes(np.array([-0.5, 0.01, 0.0]), np.array([0.0, 1.0, 0.0]))
     assert [(each.feature, each.likes, each.sure) for each in found] == [("length", False, 1.0)]

@@ -37,14 +37,14 @@ def test_scores_are_the_served_ones(tmp_path: Path) -> None:
         events = logged(router)
         [(brief, long)] = await scores.score(ANN, PAIR)
         assert [event.id for event in logged(router)] == [event.id for event in events]
-        who = await router.identify(ANN)
-        h = router.read(who, [("What about 3?", BRIEF), ("What about 3?", LONG)])
+        who = await router.people.identify(ANN)
+        h = router.people.read(who, [("What about 3?", BRIEF), ("What about 3?", LONG)])
         for row, scored in zip(h, (brief, long), strict=True):
             mean, sd = router._learner.score(who, row)
             factor = FAULTY if scored.faults else 1.0
             assert scored.dimensions["overall"].mean == pytest.approx(factor * min(max(mean, 0.0), 1.0), abs=1e-12)
             assert scored.dimensions["overall"].sd == pytest.approx(factor * sd, abs=1e-12)
-            assert all(name in router.features for name in scored.missing)
+            assert all(name in router.people.features for name in scored.missing)
         assert (brief.faults, long.faults) == ((), ("repeated",))
         assert brief.dimensions["overall"].mean > long.dimensions["overall"].mean
         assert brief.best > 0.6

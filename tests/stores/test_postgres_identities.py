@@ -207,7 +207,7 @@ def test_replicas_agree_on_their_users(tmp_path: Path, postgres_url: str) -> Non
                 await router.feedback(decision.id, FeedbackKind.THUMB, 1.0, identity=who)
                 with pytest.raises(NotAuthorized):
                     await router.feedback(decision.id, FeedbackKind.THUMB, 1.0, identity=Identity(user="bob"))
-            assert (await two.recall(who)).user == first.identity.user
+            assert (await two.people.recall(who)).user == first.identity.user
             assert (await two.erase("default", "ann")).subjects == 1
             await asyncio.to_thread(heard, one._identities, two._identities)
             assert one._identities.known("default", "ann") is None

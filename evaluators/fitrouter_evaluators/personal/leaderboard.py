@@ -126,7 +126,7 @@ class Leaderboards:
             StoreError: a store cannot be read now.
         """
         require_somebody(identity, "leaderboard")
-        who = await self.router.recall(identity)
+        who = await self.router.people.recall(identity)
         return await asyncio.to_thread(self.read, who, identity)
 
     def read(self, who: Identity, identity: Identity) -> Leaderboard:
@@ -143,8 +143,9 @@ class Leaderboards:
             )
         x, tasks = self.contexts(who)
         names = tuple(name for name, card in self.router.models.items() if card.variant is None)
-        votes = self.votes(who) if who.user and self.router.features else None  # without a scorer nothing has features
-        of_them, common = self.router.draw_ratings(who, x, names, DRAWS, [0], votes)
+        known = self.router.people
+        votes = self.votes(who) if who.user and known.features else None  # without a scorer nothing has features
+        of_them, common = known.draw_ratings(who, x, names, DRAWS, [0], votes)
         own = of_them.ratings
         found = ranked(names, own, common.ratings)
         first, theirs = found[0].model, min(found, key=lambda each: each.population_rank).model
@@ -159,7 +160,7 @@ class Leaderboards:
             beats=beats,
             near=float((own[:, a] >= own.max(axis=1) - NEAR).mean()),
             claimed=beats >= CLAIM and labels > 0,
-            why=() if a == b else split(of_them, common, self.router.features, a, b),
+            why=() if a == b else split(of_them, common, self.router.people.features, a, b),
             labels=labels,
             people=None if who.user else people,
             tasks=tasks,
@@ -181,12 +182,12 @@ class Leaderboards:
                 sizes = {len(row[0]) for row in rows}
                 if len(sizes) == 1:
                     return np.array([row[0] for row in rows], dtype=np.float64), len(rows)
-        return self.router.average_context()[None], 0
+        return self.router.people.average_context()[None], 0
 
     def votes(self, who: Identity) -> list[Label]:
         """The latest votes of a person on scored answers, oldest first."""
-        d = len(self.router.average_context())
-        rows = self._rows(_VOTES, (who.tenant, who.user, MOST_VOTES, self.router.schema, d))
+        d = len(self.router.people.average_context())
+        rows = self._rows(_VOTES, (who.tenant, who.user, MOST_VOTES, self.router.people.schema, d))
         return [
             Label(
                 who,

@@ -100,7 +100,9 @@ class Quizzes:
         if not identity.user:
             raise InvalidRequest("quiz: no user; give the user whose taste is asked for")
         pool, settings = await asyncio.to_thread(self.pool), settings or self.config.quiz
-        who = await self.router.identify(Identity(tenant=identity.tenant, user=identity.user, role=identity.role))
+        who = await self.router.people.identify(
+            Identity(tenant=identity.tenant, user=identity.user, role=identity.role)
+        )
         now = self.router.clock()
         known = None if again else await asyncio.to_thread(self.store.of, who, now)
         if known is not None and known[0].pool == pool.id and not known[0].ended:
@@ -185,10 +187,10 @@ class Quizzes:
     def _draw(self, who: Identity, pool: AnswerPool, seed: list[int]) -> Draws:
         """Draw from the person's posterior before the quiz, which leaderboards read too."""
         votes = Leaderboards(self.router).votes(who)
-        return self.router.draw_person(who, pool.x, pool.models, DRAWS, seed, votes)
+        return self.router.people.draw_person(who, pool.x, pool.models, DRAWS, seed, votes)
 
     async def _owned(self, quiz: Quiz, identity: Identity) -> None:
-        if identity.user and (await self.router.identify(identity)).user != quiz.identity.user:
+        if identity.user and (await self.router.people.identify(identity)).user != quiz.identity.user:
             raise NotAuthorized(f"quiz: {quiz.id!r} belongs to another user")
 
     def _same_pool(self, quiz: Quiz) -> AnswerPool:

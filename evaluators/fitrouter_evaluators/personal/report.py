@@ -125,7 +125,7 @@ class Reports:
             StoreError: a store cannot be read now.
         """
         require_somebody(identity, "report")
-        who = await self.router.recall(identity)
+        who = await self.router.people.recall(identity)
         return await asyncio.to_thread(self.read, who, identity)
 
     def read(self, who: Identity, identity: Identity) -> FitReport:
@@ -133,7 +133,8 @@ class Reports:
         drawn = self.boards.drawn(who, identity)
         board, names = drawn.board, drawn.names
         profiles, own, common = drawn.own.profile, drawn.own.means.taste, drawn.common.means.taste
-        tastes = {name: self.router.taste(who, name) for name in self.router.dimensions(who.tenant) if name != OVERALL}
+        people = self.router.people
+        tastes = {name: people.taste(who, name) for name in people.dimensions(who.tenant) if name != OVERALL}
         usage, (quotes, bases) = self._usage(who.tenant), self._recorded(own.mean)
         apart = profiles - profiles.mean(axis=0)
         models = []
@@ -151,7 +152,7 @@ class Reports:
                 ModelFit(
                     model=standing.model,
                     dimensions={OVERALL: overall, **dimensions},
-                    style=reasons_of(self.router.features, apart[k], own, common),
+                    style=reasons_of(self.router.people.features, apart[k], own, common),
                     usage=usage.get(standing.model),
                     quotes=quotes.get(standing.model, ()),
                     base=bases.get(standing.model),
@@ -168,8 +169,8 @@ class Reports:
 
     def _likes(self, mean: Floats, sd: Floats) -> tuple[Like, ...]:
         found = []
-        for j in np.argsort(-np.abs(mean), kind="stable").tolist() if self.router.features else []:
-            name = self.router.features[j]
+        for j in np.argsort(-np.abs(mean), kind="stable").tolist() if self.router.people.features else []:
+            name = self.router.people.features[j]
             sure = 0.5 * (1.0 + math.erf(abs(float(mean[j])) / max(float(sd[j]), 1e-12) / math.sqrt(2.0)))
             if name in FEATURES and sure >= CLAIM and mean[j]:
                 likes = bool(mean[j] > 0)
@@ -180,13 +181,13 @@ class Reports:
         """Sentences on which other model would be first if the person's taste in a feature were everybody's."""
         ratings, first = drawn.own.ratings.mean(axis=0), drawn.names.index(drawn.board.first)
         said: list[str] = []
-        if not self.router.features:  # without a scorer
+        if not self.router.people.features:  # without a scorer
             return ()
         for j in np.argsort(-np.abs((mean - common) * np.abs(apart).max(axis=0)), kind="stable").tolist()[:10]:
             without = ratings - (mean[j] - common[j]) * apart[:, j]
             other = int(without.argmax())
-            if other != first and self.router.features[j] in FEATURES:
-                words = FEATURES[self.router.features[j]][0 if mean[j] > common[j] else 1]
+            if other != first and self.router.people.features[j] in FEATURES:
+                words = FEATURES[self.router.people.features[j]][0 if mean[j] > common[j] else 1]
                 said.append(
                     f"If they cared no more than everybody for a model that {words}, {drawn.names[other]} would be "
                     "first."

@@ -122,10 +122,10 @@ def measure_satisfaction(log: Path, router: Router | None, *, tenant: str, now: 
 
 def rarities(router: Router, tenant: str, users: Sequence[str]) -> dict[str, float]:
     """Rarity of each user's taste (user ids as in events); users of whom no taste is known are left out."""
-    start, _ = router.taste(Identity(tenant=tenant, user="\x00stranger"))
+    start, _ = router.people.taste(Identity(tenant=tenant, user="\x00stranger"))
     found = {}
     for user in users:
-        own, common = router.taste(Identity(tenant=tenant, user=user))
+        own, common = router.people.taste(Identity(tenant=tenant, user=user))
         learnt = float(np.trace(start.cov) - np.trace(own.cov))
         if learnt > 1e-6 * float(np.trace(start.cov)):
             found[user] = float(((own.mean - common.mean) ** 2).sum()) / learnt

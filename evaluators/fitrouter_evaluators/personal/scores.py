@@ -2,7 +2,7 @@
 
 Ratings are on a scale from 0 to 1: a prediction beyond an end counts as that end. The rating of an answer with a fault
 that no taste outweighs (`base`) is a quarter of what the taste alone would predict.
-The reward model is the one that scores and decisions read (`Router.taste`): the mixture of heads of population, role
+The reward model is the one that scores and decisions read (`People.taste`): the mixture of heads of population, role
 and user. Nothing is logged and nothing is learnt.
 """
 
@@ -107,15 +107,16 @@ class Scores:
             StoreError: a store cannot be read now.
         """
         check(items)
-        who = await self.router.recall(identity)
+        who = await self.router.people.recall(identity)
         return await asyncio.to_thread(self._score, who, items, published)
 
     def _score(self, who: Identity, items: Sequence[PromptAnswers], published: bool) -> list[tuple[Scored, ...]]:
         texts = [(item.prompt, answer) for item in items for answer in item.answers]
-        h = self.router.read(who, texts)
-        tastes = {name: self.router.taste(who, name) for name in self.router.dimensions(who.tenant)}
+        h = self.router.people.read(who, texts)
+        people = self.router.people
+        tastes = {name: people.taste(who, name) for name in people.dimensions(who.tenant)}
         if published:
-            tastes = {name: (copy, copy) for name in tastes for copy in [self.router.published(who.tenant, name)]}
+            tastes = {name: (copy, copy) for name in tastes for copy in [people.published(who.tenant, name)]}
         found, start = [], 0
         for item in items:
             rows = h[start : start + len(item.answers)]
@@ -139,7 +140,7 @@ class Scores:
         *,
         personal: bool,
     ) -> Scored:
-        names, h = self.router.features, np.nan_to_num(row)
+        names, h = self.router.people.features, np.nan_to_num(row)
         dimensions = {name: predicted(own, common, h, wrong) for name, (own, common) in tastes.items()}
         reasons = reasons_of(names, h, *tastes["overall"])
         overall = dimensions["overall"]

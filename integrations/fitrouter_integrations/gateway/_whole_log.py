@@ -156,8 +156,8 @@ def _exposure(config: Config, router: Router, who: Identity) -> dict[str, Any]:
     from fitrouter_evaluators.scoring import STYLE
 
     names = {each.name for each in STYLE}
-    style = [i for i, name in enumerate(router.features) if name in names]
-    return _builtins(exposed(config.data, tenant=who.tenant, schema=router.schema, style=style))
+    style = [i for i, name in enumerate(router.people.features) if name in names]
+    return _builtins(exposed(config.data, tenant=who.tenant, schema=router.people.schema, style=style))
 
 
 def _certificate(config: Config, router: Router, who: Identity) -> dict[str, Any]:

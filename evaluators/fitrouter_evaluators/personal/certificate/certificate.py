@@ -17,7 +17,8 @@ import msgspec
 
 from fitrouter.config import Config
 from fitrouter.errors import InvalidRequest
-from fitrouter.router import STRANGER, Router
+from fitrouter.router import Router
+from fitrouter.serving.people import STRANGER
 from fitrouter.stores.signing import FIELD, signed, verified
 from fitrouter.types import Identity
 from fitrouter_evaluators.personal.certificate.figures import Figures, Method, figures
@@ -80,7 +81,7 @@ async def certified(
     (method or Method()).build()
     if not identity.user:
         raise InvalidRequest("certificate: no user; certificates are of one person")
-    who = await router.recall(identity)
+    who = await router.people.recall(identity)
     if who.user == STRANGER or who.user is None:
         raise InvalidRequest(f"certificate: nothing is known of the user {identity.user!r} in {identity.tenant!r}")
     drawn = await asyncio.to_thread(Leaderboards(router).drawn, who, identity)

@@ -97,7 +97,9 @@ class Profiles:
         if not contents:
             bare = (msgspec.structs.replace(each, prompt="", text="") for each in found.examples)
             return msgspec.structs.replace(found, examples=tuple(bare), comments=())
-        said = [Comment(*each) for each in await asyncio.to_thread(self.router.comments, kept.who, MOST_COMMENTS)]
+        said = [
+            Comment(*each) for each in await asyncio.to_thread(self.router.people.comments, kept.who, MOST_COMMENTS)
+        ]
         comments = sorted(joined([found.comments, said]), key=lambda each: each.ts)[-MOST_COMMENTS:]
         examples = [await self._with_texts(each, identity.tenant) for each in found.examples]
         return msgspec.structs.replace(found, examples=tuple(examples), comments=tuple(comments))
@@ -105,7 +107,7 @@ class Profiles:
     async def _with_texts(self, example: Example, tenant: str) -> Example:
         """Add the texts of an example's logged answer, where contents are kept."""
         content = None
-        if example.decision and self.router.keeps_contents:
+        if example.decision and self.router.people.keeps_contents:
             with contextlib.suppress(UnknownDecision):
                 content = await self.router.content(example.decision, tenant)
         if content is None:
@@ -116,20 +118,20 @@ class Profiles:
     async def _kept(self, identity: Identity) -> _Kept:
         if not identity.user:
             raise InvalidRequest("profile: no user; give the user whose profile it is")
-        who = await self.router.recall(Identity(tenant=identity.tenant, user=identity.user))
+        who = await self.router.people.recall(Identity(tenant=identity.tenant, user=identity.user))
         return await asyncio.to_thread(self._read, who)
 
     def _read(self, who: Identity) -> _Kept:
-        values, topics = self.router.declared(who)
-        text = self.router.stated(who)
+        values, topics = self.router.people.declared(who)
+        text = self.router.people.stated(who)
         return _Kept(who, values, topics, msgspec.json.decode(text, type=Stated) if text else Stated(values=values))
 
     def _show(self, kept: _Kept, role: str | None) -> Profile:
         who, stated = kept.who, kept.stated
-        own, common = self.router.taste(who)
+        own, common = self.router.people.taste(who)
         learnt = {
             name: Learnt(float(own.mean[j] - common.mean[j]), max(math.sqrt(max(float(own.cov[j, j]), 0.0)), 1e-9))
-            for j, name in enumerate(self.router.features)
+            for j, name in enumerate(self.router.people.features)
             if name in FEATURES and own.mean[j] != common.mean[j]
         }
         given = self._given(who)
@@ -221,21 +223,22 @@ class Profiles:
     async def _declare(self, identity: Identity, who: Identity, profile: Profile, words: Sequence[str]) -> Declared:
         """Store a whole profile as declared; `words` include its statements on topics."""
         goals = await self.router.understand({}, profile.goals) if profile.goals else Declared({})
-        common = (await asyncio.to_thread(self.router.published, identity.tenant)).mean
+        people = self.router.people
+        common, features = (await asyncio.to_thread(people.published, identity.tenant)).mean, people.features
         examples = [await self._read_example(identity, who, each) for each in profile.examples]
 
         def meant(values: Mapping[str, float]) -> dict[str, float]:
-            return declared({**goals.values, **values}, profile.priorities, examples, self.router.features, common)
+            return declared({**goals.values, **values}, profile.priorities, examples, features, common)
 
         moved = meant(profile.declared) if profile.learnt else {}
-        values = {name: each for name, each in values_of(profile, moved).items() if name in self.router.features}
+        values = {name: each for name, each in values_of(profile, moved).items() if name in features}
         stated = Stated(
             role=identity.role,
             values=values,
             goals=profile.goals,
             priorities=profile.priorities,
             examples=with_examples((), list(map(self._kept_example, examples))),
-            comments=profile.comments if self.router.keeps_contents else (),
+            comments=profile.comments if self.router.people.keeps_contents else (),
         )
         text = msgspec.json.encode(stated).decode() if stated.more else ""
         found = await self.router.declare(identity, meant(values), words, stated=text)
@@ -251,12 +254,12 @@ class Profiles:
                 example = msgspec.structs.replace(example, decision="")
         if example.features or not example.text:
             return example
-        (row,) = await asyncio.to_thread(self.router.read, who, [(example.prompt, example.text)])
+        (row,) = await asyncio.to_thread(self.router.people.read, who, [(example.prompt, example.text)])
         return msgspec.structs.replace(example, features=self._features_by_name(row))
 
     def _kept_example(self, example: Example) -> Example:
         """Drop the texts from an example whose answer was logged, or if contents are not kept."""
-        if self.router.keeps_contents and not example.decision:
+        if self.router.people.keeps_contents and not example.decision:
             return example
         return msgspec.structs.replace(example, prompt="", text="")
 
@@ -278,7 +281,7 @@ class Profiles:
             return self._kept_example(await self._read_example(identity, who, given))
         decision, row = decision_id_of(mark.decision_id), None
         for event in await self._events_of_own(identity, who, decision):
-            if isinstance(event, Score) and event.status == "ok" and event.schema == self.router.schema:
+            if isinstance(event, Score) and event.status == "ok" and event.schema == self.router.people.schema:
                 row = unpack(event.h)
         if row is None:
             raise InvalidRequest(f"examples: the answer of {decision!r} has not been scored; try again")
@@ -293,5 +296,7 @@ class Profiles:
 
     def _features_by_name(self, row: Floats) -> dict[str, float]:
         """Features by name, clipped and rounded so that the same answer always gives the same values."""
-        columns: Iterable[tuple[str, float]] = zip(self.router.features, np.nan_to_num(row).tolist(), strict=True)
+        columns: Iterable[tuple[str, float]] = zip(
+            self.router.people.features, np.nan_to_num(row).tolist(), strict=True
+        )
         return {name: round(min(max(value, -10.0), 10.0), 3) for name, value in columns if name in FEATURES and value}

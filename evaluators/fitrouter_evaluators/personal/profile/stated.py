@@ -3,7 +3,7 @@
 Goals are statements, and are read like them. A priority scales a taste. An example is a comparison with the average
 answer, which a standardised text has at zero, with the likelihood of people's comparisons; a declared ±1 is taken as
 one standard deviation between people. The population's taste in it is the published copy
-(`Router.published`), so that what comes out tells nothing of other people's votes.
+(`People.published`), so that what comes out tells nothing of other people's votes.
 """
 
 from __future__ import annotations

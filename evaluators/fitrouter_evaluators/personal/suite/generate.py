@@ -115,10 +115,10 @@ class Generator:
         return dict(sorted(wanted.items(), key=lambda item: -abs(item[1]))), topics
 
     def _role(self, identity: Identity) -> dict[str, float]:
-        own, common = self.router.taste(identity)
+        own, common = self.router.people.taste(identity)
         unit = TasteParams().declared
         apart = ((own.mean - common.mean) / unit).clip(-1.0, 1.0).tolist()
-        return dict(zip(self.router.features, apart, strict=True))
+        return dict(zip(self.router.people.features, apart, strict=True))
 
 
 def _prompts(rubric: dict[str, float], tasks: Iterable[str], given: Iterable[str]) -> list[Prompt]:

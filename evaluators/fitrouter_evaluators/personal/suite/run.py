@@ -132,7 +132,7 @@ class Runner:
                     *(self._judged(judge, p, row, circle) for p, row in zip(prompts, answers, strict=True))
                 )
             )
-        who = await self.router.recall(identity)
+        who = await self.router.people.recall(identity)
         judged = None if verdicts is None else JudgeVerdicts(verdicts, circle, trust.weight)
         return await asyncio.to_thread(self._ranked, suite, who, names, [p for p, _ in kept], answers, based, judged)
 
@@ -149,8 +149,8 @@ class Runner:
         """Rank the models by their answers to each prompt, and by the faults of their answers to the base."""
         prompts = [each.text for each in asked]
         pairs = [(prompt, text) for prompt, row in zip(prompts, answers, strict=True) for text in row]
-        h = np.nan_to_num(self.router.read(who, pairs)).reshape(len(prompts), len(names), -1)
-        own, common = self.router.taste(who)
+        h = np.nan_to_num(self.router.people.read(who, pairs)).reshape(len(prompts), len(names), -1)
+        own, common = self.router.people.taste(who)
         rng = np.random.default_rng(0)
         values, vectors = np.linalg.eigh(own.cov)
         theta = own.mean + (rng.standard_normal((DRAWS, len(values))) * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
@@ -188,12 +188,12 @@ class Runner:
                 rating=float(ratings[:, k].mean()),
                 population=float(theirs[:, k].mean()),
                 population_rank=population[k],
-                rubric=_on_side(suite, self.router.features, h, k),
+                rubric=_on_side(suite, self.router.people.features, h, k),
                 judge=None if verdict_wins is None else float((2.0 * verdict_wins[:, k] - 1.0).mean()),
                 base=bases[k].sound,
                 faults=bases[k].faults,
                 anchor=None if equated is None else float(equated[k]),
-                why=tuple(reason.words for reason in reasons_of(self.router.features, apart[k], own, common)),
+                why=tuple(reason.words for reason in reasons_of(self.router.people.features, apart[k], own, common)),
                 answers=len(prompts),
                 failed=self._failed[names[k]],
                 unjudged=self._unjudged,

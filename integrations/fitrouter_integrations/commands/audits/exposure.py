@@ -26,8 +26,8 @@ def command(
     settings = load_config(config)
     with Router.offline(settings) as router:
         names = {each.name for each in STYLE}
-        style = [i for i, name in enumerate(router.features) if name in names]
-        found = exposed(settings.data, tenant=tenant, schema=router.schema, style=style)
+        style = [i for i, name in enumerate(router.people.features) if name in names]
+        found = exposed(settings.data, tenant=tenant, schema=router.people.schema, style=style)
     typer.echo(as_json({"object": "fitrouter.exposure", **msgspec.to_builtins(found)}) if out else _text(found))
 
 

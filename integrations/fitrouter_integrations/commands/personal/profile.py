@@ -159,8 +159,8 @@ def _shown(
         return parsed_profile(call("GET", url, "/v1/profile", identity={"user": user, "role": role}, timeout_s=60.0))
     settings, who = load_config(config), Identity(tenant=tenant, user=user, role=role)
     with Router.offline(settings) as router:
-        if contents and router.keeps_contents:
-            subject = asyncio.run(router.recall(who)).user or ""
+        if contents and router.people.keeps_contents:
+            subject = asyncio.run(router.people.recall(who)).user or ""
             AuditLog(settings.data).note(command_act("profile export", tenant=tenant, user=digest_of(subject)))
         return asyncio.run(Profiles(router).show(who, contents=contents))
 

@@ -10,7 +10,8 @@ from starlette.responses import Response
 
 from fitrouter.config import Config
 from fitrouter.errors import InvalidRequest, NotAuthorized
-from fitrouter.router import STRANGER, Router
+from fitrouter.router import Router
+from fitrouter.serving.people import STRANGER
 from fitrouter.types import Identity
 from fitrouter_dashboards.console import Reads
 from fitrouter_dashboards.console.overview import WINDOWS
@@ -73,7 +74,7 @@ class People:
             raise NotAuthorized(
                 "this key may not see people; one with 'trusted: true' speaks for the users of its tenant"
             )
-        who = await self._router.recall(identity)
+        who = await self._router.people.recall(identity)
         if who.user == STRANGER:
             begun = await self._reads.get(("known", identity), partial(known, self._reads, identity))
             if len(begun) != 1:
@@ -84,7 +85,7 @@ class People:
 
     async def _of(self, who: Identity, since: float) -> dict[str, Any]:
         past = await self._reads.get(("history", who), partial(history, self._reads, who, since))
-        declared = await self._reads.get(("declared", who), partial(self._router.declared, who))
+        declared = await self._reads.get(("declared", who), partial(self._router.people.declared, who))
         found: dict[str, Any] = {**past, "declared": {"values": declared[0], "topics": declared[1]}, "report": None}
         try:
             report = await self._reads.get(("report", who), partial(self._reports.read, who, who))
