@@ -323,7 +323,7 @@ def fuzz_schema(host: str, port: int, count: int, seed: int, report: Report) -> 
         report.statuses[f"{answer.status}"] += 1
         if fault := fault_of(case, answer):
             report.violations.append(f"{case.method} {case.path[:80]} {case.body and case.body[:300]!r}: {fault}")
-        if answer.status == 200 and case.path.startswith(("/v1/chat", "/v1/decisions")) and len(ids) < 200:
+        if answer.status == 200 and case.path.startswith(("/v1/chat", "/v1/plans")) and len(ids) < 200:
             found = answer.body.partition(b'"decision_id":"')[2][:36].decode("ascii", "replace")
             if found:
                 ids.append(found)

@@ -215,7 +215,7 @@ def test_a_client_that_leaves_ends_all_draws_and_pays_for_them(tmp_path: Path) -
 def test_a_plan_is_for_one_choice(tmp_path: Path) -> None:
     """A client that calls the model itself reports one answer: `n` is refused there, with the reason."""
     with gateway(tmp_path, Echo()) as (_, url), client(url) as http:
-        for path, body in (("/v1/decisions", chat(n=2)), ("/v1/observations", {**chat(n=2), "model": "alpha"})):
+        for path, body in (("/v1/plans", chat(n=2)), ("/v1/observations", {**chat(n=2), "model": "alpha"})):
             reply = http.post(path, json=body)
             assert reply.status_code == 400
             assert "n: got 2; allowed is 1" in reply.json()["error"]["message"]

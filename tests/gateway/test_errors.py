@@ -282,6 +282,10 @@ PRODUCED: dict[str, tuple[Callable[[Place], Error], tuple[str, ...]]] = {
         ("16384 bytes", "send fewer"),
     ),
     "internal_error": (broken, ("see the gateway's log",)),
+    "not_implemented": (
+        lambda p: p.post("/v1/decisions", {"model": "m", "questions": []}),
+        ("OpenAI's Decisions API", "response_format"),
+    ),
     "cancelled": (lambda p: stopped(p.folder / "other", streamed=True), ("send the request again",)),
     "all_models_failed": (lambda p: p.failing(ProviderUnavailable("out of order", 500)), ("tried", "out of order")),
     "models_rate_limited": (lambda p: p.failing(RateLimited("slow down", 429, 17.0)), ("tried", "slow down")),

@@ -31,9 +31,9 @@ class Shared(NamedTuple):
 
     def plan(self, **more: Any) -> tuple[dict[str, Any], str]:
         """A plan, and where its end is told."""
-        reply = self.http.post("/v1/decisions", json=chat(**more))
+        reply = self.http.post("/v1/plans", json=chat(**more))
         assert reply.status_code == 200, reply.text
-        return reply.json(), f"/v1/decisions/{reply.json()['about']['decision_id']}/outcome"
+        return reply.json(), f"/v1/plans/{reply.json()['about']['decision_id']}/outcome"
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def told(plan: dict[str, Any], *errors: str, **more: Any) -> dict[str, Any]:
 
 def test_a_plan_and_its_outcome(shared: Shared) -> None:
     """Body and headers have the plan; the outcome returns its cost, and the decision is explained."""
-    reply = shared.http.post("/v1/decisions", json=chat(user="ann", metadata={"role": "nurse"}))
+    reply = shared.http.post("/v1/plans", json=chat(user="ann", metadata={"role": "nurse"}))
     plan = reply.json()
     about = plan["about"]
     assert plan["object"] == "fitrouter.plan"
@@ -70,7 +70,7 @@ def test_a_plan_and_its_outcome(shared: Shared) -> None:
         "variant": None,
         "dropped": [],
     }
-    path = f"/v1/decisions/{about['decision_id']}/outcome"
+    path = f"/v1/plans/{about['decision_id']}/outcome"
     end = shared.http.post(path, json=told(plan, "Timeout", finish_reason="length", ttft_ms=1))
     assert end.json() == {
         "object": "fitrouter.outcome",
@@ -170,11 +170,11 @@ def test_plans_have_the_errors_of_chats(shared: Shared) -> None:
     post = shared.http.post
     plan, _ = shared.plan()
     for path, body, status, code in (
-        ("/v1/decisions", chat(model="nobody"), 404, "model_not_found"),
-        ("/v1/decisions", chat(api_base="http://evil"), 400, "forbidden_field"),
-        ("/v1/decisions", chat("word " * 10_000, max_tokens=2**30), 400, "context_length_exceeded"),
-        ("/v1/decisions", chat("word " * 30_000), 413, "too_large"),
-        ("/v1/decisions/0/outcome", told(plan), 404, "unknown_decision"),
+        ("/v1/plans", chat(model="nobody"), 404, "model_not_found"),
+        ("/v1/plans", chat(api_base="http://evil"), 400, "forbidden_field"),
+        ("/v1/plans", chat("word " * 10_000, max_tokens=2**30), 400, "context_length_exceeded"),
+        ("/v1/plans", chat("word " * 30_000), 413, "too_large"),
+        ("/v1/plans/0/outcome", told(plan), 404, "unknown_decision"),
         ("/v1/observations", chat(model="nobody", message=SAID, latency_ms=1), 404, "model_not_found"),
     ):
         reply = post(path, json=body)
@@ -251,14 +251,14 @@ def test_the_schema_describes_the_bodies(shared: Shared) -> None:
     def body(path: str) -> Any:
         return paths[path]["post"]["requestBody"]["content"]["application/json"]["schema"]
 
-    outcome = body("/v1/decisions/{decision_id}/outcome")
+    outcome = body("/v1/plans/{decision_id}/outcome")
     assert set(outcome["properties"]) == {*told(shared.plan()[0]), "tools", "finish_reason", "cost_usd", "ttft_ms"}
     assert outcome["required"] == ["messages", "tried", "status"]
     assert set(outcome["properties"]["tried"]["items"]["properties"]) == {"model", "ms", "error", "probability"}
     observed = body("/v1/observations")
     assert {"message", "usage", "finish_reason", "cost_usd", "latency_ms", "error"} <= set(observed["properties"])
     assert observed["required"] == ["model", "messages", "latency_ms"]
-    order = paths["/v1/decisions"]["post"]["responses"]["200"]["content"]["application/json"]["schema"]["properties"]
+    order = paths["/v1/plans"]["post"]["responses"]["200"]["content"]["application/json"]["schema"]["properties"]
     assert set(order) == set(shared.plan()[0])
     assert set(order["order"]["items"]["properties"]) == set(shared.plan()[0]["order"][0])
 
@@ -279,10 +279,25 @@ def test_the_documented_requests_work(tmp_path: Path) -> None:
             path = command[2].removeprefix("http://127.0.0.1:8484").replace("DECISION_ID", plan["about"]["decision_id"])
             reply = http.post(path, json=body)
             assert reply.status_code == 200, reply.text
-            if path == "/v1/decisions":
+            if path == "/v1/plans":
                 plan = reply.json()
                 names = dict(zip(names, (choice["model"] for choice in plan["order"]), strict=True))
     assert (set(shown), set(shown["about"])) == (set(plan), set(plan["about"]))
     assert [set(choice) for choice in shown["order"]] == [set(choice) for choice in plan["order"]]
     ends = [row.event for row in router._journal.tail(0) if isinstance(row.event, Execution)]
     assert [(end.status, len(end.attempts)) for end in ends] == [("ok", 2), ("ok", 1)]
+
+
+def test_the_path_of_openais_decisions_is_theirs(shared: Shared) -> None:
+    """`POST /v1/decisions` with questions is not implemented yet; anything else there is told where plans are made."""
+    asked = {"model": "alpha", "input": "Is it true?", "questions": [{"name": "q", "type": "boolean"}]}
+    for body in (asked, {**asked, "questions": []}, {**chat(), "questions": None}):
+        refused = shared.http.post("/v1/decisions", json=body)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (501, "not_implemented")
+    for body in (chat(), {}, {"question": "x"}):
+        refused = shared.http.post("/v1/decisions", json=body)
+        assert refused.status_code == 405
+        assert "POST /v1/plans" in refused.json()["error"]["message"]
+    assert shared.http.post("/v1/decisions/x/outcome", json={}).status_code == 404
+    assert "/v1/decisions" in shared.http.get("/openapi.json").json()["paths"]
+    assert set(shared.http.get("/openapi.json").json()["paths"]["/v1/decisions"]) == {"get"}

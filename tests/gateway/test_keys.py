@@ -113,6 +113,7 @@ def test_scopes_bound_what_a_key_may_do(url: str) -> None:
     }
     routes = {
         ("POST", "/v1/chat/completions"): {"chat"},
+        ("POST", "/v1/plans"): {"chat"},
         ("POST", "/v1/decisions"): {"chat"},
         ("POST", "/v1/observations"): {"chat"},
         ("POST", "/v1/feedback"): {"feedback"},
@@ -249,7 +250,7 @@ def test_what_a_key_spends_is_bounded_for_every_kind_of_request(url: str) -> Non
                 assert "the key has" in reply.json()["error"]["message"]
                 assert 0 < int(reply.headers["retry-after"]) <= 86_400
         assert all(refused.values())
-        assert http.post("/v1/decisions", json=chat()).status_code == 429
+        assert http.post("/v1/plans", json=chat()).status_code == 429
         assert 0.0005 < paid <= 0.001
     assert status(url, rich) == (200, "")
 

@@ -70,7 +70,7 @@ HOSTILE: dict[str, bytes] = {
 
 @pytest.mark.parametrize(
     "path",
-    ["/v1/chat/completions", "/v1/feedback", "/v1/decisions", "/v1/decisions/x/outcome", "/v1/observations"],
+    ["/v1/chat/completions", "/v1/feedback", "/v1/plans", "/v1/plans/x/outcome", "/v1/observations"],
 )
 def test_hostile_json_is_always_a_400(url: str, path: str) -> None:
     """Every invalid body gets a 400 in OpenAI's format, and the connection stays open."""

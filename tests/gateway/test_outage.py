@@ -130,7 +130,7 @@ def test_callers_own_errors_and_plans_that_nobody_runs_are_no_outage(tmp_path: P
         down.down, down.error = frozenset({"m", "n"}), ProviderRejected("no such parameter", 400)
         for _ in range(12):
             assert http.post("/v1/chat/completions", json=chat()).status_code == 400
-            assert http.post("/v1/decisions", json=chat()).status_code == 200
+            assert http.post("/v1/plans", json=chat()).status_code == 200
         assert http.get("/readyz").json()["status"] == "ok"
         wait_for(lambda: router._journal.append().result() and router._feed is not None and not router._feed.step())
         totals = http.get("/console/api/now").json()["totals"]

@@ -41,11 +41,11 @@ ROUTES = [
     ("PUT", "/v1/profile"),
     ("GET", "/v1/profile"),
     ("DELETE", "/v1/profile"),
-    ("POST", "/v1/decisions"),
+    ("POST", "/v1/plans"),
     ("GET", "/v1/decisions"),
     ("GET", "/v1/decisions/x"),
     ("GET", "/v1/users"),
-    ("POST", "/v1/decisions/x/outcome"),
+    ("POST", "/v1/plans/x/outcome"),
     ("POST", "/v1/observations"),
     ("POST", "/v1/score"),
     ("GET", "/v1/leaderboard"),
@@ -141,8 +141,8 @@ def test_decisions_are_visible_to_their_tenant_only(url: str) -> None:
 def test_plans_are_reported_by_their_tenant_only(url: str, router: Router) -> None:
     """For another tenant the decision does not exist; a second key of the tenant may report it."""
     with speaking(url, "KEY_A") as a, speaking(url, "KEY_B") as b, speaking(url, "KEY_A2") as again:
-        plan = a.post("/v1/decisions", json=chat()).json()
-        path = f"/v1/decisions/{plan['about']['decision_id']}/outcome"
+        plan = a.post("/v1/plans", json=chat()).json()
+        path = f"/v1/plans/{plan['about']['decision_id']}/outcome"
         told = {
             "messages": chat()["messages"],
             "tried": [{"model": plan["order"][0]["model"], "ms": 5}],

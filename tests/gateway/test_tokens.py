@@ -109,7 +109,7 @@ def test_every_way_to_an_answer_gives_its_token(url: str) -> None:
         assert stream.headers["x-fitrouter-token"] in stream.text
         seen = chat(user="ann") | {"model": "alpha", "latency_ms": 5.0, "cost_usd": 0.0}
         for path, body in (
-            ("/v1/decisions", chat(user="ann")),
+            ("/v1/plans", chat(user="ann")),
             ("/v1/observations", seen | {"message": {"role": "assistant", "content": "Hi"}}),
         ):
             about = a.post(path, json=body).json()["about"]

@@ -74,10 +74,10 @@ def test_reports_of_an_untrusted_key_teach_nothing_that_is_shared(url: str, rout
         before = shared(router)
         for n in range(30):
             assert b.post("/v1/observations", json=seen("TimeoutError" if n % 2 else None)).status_code == 200
-            plan = b.post("/v1/decisions", json=chat(user="eve")).json()
+            plan = b.post("/v1/plans", json=chat(user="eve")).json()
             tried = [{"model": one["model"], "ms": 1e6, "error": "TimeoutError"} for one in plan["order"]]
             body = {"messages": chat()["messages"], "tried": tried[:1], "status": "failed"}
-            done = b.post(f"/v1/decisions/{plan['about']['decision_id']}/outcome", json=body)
+            done = b.post(f"/v1/plans/{plan['about']['decision_id']}/outcome", json=body)
             assert done.status_code == 200, done.text
         folded(router, a)
         assert shared(router) == before

@@ -75,7 +75,7 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             for _ in range(ASKED):
                 said = {**chat(user="ann", metadata={"role": "cook"}), "model": name}
                 decisions[name] = http.post("/v1/chat/completions", json=said).headers["x-fitrouter-decision"]
-        drawn = http.post("/v1/decisions", json=chat(user="ann", metadata={"role": "cook"})).json()["about"]
+        drawn = http.post("/v1/plans", json=chat(user="ann", metadata={"role": "cook"})).json()["about"]
         decisions["plan"] = drawn["decision_id"]
         http.get("/v1/users")
         wait_for(lambda: feed.step() == 0 and feed.lag == 0)

@@ -452,7 +452,7 @@ def test_over_http_an_exhausted_budget_is_a_429(tmp_path: Path) -> None:
             assert (reply.status_code, reply.json()["error"]["code"]) == (429, "budget_exhausted")
             assert int(reply.headers["retry-after"]) > 60
             assert reply.headers["x-should-retry"] == "false"
-        assert http.post("/v1/decisions", json=chat()).status_code == 429
+        assert http.post("/v1/plans", json=chat()).status_code == 429
 
 
 # --- what is charged -------------------------------------------------------------------------------------------------

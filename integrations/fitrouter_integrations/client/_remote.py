@@ -133,7 +133,7 @@ class RemoteBackend:
         return stream
 
     async def decide(self, request: Request) -> Plan:
-        found = await self._quickly("POST", "/v1/decisions", _body(request, stream=request.stream))
+        found = await self._quickly("POST", "/v1/plans", _body(request, stream=request.stream))
         plan = msgspec.convert(found, Plan)
         self._parse_about(found["about"])
         return msgspec.structs.replace(plan, deadline_s=request.deadline_s or plan.deadline_s)
@@ -144,7 +144,7 @@ class RemoteBackend:
         asked = {"messages": messages, "tools": request.params.get("tools")}
         how = {"tried": msgspec.to_builtins(ended.tried), "status": ended.status, "ttft_ms": ended.ttft_ms}
         body = {**asked, **how, **_answer(ended.completion, ended.cost_usd)}
-        found = await self._quickly("POST", f"/v1/decisions/{quote(decision_id, safe='')}/outcome", _given(body))
+        found = await self._quickly("POST", f"/v1/plans/{quote(decision_id, safe='')}/outcome", _given(body))
         cost_usd: float | None = found["cost_usd"]
         return cost_usd
 

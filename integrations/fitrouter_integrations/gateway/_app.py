@@ -89,7 +89,7 @@ _OF_PAGES = (
     *(("POST", "/v1/embeddings"), ("POST", "/v1/feedback"), ("GET", "/v1/models")),
 )
 """Routes that pages of the origins in `server.cors` may use."""
-_ROUTED = frozenset({"/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1/embeddings", "/v1/decisions"})
+_ROUTED = frozenset({"/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1/embeddings", "/v1/plans"})
 """Paths of requests that a model answers, or plans them."""
 _NO_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
 """FastAPI's own traces and logs go to the global providers and hold the texts of exceptions; `_tracing` has ours."""
@@ -148,12 +148,12 @@ def create_app(router: Router, config: Config, metrics: Metrics | None = None) -
         ("GET", "/v1/exposure", gateway.whole_log.exposure, "read"),
         ("GET", "/v1/audit", gateway.whole_log.audit, "read"),
         ("POST", "/v1/diagnose", gateway.whole_log.diagnose, "read"),
-        ("POST", "/v1/decisions", gateway.decide, "chat"),
+        ("POST", "/v1/plans", gateway.decide, "chat"),
         ("GET", "/v1/decisions/{decision_id}", gateway.decision, "read"),
         ("GET", "/v1/decisions", gateway.lists.list_decisions, "read"),
         ("GET", "/v1/feedback", gateway.lists.list_feedback, "read"),
         ("GET", "/v1/users", gateway.lists.list_users, "read"),
-        ("POST", "/v1/decisions/{decision_id}/outcome", gateway.outcome, "chat"),
+        ("POST", "/v1/plans/{decision_id}/outcome", gateway.outcome, "chat"),
         ("POST", "/v1/observations", gateway.observe, "chat"),
         ("GET", "/v1/policy", gateway.policy, "read"),
         ("POST", "/v1/policy", gateway.steer, ""),
@@ -176,7 +176,8 @@ def create_app(router: Router, config: Config, metrics: Metrics | None = None) -
             summary=(handler.__doc__ or "").splitlines()[0],
             description="",
         )
-    for method, path, endpoint in gateway.console.routes(gateway.guarded):
+    others = gateway.guarded(gateway.decisions_of_openai, "chat")
+    for method, path, endpoint in (("POST", "/v1/decisions", others), *gateway.console.routes(gateway.guarded)):
         app.add_route(path, endpoint, methods=[method], include_in_schema=False)
     return app
 
@@ -388,6 +389,14 @@ class Gateway:
         plan = await self._backend.decide(request)
         body = {"object": "fitrouter.plan", **msgspec.to_builtins(plan), "about": about_json(plan.about)}
         return _json(body, headers=decision_headers(plan.about))
+
+    async def decisions_of_openai(self, call: AuthenticatedCall) -> Response:
+        """Refuse a request of OpenAI's Decisions API, which is at the same path as the list of decisions."""
+        if "questions" in await self._body(call):
+            text = "OpenAI's Decisions API (typed questions with probabilities) is not implemented here"
+            raise Problem(501, "not_implemented", f"{text}; ask in a chat completion with a response_format")
+        text = "there is no POST '/v1/decisions' without questions (wrong method); plans are made by POST /v1/plans"
+        raise Problem(405, "method_not_allowed", text)
 
     async def outcome(self, call: AuthenticatedCall) -> Response:
         """Record the outcome of a plan. It is durable when this answers 200; later reports change nothing."""

@@ -119,7 +119,7 @@ def run_drills(url: str) -> list[Drill]:
 
     def plan(model: str = "fitrouter/auto") -> dict[str, Any]:
         message = {"role": "user", "content": "Drill of an audit."}
-        found = call("POST", url, "/v1/decisions", {"model": model, "messages": [message]})
+        found = call("POST", url, "/v1/plans", {"model": model, "messages": [message]})
         return dict(call("GET", url, f"/v1/decisions/{found['about']['decision_id']}"), order=found["order"])
 
     def steer(**settings: Any) -> str:

@@ -20,7 +20,7 @@ _TRIED = ("model", "ms", "error", "probability")
 
 
 def outcome(body: dict[str, Any], tenant: str) -> tuple[Request, Outcome]:
-    """Parse the request and outcome in a body of POST /v1/decisions/{decision_id}/outcome.
+    """Parse the request and outcome in a body of POST /v1/plans/{decision_id}/outcome.
 
     Raises:
         InvalidRequest: names the field and the reason.
