@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import json
+from collections import deque
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
-from tests.kits.gateway import Echo, make_router, serving
+from tests.kits.fake_openai import FakeOpenAI, Reply, event, in_a_thread, reply, sse
+from tests.kits.gateway import Echo, chat, client, make_router, serving
+from tests.kits.wordings import OTHERWISE, OVER_RATE, TOO_LONG
 
 from fitrouter.errors import ContextOverflow, NoEligibleModel, ProviderRejected, ProviderUnavailable
+from fitrouter.providers import OpenAICompatible
 from fitrouter.providers.failures import from_status
 from fitrouter.router import Router
 from fitrouter.serving.external import AttemptReport, Outcome
@@ -81,6 +86,64 @@ async def test_another_model_is_asked(tmp_path: Path, streamed: bool) -> None:
     assert all(0 < attempt.probability <= 1 for end in found for attempt in end.attempts)
     assert alpha == beta < gamma
     assert turn.redraw == "failed"
+
+
+FORMS = {
+    "400": lambda said: reply(400, {"error": {"message": said, "type": "invalid_request_error"}}),
+    "422, plain": lambda said: reply(422, {"error": said, "error_type": "validation"}),
+    "400, FastAPI": lambda said: reply(400, {"detail": [{"msg": said}]}),
+    "400, escaped": lambda said: reply(400, json.dumps({"message": said}).replace("'", "\\u0027").encode()),
+    "413, no words": lambda said: reply(413, b""),
+    "400, text": lambda said: reply(400, said.encode(), "text/plain"),
+    "200": lambda said: reply(200, {"error": {"message": said, "code": 400}}),
+    "event": lambda said: sse(event({"error": {"message": said}})),
+}
+
+
+@pytest.fixture(scope="module")
+def upstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.Client, FakeOpenAI, deque[Reply]]]:
+    """A gateway over three models of a server, whose next answers are in the queue."""
+    queue: deque[Reply] = deque()
+    with in_a_thread(FakeOpenAI(iter(lambda: queue.popleft() if queue else None, queue))) as server:
+        router = make_router(tmp_path_factory.mktemp("d"), {"echo": OpenAICompatible(server.base_url)})
+        with serving(router) as url, client(url) as http:
+            yield http, server, queue
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_servers_words_lead_to_a_larger_window(
+    upstream: tuple[httpx.Client, FakeOpenAI, deque[Reply]], form: str
+) -> None:
+    """Through what is served, in each form of error: another model answers; a model that was named gets the code."""
+    http, server, queue = upstream
+    for i, (who, said) in enumerate(TOO_LONG.items()):
+        server.seen.clear()
+        queue.append(FORMS[form](said))
+        answer = http.post("/v1/chat/completions", json=chat(f"{form} {i}", stream=form == "event"))
+        assert (answer.status_code, len(server.seen)) == (200, 2), (who, answer.text)
+        first, second = (body["model"] for body, _ in server.seen)
+        assert first != second, who
+        queue.append(FORMS[form](said))
+        named = http.post("/v1/chat/completions", json=chat(f"{form} {i}", stream=form == "event", model="alpha"))
+        assert (named.status_code, named.json()["error"]["code"]) == (400, "context_length_exceeded"), who
+
+
+def test_other_refusals_are_told_as_they_are(upstream: tuple[httpx.Client, FakeOpenAI, deque[Reply]]) -> None:
+    """A parameter that is refused is not tried elsewhere; a rate in tokens is another's to answer, or a 429."""
+    http, server, queue = upstream
+    for i, said in enumerate(OTHERWISE):
+        server.seen.clear()
+        queue.append(FORMS["400"](said))
+        answer = http.post("/v1/chat/completions", json=chat(f"other {i}"))
+        assert (answer.json()["error"]["code"], len(server.seen)) == ("provider_rejected", 1), said
+    for i, said in enumerate(OVER_RATE):
+        server.seen.clear()
+        queue.append(FORMS["400"](said))
+        assert http.post("/v1/chat/completions", json=chat(f"rate {i}")).status_code == 200, said
+        assert len(server.seen) == 2, said
+    queue.append(reply(413, {"error": {"message": OVER_RATE[0]}}))
+    named = http.post("/v1/chat/completions", json=chat("rate", model="alpha"))
+    assert (named.status_code, named.json()["error"]["code"]) == (429, "models_rate_limited")
 
 
 async def test_where_no_window_is_large_enough_that_is_said(tmp_path: Path) -> None:

@@ -27,20 +27,30 @@ _TOO_LONG = re.compile(
         (
             r"context_length_exceeded|exceed_context_size|tokens_limit_reached|model_max_prompt_tokens_exceeded",
             r"context[ _-]?window(?!s)|maximum context length|model'?s context length|available context size",
-            r"(?:the|of the) context length|exceeds? (?:the )?(?:maximum )?context (?:length|limit|size)",
-            r"(?:exceeds?|exceeded|than) (?:the )?(?:model'?s? )?(?:maximum|max) (?:model |prompt |input )?length",
-            r"(?:prompt|input) (?:is )?too long|maximum prompt length|input tokens? exceeded|too many input tokens",
-            r"prompt exceeds max length|range of input length|exceeded model token limit|input token count",
-            r"exceeds? the (?:maximum|max) (?:number of )?(?:input )?tokens",
-            r"reduce the length of the (?:messages|prompt)",
+            r"(?:the|of the|reached) context length|exceeds? (?:the )?(?:maximum )?context (?:length|limit|size)",
+            r"(?:exceeds?|exceeded|than) (?:the )?(?:model'?s? )?(?:maximum|max) (?:model|prompt|input) length",
+            r"\b(?:prompt|input|tokens?)\b[^.]{0,60} exceed(?:s|ed)? (?:the )?(?:maximum|max) length|max_model_len",
+            r"(?:prompt|input)(?: tokens?)?(?: length)? (?:is |are )?too long|prompt (?:is )?too large|prompt 超长",
+            r"too long to fit into the model|maximum (?:prompt|input) length is|too many input tokens",
+            r"input tokens? (?:exceed(?:ed)?|\d+ cannot exceed)|(?:input|prompt) token count",
+            r"range of input length|exceeded model token limit|message size \d+ exceeds|exceed max message tokens",
+            r"exceeds? the (?:maximum|max) (?:number of )?(?:input )?tokens|n_keep \(\d+\) >= n_ctx",
+            r"reduce the length of the (?:messages|prompt|input)|content'?: string too long",
             r"too many tokens: |loaded with context length|number of tokens in the prompt cannot exceed",
             r"`?inputs`? (?:tokens \+ `?max_new_tokens`? )?must (?:be <=|have less than)",
             r"input prompt \+ max_tokens|input length .{1,40}exceeds?|request body too large for .{1,60} tokens",
+            r"request_too_large|request (?:payload size )?exceeds the (?:maximum size|limit: )",
         )
     ),
     re.IGNORECASE,
 )
 """What vendors and servers say of a context that is too long; `tests/providers/test_failures.py` has a line of each."""
+_RATE = re.compile(r"rate_limit_exceeded|tokens per min", re.IGNORECASE)
+"""What is said of a request that is larger than an account's rate, which a longer context would not mend."""
+_SIZE_CODE = re.compile(r'"(?:type|code)"\s*:\s*"(?:exceed_context_size_error|context_length_exceeded)"')
+"""Codes that say it whatever the status: llama.cpp's was 500 for a while."""
+_ESCAPED = re.compile(r"\\u([0-9a-fA-F]{4})")
+"""A letter as some encoders of JSON write it: Go's and .NET's an apostrophe, Python's all that is not ASCII."""
 _BAD_KEY = re.compile(r"invalid_api_key|API_KEY_INVALID|API key not valid|incorrect api key", re.IGNORECASE)
 """Messages of OpenAI, Google and others about a key, which do not all come with a 401."""
 _TRY_ANOTHER = frozenset({401, 402, 403, 404, 408, 429})
@@ -54,18 +64,20 @@ def from_status(status: int, message: str, retry_after_s: float | None = None, b
 
     408, 5xx, redirects, and problems with the model's name (403, 404) are `ProviderUnavailable`: another model may
     answer. Of its subclasses are those with the name, and those with the account (401, 402, 429, and
-    other 4xx whose message says so). Any other
-    4xx is `ProviderRejected`, or `ContextOverflow` if its message says that the conversation is too long for the model.
+    other 4xx whose message says so). Any other 4xx is `ProviderRejected`, or `ContextOverflow` if it is a 413 or says
+    that the conversation is too long for the model.
 
     >>> from_status(400, "This model's maximum context length is 8192 tokens.")
     ContextOverflow("This model's maximum context length is 8192 tokens.")
     >>> from_status(429, "insufficient_quota"), from_status(401, "no such key")
     (QuotaExhausted('insufficient_quota'), KeyRefused('no such key'))
     """
-    said = body or message
+    said = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), body or message)
     kind = _unavailable(status, said)
+    if kind is ProviderUnavailable and _SIZE_CODE.search(said):
+        return ContextOverflow(message, status)
     if 400 <= status < 500 and status not in _TRY_ANOTHER and kind is ProviderUnavailable:
-        return (ContextOverflow if _TOO_LONG.search(said) else ProviderRejected)(message, status)
+        return (ContextOverflow if status == 413 or _TOO_LONG.search(said) else ProviderRejected)(message, status)
     return kind(message, status, retry_after_s)
 
 
@@ -81,18 +93,21 @@ def _unavailable(status: int | None, message: str) -> type[ProviderUnavailable]:
         return KeyRefused
     if status == 402 or any(code in message for code in _OVER_BUDGET):
         return QuotaExhausted
-    if status == 429:
+    if status == 429 or (status in {400, 413} and _RATE.search(message)):
         return RateLimited
     return ModelRefused if status in {403, 404} else ProviderUnavailable
 
 
-def from_error_body(body: Mapping[str, Any], where: str) -> ProviderUnavailable:
+def from_error_body(body: Mapping[str, Any], where: str) -> ProviderError:
     """Make the provider error of a 200 that holds {"error": {"message", "code"}} or {"error": "…"}."""
     error = body.get("error")
     code = error.get("code") if isinstance(error, dict) else None
     status = code if isinstance(code, int) and 100 <= code < 600 else None
     message = f"{where} answered 200 with an error: {excerpt(error)}"
-    return _unavailable(status, message)(message, status)
+    kind = _unavailable(status, message)
+    if kind is ProviderUnavailable and (status or 400) < 500 and _TOO_LONG.search(str(error)[:_READ]):
+        return ContextOverflow(message, status)
+    return kind(message, status)
 
 
 def excerpt(content: object) -> str:
