@@ -263,7 +263,7 @@ def test_the_url_of_an_endpoint_is_noted() -> None:
     assert "odd: its api_base is the URL of one endpoint" in text
 
 
-@pytest.mark.parametrize("kind", ["adaptive_router", "complexity_router", "auto_router_1", "x/y", "semantic"])
+@pytest.mark.parametrize("kind", ["complexity_router", "auto_router_1", "x/y", "semantic", "quality-router", "v2"])
 def test_a_router_of_litellm_is_an_alias(kind: str) -> None:
     """Its name reaches fitrouter/auto, as do aliases of it; it is neither a model nor the default one."""
     config, text = imported(

@@ -222,35 +222,89 @@ def test_what_is_left_out_is_said(http: httpx.Client, path: str, body: dict[str,
     assert "dropped" not in plain.json()["fitrouter"]
 
 
-def test_custom_tools_go_there_and_back(http: httpx.Client, upstream: Strict) -> None:
+CUSTOM: dict[str, tuple[dict[str, Any], str]] = {
+    "a grammar": ({}, "*** Begin\n+é"),
+    "a regex": ({"format": {"type": "grammar", "syntax": "regex", "definition": "start: /.+/"}}, "x"),
+    "text": ({"format": {"type": "text"}}, "plain"),
+    "no format": ({"format": None}, "plain"),
+    "no description": ({"description": None}, "plain"),
+    "input like JSON": ({}, '{"input": "x", "more": [1]}'),
+    "quotes and lines": ({}, 'say "hi"\r\n\t\\n'),
+    "no input": ({}, ""),
+    "a long input": ({}, "+ line\n" * 5_000),
+}
+
+
+@pytest.mark.parametrize(("tool", "given"), CUSTOM.values(), ids=CUSTOM)
+def test_custom_tools_go_there_and_back(http: httpx.Client, upstream: Strict, tool: dict[str, Any], given: str) -> None:
     """A model sees a function of one string; its call is a `custom_tool_call`, whole, streamed and as history."""
-    function = {"name": "apply_patch", "arguments": json.dumps({"input": "*** Begin\n+é"})}
+    patch = {name: value for name, value in {**PATCH, **tool}.items() if value is not None}
+    function = {"name": "apply_patch", "arguments": json.dumps({"input": given})}
     upstream.tool_call = {
         "role": "assistant",
         "content": None,
         "tool_calls": [{"id": "c1", "type": "function", "function": function}],
     }
-    ask = {"model": "qwen3", "input": "hi", "tools": [PATCH], "tool_choice": {"type": "custom", "name": "apply_patch"}}
+    ask = {"model": "qwen3", "input": "hi", "tools": [patch], "tool_choice": {"type": "custom", "name": "apply_patch"}}
     found = http.post("/v1/responses", json=ask).json()
     (item,) = found["output"]
     assert (item["type"], item["call_id"], item["name"], item["input"]) == (
         *("custom_tool_call", "c1", "apply_patch"),
-        "*** Begin\n+é",
+        given,
     )
     offered = upstream.calls[-1].params["tools"][0]["function"]
     assert (offered["name"], list(offered["parameters"]["properties"])) == ("apply_patch", ["input"])
-    assert "start: /.+/" in offered["description"]
+    assert ("start: /.+/" in offered.get("description", "")) == (patch.get("format", {}).get("type") == "grammar")
     streamed = http.post("/v1/responses", json={**ask, "stream": True}).text
     events = [json.loads(line[6:]) for line in streamed.splitlines() if line.startswith("data: ")]
     (done,) = [event for event in events if event["type"] == "response.custom_tool_call_input.done"]
-    assert done["input"] == "*** Begin\n+é"
+    assert done["input"] == given
     upstream.tool_call = None
     output = {"type": "custom_tool_call_output", "call_id": "c1", "output": "ok"}
     again = http.post("/v1/responses", json={**ask, "input": [*HI, item, output]})
     assert again.status_code == 200, again.text
     _, called, result = upstream.calls[-1].messages
-    assert called["tool_calls"][0]["function"] == function | {"arguments": json.dumps({"input": "*** Begin\n+é"})}
+    assert called["tool_calls"][0]["function"] == function
     assert (result["role"], result["tool_call_id"], result["content"]) == ("tool", "c1", "ok")
+
+
+COUNTED: dict[str, dict[str, Any]] = {
+    "a word": {"messages": HI},
+    "a system prompt": {"messages": HI, "system": "Be brief."},
+    "a system prompt of blocks": {"messages": HI, "system": CLAUDE_CODE["system"]},
+    "tools": {"messages": HI, "tools": CLAUDE_CODE["tools"]},
+    "a tool's result": {
+        "messages": [
+            *HI,
+            {
+                "role": "assistant",
+                "content": [{"type": "tool_use", "id": "t1", "name": "Read", "input": {"path": "a"}}],
+            },
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "a page"}]},
+        ],
+        "tools": CLAUDE_CODE["tools"],
+    },
+    "thinking": {"messages": HI, "thinking": {"type": "enabled", "budget_tokens": 4000}},
+    "other letters": {"messages": [{"role": "user", "content": "你好，世界 😀"}]},
+    "a page": {"messages": [{"role": "user", "content": "word " * 2_000}]},
+}
+
+
+@pytest.mark.parametrize("body", COUNTED.values(), ids=COUNTED)
+def test_message_start_has_the_count_of_count_tokens(
+    http: httpx.Client, upstream: Strict, body: dict[str, Any]
+) -> None:
+    """Claude Code reads the input tokens there; the count calls no model, and one more message counts more."""
+    calls = len(upstream.calls)
+    counted = http.post("/v1/messages/count_tokens", json={"model": "qwen3", **body}).json()["input_tokens"]
+    longer = {**body, "messages": [*body["messages"], {"role": "assistant", "content": "so it is"}, *HI]}
+    more = http.post("/v1/messages/count_tokens", json={"model": "qwen3", **longer}).json()["input_tokens"]
+    assert 0 < counted < more
+    assert len(upstream.calls) == calls
+    limit = 5000 if "thinking" in body else 9
+    streamed = http.post("/v1/messages", json={"model": "qwen3", "max_tokens": limit, "stream": True, **body}).text
+    start = next(json.loads(line[6:]) for line in streamed.splitlines() if line.startswith("data: "))
+    assert start["message"]["usage"]["input_tokens"] == counted
 
 
 def test_tokens_are_counted_without_a_model(http: httpx.Client, upstream: Strict) -> None:

@@ -351,6 +351,45 @@ def test_transport_is_refused_inside_of_other_parameters(shared: Shared, where: 
     assert len(decisions(shared.router)) == before
 
 
+NAMES = (
+    "organization",
+    "headers",
+    "credentials",
+    "user_agent",
+    "api_key",
+    "timeout",
+    "base_url",
+    "proxies",
+    "fallbacks",
+)
+SCHEMA = {"type": "object", "properties": {name: {"type": "string"} for name in NAMES}, "required": list(NAMES)}
+SCHEMAS: dict[str, dict[str, Any]] = {
+    "guided_json": {"guided_json": SCHEMA},
+    "structured outputs": {"structured_outputs": {"json": SCHEMA}},
+    "a response format": {
+        "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA, "strict": True}}
+    },
+    "Ollama's format": {"format": SCHEMA},
+    "Gemini's schema": {"response_schema": SCHEMA},
+    "tools": {"tools": [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}]},
+    "nested": {
+        "guided_json": {
+            "type": "object",
+            "properties": {"a": {"type": "array", "items": SCHEMA}},
+            "$defs": {"b": SCHEMA},
+        }
+    },
+    "template arguments": {"chat_template_kwargs": {"user_agent": "x"}},
+}
+
+
+@pytest.mark.parametrize("more", SCHEMAS.values(), ids=SCHEMAS)
+def test_a_schema_may_have_any_names(shared: Shared, more: dict[str, Any]) -> None:
+    """Inside of a schema they are properties of the caller's answer, and choose no transport."""
+    reply = shared.http.post("/v1/chat/completions", json=chat(**more))
+    assert reply.status_code == 200, reply.text
+
+
 MALFORMED: list[tuple[dict[str, Any], str]] = [
     ({"messages": []}, "messages"),
     ({"messages": "Hello"}, "messages"),

@@ -7,12 +7,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.kits.fake_openai import FakeOpenAI, Reply, event, sse
+from tests.kits.fake_openai import FakeOpenAI, Reply, event, reply, sse
 from tests.kits.gateway import Echo, chat, client, make_router, serving, wait_for
 
 from fitrouter.draw import renormalise
 from fitrouter.errors import ProviderError, ProviderUnavailable, RateLimited
 from fitrouter.providers import Fault, Faulty, OpenAICompatible
+from fitrouter.providers.failures import from_status
+from fitrouter.routing.decider import Rules
 from fitrouter.serving.attempts import Timers
 from fitrouter.types import (
     FULL_SHARE,
@@ -64,6 +66,7 @@ def _short_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_stream, "HEARTBEAT_S", 0.1)
 
 
+@pytest.mark.parametrize("model", ["fitrouter/auto", "alpha"])
 @pytest.mark.parametrize(
     ("path", "body", "answer"),
     [
@@ -73,11 +76,11 @@ def _short_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_waiting_stream_sends_headers_and_comments(
-    tmp_path: Path, path: str, body: dict[str, object], answer: str
+    tmp_path: Path, path: str, body: dict[str, object], answer: str, model: str
 ) -> None:
     """Before the first token and between two; then the answer with its decision."""
     router = make_router(tmp_path, {"echo": Thinker(0.5, 0.3)})
-    with serving(router) as url, client(url) as http, http.stream("POST", path, json=body) as reply:
+    with serving(router) as url, client(url) as http, http.stream("POST", path, json={**body, "model": model}) as reply:
         assert reply.status_code == 200
         assert reply.headers["content-type"].startswith("text/event-stream")
         text = "".join(reply.iter_text())
@@ -138,6 +141,41 @@ async def test_a_stream_that_flows_outlives_the_deadline(tmp_path: Path) -> None
         await stream(tmp_path / "stops", Thinker(0.0, 0.7), Timers(chunk_gap_s=0.2))
 
 
+FLOWING: dict[str, list[dict[str, object]]] = {
+    "words": [{"content": f"w{i} "} for i in range(12)],
+    "thinking": [{"reasoning_content": f"h{i} "} for i in range(12)],
+    "thinking, then words": [{"reasoning_content": "h"}] * 6 + [{"content": "w"}] * 6,
+    "arguments": [
+        {"tool_calls": [{"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": ""}}]},
+        *[{"tool_calls": [{"index": 0, "function": {"arguments": part}}]} for part in ('{"a":"', *"123456789", '"}')],
+    ],
+    "empty deltas": [{"role": "assistant", "content": "w"}, *[{}] * 10, {"content": "w"}],
+    "comments": [{"content": "w"}, *[{"comment": True}] * 10, {"content": "w"}],
+}
+
+
+@pytest.mark.parametrize("deltas", FLOWING.values(), ids=FLOWING)
+async def test_whatever_flows_outlives_the_deadline(tmp_path: Path, deltas: list[dict[str, object]]) -> None:
+    """Words, thinking, arguments, empty pieces and comments: every piece is a sign of life."""
+    pieces: list[bytes | float | str] = []
+    for delta in deltas:
+        said = {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+        pieces += [b": ping\n\n" if "comment" in delta else event(said), 0.12]
+    ends = event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    async with FakeOpenAI([sse(*pieces, ends, DONE)]) as server:
+        provider = OpenAICompatible(server.base_url)
+        router = make_router(
+            tmp_path, {"echo": provider}, timers=Timers(deadline_s=1.0, first_token_s=0.9, chunk_gap_s=0.9)
+        )
+        async with router:
+            asked = Request(messages=({"role": "user", "content": "hi"},), identity=Identity(), model="alpha")
+            found = [chunk async for chunk in await router.stream(asked)]
+    assert any(chunk.finish_reason for chunk in found)
+    for name in ("content", "reasoning_content"):
+        told = "".join(str(chunk.delta.get(name) or "") for chunk in found)
+        assert told == "".join(str(delta.get(name) or "") for delta in deltas)
+
+
 async def test_a_callers_own_deadline_ends_a_stream_and_says_so(tmp_path: Path) -> None:
     """Not that the model sent nothing."""
     with pytest.raises(ProviderError, match="deadline of the request itself has passed"):
@@ -179,12 +217,21 @@ async def _streamed(provider: OpenAICompatible, timeout_s: float) -> AsyncIterat
 
 
 @pytest.mark.parametrize(
+    "error",
+    [
+        RateLimited("slow down", 429, 17.0),
+        ProviderUnavailable("slow down", 429, 17.0),
+        from_status(429, '{"error": {"message": "tokens per min"}}', 17.0),
+    ],
+    ids=["class", "status", "words"],
+)
+@pytest.mark.parametrize(
     ("path", "kind"),
     [("/v1/chat/completions", "invalid_request_error"), ("/v1/messages", "rate_limit_error"), ("/v1/responses", "")],
 )
-def test_a_rate_limit_stays_one(tmp_path: Path, path: str, kind: str) -> None:
+def test_a_rate_limit_stays_one(tmp_path: Path, path: str, kind: str, error: ProviderError) -> None:
     """429 with the provider's Retry-After, of one model and of all; a client may try again."""
-    limited = Faulty(Echo(), [Fault(error=RateLimited("slow down", 429, 17.0))] * 20)
+    limited = Faulty(Echo(), [Fault(error=error)] * 20)
     with serving(make_router(tmp_path, {"echo": limited})) as url, client(url) as http:
         for model in ("alpha", "fitrouter/auto"):
             body = {"model": model, "max_tokens": 9}
@@ -230,3 +277,32 @@ def test_every_mode_falls_back(
         arm, chance = renormalise(decision, ["a"], 1) or ("", 0.0)
         seen[arm] = round(chance, 12)
     assert seen == chances
+
+
+FAILURES: dict[str, Reply] = {
+    "an outage": reply(500, {"error": {"message": "out of order"}}),
+    "a proxy's page": reply(502, b"<html>", "text/html"),
+    "no such model": reply(404, {"error": {"message": "model not found"}}),
+    "a refused key": reply(401, {"error": {"message": "invalid key"}}),
+    "no credit": reply(402, {"error": {"message": "pay"}}),
+    "a rate": reply(429, {"error": {"message": "slow down"}}),
+    "no JSON": reply(200, b"{"),
+    "an error with a 200": reply(200, {"error": {"message": "overloaded"}}),
+    "a lost connection": Reply(b""),
+    "a long history": reply(400, {"error": {"code": "context_length_exceeded"}}),
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
+async def test_a_share_of_zero_falls_back(tmp_path: Path, failure: Reply) -> None:
+    """Whatever fails at the default model, another one answers, as in any other mode."""
+    async with FakeOpenAI([failure]) as server:
+        router = make_router(
+            tmp_path, {"echo": OpenAICompatible(server.base_url)}, rules=Rules(share=0.0, default_arm="beta")
+        )
+        async with router:
+            found = await router.complete(Request(messages=({"role": "user", "content": "hi"},), identity=Identity()))
+            await router.settled()
+        assert server.seen[0][0]["model"] == "beta"
+        assert len(server.seen) == 2
+    assert found.served_by in {"alpha", "gamma"}

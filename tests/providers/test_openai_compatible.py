@@ -168,6 +168,40 @@ async def test_headers_of_a_provider_are_sent_and_masked(monkeypatch: pytest.Mon
     assert "cf-0123456789" not in repr(provider) + repr(settings) + masked("header: id cf-0123456789")
 
 
+HEADERS = {
+    "OpenRouter": ({"HTTP-Referer": "https://app.example", "X-Title": "app"}, {}),
+    "Cloudflare Access": (
+        {"CF-Access-Client-Id": "a.access", "CF-Access-Client-Secret": "${GATE}"},
+        {"GATE": "s-0123456789"},
+    ),
+    "Azure": ({"api-key": "${AZURE}"}, {"AZURE": "k-0123456789"}),
+    "a company's proxy": ({"X-Cost-Center": "r&d, 7", "X-Team": "${TEAM}"}, {"TEAM": "search"}),
+    "Anthropic": ({"anthropic-beta": "a-1,b-2", "anthropic-version": "2023-06-01"}, {}),
+    "basic authorization": ({"Authorization": "Basic ${PAIR}"}, {"PAIR": "dXNlcjpwYXNz"}),
+}
+
+
+@pytest.mark.parametrize(("given", "environment"), HEADERS.values(), ids=HEADERS)
+async def test_headers_that_providers_ask_for(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], environment: dict[str, str]
+) -> None:
+    """Whole and streamed calls have them, with the values of the environment."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    async with FakeOpenAI() as server:
+        settings = ProviderConfig(kind="openai_compatible", base_url=server.base_url, headers=given)
+        provider = build_provider("p", settings)
+        await whole(provider, call())
+        await chunks(provider, call(stream=True))
+        await provider.aclose()
+    assert len(server.seen) == 2
+    for _, seen in server.seen:
+        for name, value in given.items():
+            for variable, text in environment.items():
+                value = value.replace(f"${{{variable}}}", text)
+            assert seen[name.lower()] == value
+
+
 def test_a_file_without_certificates_is_an_error(tmp_path: Path) -> None:
     """A bundle that is missing or no PEM file is said when the provider is built, not at the first call."""
     (tmp_path / "empty.pem").write_text("")

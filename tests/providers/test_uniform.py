@@ -165,6 +165,12 @@ TEXTS = {
     ),
     "thinking as text": ([{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "a"}], "a", "hm"),
     "reasoning": ([{"type": "reasoning", "text": "hm"}, {"type": "output_text", "text": "a"}], "a", "hm"),
+    "a text in three": ([{"type": "text", "text": part} for part in ("a", "", "b")], "ab", None),
+    "thinking between": (
+        [{"type": "text", "text": "a"}, {"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "b"}],
+        "ab",
+        "hm",
+    ),
     "thinking alone": ([{"type": "thinking", "thinking": "hm"}], "", "hm"),
 }
 

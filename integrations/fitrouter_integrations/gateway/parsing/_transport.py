@@ -27,7 +27,7 @@ _TOP_NAMES = _NAMES | frozenset(_AT_THE_TOP.split())
 """`_AT_THE_TOP` lists names that are harmless inside `metadata`."""
 _PREFIXES = ("aws_", "azure_", "bedrock_", "gcp_", "litellm_", "s3_", "sagemaker_", "vertex_", "watsonx_")
 _FREE = frozenset(
-    {"chat_template_kwargs", "function_call", "functions", "guided_json", "json_schema", "logit_bias"}
+    {"chat_template_kwargs", "format", "function_call", "functions", "guided_json", "json_schema", "logit_bias"}
 ) | {*("messages", "prediction", "response_format", "response_schema", "structured_outputs", "tool_choice", "tools")}
 """Fields whose inner names belong to the caller: a schema may well have a property `headers`."""
 
