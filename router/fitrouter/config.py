@@ -37,6 +37,24 @@ class PricesConfig(_Section):
     """USD per million prompt tokens."""
     output: float = Field(default=0.0, ge=0)
     """USD per million completion tokens."""
+    cache_read: float | None = Field(default=None, ge=0)
+    """USD per million prompt tokens that were read from the provider's cache; by default the input price."""
+    cache_write: float | None = Field(default=None, ge=0)
+    """USD per million prompt tokens that were written to the provider's cache; by default the input price."""
+    cache_write_1h: float | None = Field(default=None, ge=0)
+    """The same, where they are kept for an hour; by default the price of writing."""
+    reasoning: float | None = Field(default=None, ge=0)
+    """USD per million tokens of hidden reasoning; by default the output price."""
+    audio_input: float | None = Field(default=None, ge=0)
+    """USD per million audio tokens of the prompt; by default the input price."""
+    audio_output: float | None = Field(default=None, ge=0)
+    """USD per million audio tokens of the answer; by default the output price."""
+    request: float = Field(default=0.0, ge=0)
+    """USD per call, besides its tokens."""
+
+    def prices(self) -> Prices:
+        """The prices of these settings."""
+        return Prices(**self.model_dump(), known=self.known)
 
     @property
     def known(self) -> bool:
@@ -169,23 +187,31 @@ class ModelConfig(_Section):
     """Supported request parameters, if they differ from those its provider is known to support."""
     max_output_tokens: int | None = Field(default=None, gt=0)
     """Limit of an answer, if the model has one."""
-    cache_discount: Fraction = 0.5
-    """Fraction of the input price saved on cached prompt tokens."""
+    cache_discount: Fraction | None = None
+    """Another way to give `prices.cache_read`: the fraction of the input price that it saves."""
     variants: tuple[VariantConfig, ...] = Field(default=(), max_length=4)
+
+    @pydantic.model_validator(mode="after")
+    def _one_price_of_reads(self) -> ModelConfig:
+        if self.cache_discount is not None and self.prices.cache_read is not None:
+            raise ValueError("cache_discount: 'prices' have 'cache_read', which says the same; leave one of both out")
+        return self
 
     def card(self) -> ModelCard:
         """The model card of these settings."""
+        prices = self.prices.prices()
+        if self.cache_discount is not None:
+            prices = msgspec.structs.replace(prices, cache_read=prices.input * (1.0 - self.cache_discount))
         return ModelCard(
             name=self.name,
             provider=self.provider,
             target=self.target or self.name,
-            prices=Prices(input=self.prices.input, output=self.prices.output, known=self.prices.known),
+            prices=prices,
             context_window=self.context_window,
             capabilities=tuple(sorted(self.capabilities)),
             revision=self.revision,
             parameters=self.parameters,
             max_output_tokens=self.max_output_tokens,
-            cache_discount=self.cache_discount,
             variants=tuple(Variant(name=v.name, prefix=v.prefix, params=v.params) for v in self.variants),
         )
 

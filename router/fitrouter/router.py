@@ -40,7 +40,7 @@ from fitrouter.serving.remarks import RemarkListener
 from fitrouter.serving.services import ScorerPlugin, Service
 from fitrouter.serving.services_report import completed
 from fitrouter.serving.slots import SlotParams
-from fitrouter.serving.spending import ABANDONED, Spending, checked_usage, spent
+from fitrouter.serving.spending import ABANDONED, Spending, charge, checked_usage
 from fitrouter.serving.status import RouterStatus, session_memory_s, status_of
 from fitrouter.serving.sweeper import Workers, close_lost
 from fitrouter.serving.tokens import OutcomeTokens
@@ -776,10 +776,9 @@ class Router:
         """
         abandoned = (*answering.attempts, *further)
         lost, lost_usd = self._spending.abandoned(turn.decision, abandoned, turn.asked)
-        card = self._cards[answering.arm]
-        stated = None if card.prices.known else usage.cost_usd
-        cost_usd = (spent(card.prices, usage, card.cache_discount) if stated is None else stated) + lost_usd
-        cost_assumed = (not card.prices.known and stated is None) or self._unpriced(abandoned)
+        charged = charge(self._cards[answering.arm], usage)
+        cost_usd = charged.usd + lost_usd
+        cost_assumed = charged.assumed or self._unpriced(abandoned)
         turn.cost_usd = None if cost_assumed else cost_usd
         total = time.monotonic() - turn.started
         own_s = (total if ttft_ms is None else ttft_ms / 1000.0) - answering.provider_s - answering.waited_s
@@ -793,7 +792,7 @@ class Router:
             completion_tokens=usage.completion_tokens,
             cost_usd=cost_usd,
             cost_assumed=cost_assumed,
-            estimated=usage.estimated or lost.estimated,
+            estimated=usage.estimated or lost.estimated or charged.estimated,
             ttft_ms=ttft_ms,
             latency_ms=answering.attempts[-1].ms if ttft_ms is None else (total - answering.waited_s) * 1000.0,
             finish_reason=finish_reason,

@@ -95,14 +95,44 @@ UNPRICED = (
 
 
 class Prices(_Logged, frozen=True, kw_only=True):
-    """USD per million tokens."""
+    """USD per million tokens. A part that has no price of its own costs what `WHOLE` says."""
 
     input: float = 0.0
     """Price of a million prompt tokens in USD."""
     output: float = 0.0
     """Price of a million completion tokens in USD."""
+    cache_read: float | None = None
+    """Price of a million prompt tokens that were read from the provider's cache."""
+    cache_write: float | None = None
+    """Price of a million prompt tokens that were written to the provider's cache."""
+    cache_write_1h: float | None = None
+    """The same, where they are kept for an hour."""
+    reasoning: float | None = None
+    """Price of a million tokens of hidden reasoning."""
+    audio_input: float | None = None
+    """Price of a million audio tokens of the prompt."""
+    audio_output: float | None = None
+    """Price of a million audio tokens of the answer."""
+    request: float = 0.0
+    """Fee of a call in USD, besides its tokens."""
     known: bool = True
     """False if none were configured; `input` and `output` are then assumed (`Config.cards`)."""
+
+    def of(self, part: str) -> float:
+        """Price of a part of the tokens, a field of these prices; without one, that of what it is a part of."""
+        found: float | None = getattr(self, part)
+        return self.of(WHOLE[part]) if found is None else found
+
+
+WHOLE = {
+    "cache_read": "input",
+    "cache_write": "input",
+    "cache_write_1h": "cache_write",
+    "reasoning": "output",
+    "audio_input": "input",
+    "audio_output": "output",
+}
+"""Price of a part of the tokens → the one that counts where it is not configured."""
 
 
 class Variant(_Logged, frozen=True, kw_only=True):
@@ -138,8 +168,6 @@ class ModelCard(_Logged, frozen=True, kw_only=True):
     """Supported request parameters; null for those that its provider is known to support."""
     max_output_tokens: int | None = None
     """Most tokens of an answer."""
-    cache_discount: float = 0.5
-    """Fraction of the input price saved on cached prompt tokens."""
     variants: tuple[Variant, ...] = ()
     """Each variant becomes an arm of its own (`fitrouter.routing.variants`)."""
     variant: Variant | None = None
@@ -176,20 +204,29 @@ class EmbeddingCall(_Value, frozen=True, kw_only=True):
 
 
 class Usage(_Value, frozen=True, kw_only=True):
-    """Token counts reported by the provider."""
+    """Token counts reported by the provider; parts are within the whole, and apart from each other."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
     """Prompt tokens read from the provider's cache."""
+    written_tokens: int = 0
+    """Prompt tokens written to the provider's cache."""
+    written_1h_tokens: int = 0
+    """Those of them that it keeps for an hour."""
     reasoning_tokens: int = 0
     """Completion tokens spent on hidden reasoning."""
+    audio_prompt_tokens: int = 0
+    """Audio tokens of the prompt, but for cached ones."""
+    audio_completion_tokens: int = 0
+    calls: int = 1
+    """Number of calls that it is the sum of."""
     estimated: bool = False
     """Whether a count is estimated from the text: the provider reported none, or an impossible one."""
     cost_usd: float | None = None
     """What the provider says that the call cost."""
     details: dict[str, dict[str, int]] = {}
-    """Further counts, such as audio tokens, by OpenAI's object that holds them; passed on, never logged."""
+    """Further counts, such as those of images, by OpenAI's object that holds them; passed on, never logged."""
 
 
 class Completion(_Value, frozen=True, kw_only=True):

@@ -274,7 +274,7 @@ def test_an_agents_steps_begin_no_user_turn(subtests: pytest.Subtests) -> None:
 
 
 CARDS = [
-    ModelCard(name="a", provider="p", prices=Prices(input=2.0), cache_discount=0.9),
+    ModelCard(name="a", provider="p", prices=Prices(input=2.0, cache_read=0.2)),
     ModelCard(name="b", provider="p", prices=Prices(input=10.0)),
     ModelCard(name="c", provider="p", prices=Prices(input=0.1)),
 ]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from langchain_core.messages import AIMessage, AIMessageChunk, InvalidToolCall
-from langchain_core.messages.ai import UsageMetadata
+from langchain_core.messages.ai import InputTokenDetails, OutputTokenDetails, UsageMetadata
 from langchain_core.messages.tool import ToolCall, ToolCallChunk, tool_call_chunk
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 
@@ -162,10 +162,13 @@ def metadata_of(about: About) -> dict[str, Any]:
 def _usage(usage: Usage) -> UsageMetadata:
     prompt, completion = usage.prompt_tokens, usage.completion_tokens
     found = UsageMetadata(input_tokens=prompt, output_tokens=completion, total_tokens=prompt + completion)
-    if usage.cached_tokens:
-        found["input_token_details"] = {"cache_read": usage.cached_tokens}
-    if usage.reasoning_tokens:
-        found["output_token_details"] = {"reasoning": usage.reasoning_tokens}
+    read = {"cache_read": usage.cached_tokens, "cache_creation": usage.written_tokens}
+    read["audio"] = usage.audio_prompt_tokens
+    if any(read.values()):
+        found["input_token_details"] = cast("InputTokenDetails", {name: n for name, n in read.items() if n})
+    made = {"reasoning": usage.reasoning_tokens, "audio": usage.audio_completion_tokens}
+    if any(made.values()):
+        found["output_token_details"] = cast("OutputTokenDetails", {name: n for name, n in made.items() if n})
     return found
 
 

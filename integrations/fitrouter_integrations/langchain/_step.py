@@ -20,6 +20,7 @@ from fitrouter.errors import (
     ProviderTimeout,
     ProviderUnavailable,
 )
+from fitrouter.providers.usage import read_usage
 from fitrouter.routing.variants import apply
 from fitrouter.serving.external import AttemptReport, Outcome, PlannedCall
 from fitrouter.types import Completion, Request, Usage
@@ -171,9 +172,8 @@ def said_of(answer: Answer) -> AIMessage | None:
 def _completion(answer: Answer) -> Completion:
     said = said_of(answer)
     assert said is not None
-    usage = said.usage_metadata
-    spent = usage and Usage(prompt_tokens=usage["input_tokens"], completion_tokens=usage["output_tokens"])
-    return Completion(message=messages_of([said])[0], finish_reason=_finish_reason(said), usage=spent or Usage())
+    usage = read_usage(said.usage_metadata) or Usage()
+    return Completion(message=messages_of([said])[0], finish_reason=_finish_reason(said), usage=usage)
 
 
 def _name_of(error: Exception) -> str:

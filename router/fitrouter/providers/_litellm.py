@@ -32,7 +32,7 @@ from fitrouter.providers._secret import Secret
 from fitrouter.providers._streams import OwnedStream
 from fitrouter.providers._uniform import UniformChoice
 from fitrouter.providers.failures import excerpt, from_status, retry_after
-from fitrouter.providers.usage import read_usage
+from fitrouter.providers.usage import billed, read_usage
 from fitrouter.types import Call, Chunk, Completion, Message, Usage
 
 _RESERVED = frozenset(
@@ -141,6 +141,9 @@ class LiteLLM:
         if not choices:
             raise ProviderUnavailable("litellm returned an empty answer")
         usage = read_usage(getattr(response, "usage", None)) or Usage()
+        hidden = getattr(response, "_hidden_params", None) or {}
+        if usage.cost_usd is None and (cost := billed(hidden.get("additional_headers") or {}, "llm_provider-")):
+            usage = msgspec.structs.replace(usage, cost_usd=cost)
         further = self._scrubbed(_further(response))
         return msgspec.structs.replace(choices[0], usage=usage, others=tuple(choices[1:]), further=further)
 

@@ -26,7 +26,7 @@ from fitrouter.providers._sse import sse_data
 from fitrouter.providers._streams import OwnedStream
 from fitrouter.providers._uniform import UniformChoice
 from fitrouter.providers.failures import excerpt, from_error_body, from_status, retry_after
-from fitrouter.providers.usage import read_usage
+from fitrouter.providers.usage import billed, read_usage
 from fitrouter.types import Call, Chunk, Completion, EmbeddingCall, Embeddings, Usage
 
 _CONTENT = ("content", "tool_calls", "function_call", "refusal", "audio", "reasoning_content", "reasoning")
@@ -213,7 +213,9 @@ class OpenAICompatible:
                 choices.append(Completion(message=message, finish_reason=finish_reason, logprobs=logprobs))
         if not choices:
             raise ProviderUnavailable(f"{self._base_url} answered 200 with an empty answer: {excerpt(received)}")
-        usage = read_usage(body.get("usage")) or Usage()
+        usage = _usage(body) or Usage()
+        if usage.cost_usd is None and (cost := billed(response.headers)):
+            usage = msgspec.structs.replace(usage, cost_usd=cost)
         further = further_fields(body, self._host)
         return msgspec.structs.replace(choices[0], usage=usage, others=tuple(choices[1:]), further=further)
 
@@ -241,7 +243,7 @@ class OpenAICompatible:
                     yield Chunk()
                     continue
                 body = self._object(data)
-                usage, further = read_usage(body.get("usage")), further_fields(body, self._host)
+                usage, further = _usage(body), further_fields(body, self._host)
                 for index, delta, reason, logprobs in _choices(body, "delta", n) or _NO_CHOICE:
                     finished = finished or reason is not None
                     said = said or _says(delta)
@@ -328,6 +330,14 @@ _NO_CHOICE: list[_Choice] = [(0, {}, None, None)]
 def _says(message: Mapping[str, Any]) -> bool:
     """Whether a message or delta has content."""
     return any(message.get(key) for key in _CONTENT)
+
+
+def _usage(body: Mapping[str, Any]) -> Usage | None:
+    """Read the usage of an answer or chunk; Moonshot has it in a stream's last choice, Groq in an object of its own."""
+    choices = body.get("choices")
+    places = (body, choices[0] if isinstance(choices, list) and choices else None, body.get("x_groq"))
+    given = (read_usage(place.get("usage")) for place in places if isinstance(place, dict))
+    return next((usage for usage in given if usage is not None), None)
 
 
 def _choices(body: Mapping[str, Any], key: str, n: int) -> list[_Choice]:

@@ -1,51 +1,117 @@
-"""Reading and writing of token counts in OpenAI's `usage` format."""
+"""Reading of token counts in every provider's spelling, and writing in OpenAI's `usage` format.
+
+The prompt's tokens include those of the cache, and an answer's include hidden reasoning, whatever a provider includes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+import msgspec
+
 from fitrouter.types import Usage
 
+COUNTS = tuple(name for name in Usage.__struct_fields__ if name.endswith("_tokens") or name == "calls")
+"""Fields of `Usage` that are counts; the usage of several calls has their sums."""
 _MOST = 2**53
 """Above it, JSON's numbers are not whole in other languages."""
 _MOST_USD = 10_000.0
+_TICKS = 1e10
+"""xAI's units in a USD."""
 _MOST_COUNTS, _LONGEST_NAME = 16, 64
 """Limits of what is passed on of a provider's usage."""
-_DETAILS = {"prompt_tokens_details": "input_tokens_details", "completion_tokens_details": "output_tokens_details"}
-"""OpenAI's objects of counts in chat completions → in responses."""
-_CACHED = ("prompt_cache_hit_tokens", "cached_tokens", "cache_read_input_tokens", "cached_content_token_count")
-"""Names of cached tokens at DeepSeek, Moonshot, Anthropic and Google."""
+_OF_PROMPT = ("prompt_tokens_details", "input_tokens_details", "input_token_details")
+_OF_ANSWER = ("completion_tokens_details", "output_tokens_details", "output_token_details")
+"""Objects of counts in OpenAI's chat completions, in its responses, and in LangChain."""
+_PROMPT = ("prompt_tokens", "input_tokens", "inputTokens", "promptTokenCount", "prompt_token_count")
+_ANSWER = ("completion_tokens", "output_tokens", "outputTokens", "candidatesTokenCount", "candidates_token_count")
+_TOTAL = ("total_tokens", "totalTokens", "totalTokenCount", "total_token_count")
+"""Counts at OpenAI and most others, Anthropic, Bedrock, and Google (over HTTP and in its library)."""
+_THOUGHT = ("reasoning_tokens", "thinking_tokens", "reasoning")
+_THOUGHT_BESIDE = ("thoughtsTokenCount", "thoughts_token_count")
+"""Hidden reasoning, within the answer's tokens; beside them, at Google."""
+_READ = (
+    *("cached_tokens", "prompt_cache_hit_tokens", "cached_input_tokens", "num_cached_tokens", "cache_read"),
+    *("cachedContentTokenCount", "cached_content_token_count"),
+)
+_READ_BESIDE = ("cache_read_input_tokens", "cacheReadInputTokens")
+_WRITTEN = ("cache_write_tokens", "cache_creation_tokens", "cache_creation")
+_WRITTEN_BESIDE = ("cache_creation_input_tokens", "cacheWriteInputTokens", "cache_write_input_tokens")
+"""Tokens of the cache, within those of the prompt (OpenAI, DeepSeek, Mistral, LangChain, Google); beside `input_tokens`
+at Anthropic and Bedrock."""
+_LIFETIMES = _SHORT, _LONG = ("ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens")
 
 
 def read_usage(usage: object) -> Usage | None:
     """Parse the token counts of a `usage` object, in any provider's spelling; None if there is none.
 
-    Impossible counts are 0. Whether text and context window can hold them is checked by
+    Impossible counts are 0, and parts are cut to their whole. Whether the context window can hold them is checked by
     `fitrouter.serving.spending.checked_usage`.
 
     Args:
         usage: a mapping, or an object of a client library.
 
-    >>> usage = read_usage({"prompt_tokens": 9, "completion_tokens": 3, "prompt_cache_hit_tokens": 4})
-    >>> usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens
-    (9, 3, 4)
+    >>> usage = read_usage({"input_tokens": 5, "cache_read_input_tokens": 90, "output_tokens": 3})
+    >>> usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens
+    (95, 90, 3)
     """
     if usage is None or isinstance(usage, str | int | float | list):
         return None
-    prompt, completion = (_get(usage, name) or _get(usage, other) for name, other in _DETAILS.items())
-    cost = _get(usage, "cost")
-    return Usage(
-        prompt_tokens=_first(usage, ("prompt_tokens", "input_tokens")),
-        completion_tokens=_first(usage, ("completion_tokens", "output_tokens")),
-        cached_tokens=_count(prompt, "cached_tokens") or _first(usage, _CACHED),
-        reasoning_tokens=_count(completion, "reasoning_tokens") or _count(usage, "reasoning_tokens"),
-        estimated=_get(usage, "estimated") is True,
-        cost_usd=float(cost) if _is_number(cost) and 0.0 <= cost <= _MOST_USD else None,
-        details={
-            name: more for name, place in zip(_DETAILS, (prompt, completion), strict=True) if (more := _more(place))
-        },
+    of_prompt, of_answer = (next(_there(usage, names), None) for names in (_OF_PROMPT, _OF_ANSWER))
+    places = (usage, _get(usage, "billed_units"))  # Cohere
+    prompt, answer, total = _first(places, _PROMPT), _first(places, _ANSWER), _first((usage,), _TOTAL)
+    read = _first((of_prompt, usage), _READ + _READ_BESIDE)
+    short, long = _lifetimes(usage, of_prompt)
+    written = max(_first((of_prompt, usage), _WRITTEN + _WRITTEN_BESIDE), short + long)
+    cache = read + written
+    # Whoever counts the cache beside the prompt: Anthropic by name, others by sums that come out only so.
+    by_name = _count(usage, "prompt_tokens") == 0 and _first((usage,), _READ_BESIDE + _WRITTEN_BESIDE) > 0
+    if cache > prompt or (cache and total == prompt + answer + cache) or (by_name and total != prompt + answer):
+        prompt += cache
+    prompt += _first((usage,), ("toolUsePromptTokenCount", "tool_use_prompt_token_count"))
+    thought = _first((of_answer, usage), _THOUGHT)
+    beside = _first((usage,), _THOUGHT_BESIDE) or (thought if thought > answer else 0)
+    # xAI tells of reasoning beside the answer; Google's OpenAI-compatible interface has it in the total alone.
+    unexplained = max(total - prompt - answer - beside, 0) if prompt else 0
+    guessed = 0 < unexplained != thought
+    thought, answer = max(thought, beside + unexplained), answer + beside + unexplained
+    return consistent(
+        Usage(
+            prompt_tokens=prompt,
+            completion_tokens=answer,
+            cached_tokens=read,
+            written_tokens=written,
+            written_1h_tokens=long,
+            reasoning_tokens=thought,
+            audio_prompt_tokens=_audio(usage, of_prompt, "promptTokensDetails"),
+            audio_completion_tokens=_audio(usage, of_answer, "candidatesTokensDetails"),
+            estimated=guessed or _get(usage, "estimated") is True,
+            cost_usd=_stated(usage),
+            details={
+                name: more
+                for name, place in ((_OF_PROMPT[0], of_prompt), (_OF_ANSWER[0], of_answer))
+                if (more := _more(place))
+            },
+        )
+    )
+
+
+def consistent(usage: Usage) -> Usage:
+    """Cut parts to the tokens that they are part of, so that all are apart from each other."""
+    prompt, answer = usage.prompt_tokens, usage.completion_tokens
+    read = min(max(usage.cached_tokens, 0), prompt)
+    written = min(max(usage.written_tokens, 0), prompt - read)
+    thought = min(max(usage.reasoning_tokens, 0), answer)
+    return msgspec.structs.replace(
+        usage,
+        cached_tokens=read,
+        written_tokens=written,
+        written_1h_tokens=min(max(usage.written_1h_tokens, 0), written),
+        audio_prompt_tokens=min(max(usage.audio_prompt_tokens, 0), prompt - read - written),
+        reasoning_tokens=thought,
+        audio_completion_tokens=min(max(usage.audio_completion_tokens, 0), answer - thought),
     )
 
 
@@ -62,13 +128,65 @@ def usage_body(usage: Usage) -> dict[str, Any]:
         "total_tokens": prompt + completion,
     }
     body |= {name: dict(counts) for name, counts in usage.details.items()}
-    if usage.cached_tokens:
-        body.setdefault("prompt_tokens_details", {})["cached_tokens"] = usage.cached_tokens
-    if usage.reasoning_tokens:
-        body.setdefault("completion_tokens_details", {})["reasoning_tokens"] = usage.reasoning_tokens
+    long = usage.written_1h_tokens
+    lifetimes = {_SHORT: usage.written_tokens - long, _LONG: long}
+    for place, name, count in (
+        (_OF_PROMPT[0], "cached_tokens", usage.cached_tokens),
+        (_OF_PROMPT[0], "cache_write_tokens", usage.written_tokens),
+        (_OF_PROMPT[0], "cache_creation_token_details", long and lifetimes),
+        (_OF_PROMPT[0], "audio_tokens", usage.audio_prompt_tokens),
+        (_OF_ANSWER[0], "reasoning_tokens", usage.reasoning_tokens),
+        (_OF_ANSWER[0], "audio_tokens", usage.audio_completion_tokens),
+    ):
+        if count:
+            body.setdefault(place, {})[name] = count
     if usage.estimated:
         body["estimated"] = True
     return body
+
+
+def stated_usd(cost: Any) -> float | None:
+    """Read an amount of USD that a provider states; None for what is none, or out of range."""
+    return float(cost) if _is_number(cost) and 0.0 <= cost <= _MOST_USD else None
+
+
+def billed(headers: Mapping[str, Any], prefix: str = "") -> float | None:
+    """Cost in USD that a proxy of litellm states in a header; None without one. It says 0 of what it cannot price."""
+    try:
+        return stated_usd(float(headers.get(f"{prefix}x-litellm-response-cost", ""))) or None
+    except (TypeError, ValueError):
+        return None
+
+
+def _stated(usage: object) -> float | None:
+    """Cost that a usage states: a number, or Perplexity's object; DeepInfra's, or xAI's in units of its own."""
+    cost = _get(usage, "cost")
+    usd = stated_usd(cost if cost is None or _is_number(cost) else _get(cost, "total_cost"))
+    if usd is not None and _get(usage, "is_byok") is True:  # OpenRouter's fee; the key's owner pays the rest, too
+        usd += stated_usd(_get(_get(usage, "cost_details"), "upstream_inference_cost")) or 0.0
+    ticks = _get(usage, "cost_in_usd_ticks")
+    others = (_get(usage, "estimated_cost"), ticks / _TICKS if _is_number(ticks) and 0 <= ticks <= _MOST else None)
+    return next((each for each in (usd, *map(stated_usd, others)) if each is not None), None)
+
+
+def _lifetimes(usage: object, of_prompt: object) -> tuple[int, int]:
+    """Tokens written to the cache for five minutes, and for an hour: Anthropic's, litellm's and Bedrock's."""
+    places = (_get(of_prompt, "cache_creation_token_details"), _get(usage, "cache_creation"), of_prompt)
+    found = {_SHORT: _first(places, (_SHORT,)), _LONG: _first(places, (_LONG,))}
+    for each in _listed(usage, "cacheDetails"):
+        name = _LONG if _get(each, "ttl") == "1h" else _SHORT
+        found[name] += _count(each, "inputTokens")
+    return found[_SHORT], found[_LONG]
+
+
+def _audio(usage: object, details: object, listed: str) -> int:
+    found = (_count(each, "tokenCount") for each in _listed(usage, listed) if _get(each, "modality") == "AUDIO")
+    return _first((details,), ("audio_tokens", "audio")) or sum(found)
+
+
+def _listed(place: object, name: str) -> list[Any]:
+    found = _get(place, name)
+    return found[:_MOST_COUNTS] if isinstance(found, list) else []
 
 
 def _more(place: object) -> dict[str, int]:
@@ -76,13 +194,17 @@ def _more(place: object) -> dict[str, int]:
     if not isinstance(place, Mapping):
         return {}
     found = ((name, _count(place, name)) for name in place if isinstance(name, str) and len(name) <= _LONGEST_NAME)
-    read = {"cached_tokens", "reasoning_tokens"}
+    read = {*_READ, *_READ_BESIDE, *_WRITTEN, *_WRITTEN_BESIDE, *_THOUGHT, *_LIFETIMES, "audio_tokens", "audio"}
     return dict(islice(((name, count) for name, count in found if count and name not in read), _MOST_COUNTS))
 
 
-def _first(usage: object, names: Sequence[str]) -> int:
-    """The first count that is not 0 under several names."""
-    return next((count for name in names if (count := _count(usage, name))), 0)
+def _there(place: object, names: Sequence[str]) -> Iterator[Any]:
+    return (found for name in names if (found := _get(place, name)))
+
+
+def _first(places: Sequence[object], names: Sequence[str]) -> int:
+    """The first count that is not 0 in several places, under several names."""
+    return next((count for place in places for name in names if (count := _count(place, name))), 0)
 
 
 def _is_number(value: object) -> bool:

@@ -11,6 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 from fitrouter.errors import NotCalled, ProviderError, ProviderRejected
+from fitrouter.providers.usage import COUNTS
 from fitrouter.routing.parameters import draws_choices
 from fitrouter.serving.attempts import Answering, Assembler, Caller, attempt_of, close, next_chunk, said_tokens
 from fitrouter.types import Attempt, Chunk, Completion, Request, Usage
@@ -76,10 +77,7 @@ class Choices:
         """Total usage of all calls so far, including what was sent of unfinished answers."""
         usages = [*self._whole, *map(self._usage_of, self._sent)]
         return Usage(
-            prompt_tokens=sum(usage.prompt_tokens for usage in usages),
-            completion_tokens=sum(usage.completion_tokens for usage in usages),
-            cached_tokens=sum(usage.cached_tokens for usage in usages),
-            reasoning_tokens=sum(usage.reasoning_tokens for usage in usages),
+            **{name: sum(getattr(usage, name) for usage in usages) for name in COUNTS},
             estimated=any(usage.estimated for usage in usages),
             cost_usd=None
             if any(usage.cost_usd is None for usage in usages)

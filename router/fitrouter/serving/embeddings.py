@@ -30,7 +30,7 @@ from fitrouter.routing.eligibility import Wants
 from fitrouter.serving.attempts import call_span
 from fitrouter.serving.recorder import Recorder, execution_of
 from fitrouter.serving.slots import Slots
-from fitrouter.serving.spending import Spending, checked_usage, spent
+from fitrouter.serving.spending import Charge, Spending, charge, checked_usage, spent
 from fitrouter.state.accounts import day_left_s
 from fitrouter.types import (
     Decision,
@@ -123,6 +123,7 @@ class Embedder:
             status = "cancelled" if isinstance(error, asyncio.CancelledError) else unanswered([failure])
             raise
         finally:
+            charged = charge(card, usage) if usage != Usage() else Charge(0.0, assumed=False, estimated=False)
             execution = execution_of(
                 decision,
                 self.clock(),
@@ -130,8 +131,9 @@ class Embedder:
                 served_by=card.arm if status == "ok" else None,
                 attempts=(),
                 prompt_tokens=usage.prompt_tokens,
-                cost_usd=spent(card.prices, usage),
-                estimated=usage.estimated,
+                cost_usd=charged.usd,
+                cost_assumed=charged.assumed,
+                estimated=usage.estimated or charged.estimated,
                 latency_ms=(self.clock() - now) * 1000.0,
             )
             self.spending.settle(execution)

@@ -21,7 +21,7 @@ from fitrouter.routing.variants import called
 from fitrouter.serving.attempts import Timers, said_tokens
 from fitrouter.serving.recorder import STORE_WAIT_S, Recorder, execution_of
 from fitrouter.serving.remarks import RemarkListener
-from fitrouter.serving.spending import PLAN_S, Spending, checked_usage, spent
+from fitrouter.serving.spending import PLAN_S, Charge, Spending, charge, checked_usage
 from fitrouter.state.learner import Learner
 from fitrouter.stores.journal import LONGEST_MS, MOST_TOKENS, MOST_USD, Journal
 from fitrouter.types import (
@@ -271,15 +271,16 @@ class ExternalExecution:
         """Queue the execution behind its decision; a complete answer is queued for the scorer."""
         completion, last = outcome.completion, attempts[-1] if attempts else None
         usage = Usage() if completion is None else completion.usage
-        served_by, latency_ms, cost_usd, assumed = None, 0.0, outcome.cost_usd or 0.0, False
+        served_by, latency_ms, charged = None, 0.0, Charge(outcome.cost_usd or 0.0, assumed=False, estimated=False)
         if last is not None and last.error is None:
             served_by = last.model
             card = self.cards[served_by]
             said = 0 if completion is None else said_tokens(completion.message)
             usage = checked_usage(usage, card, wants(request), said, whole=False)
             latency_ms = last.ms if outcome.ttft_ms is None else sum(attempt.ms for attempt in attempts)
-            cost_usd = _plausible_cost(outcome.cost_usd, spent(card.prices, usage, card.cache_discount), card)
-            assumed = not card.prices.known and cost_usd != outcome.cost_usd
+            if outcome.cost_usd is not None:
+                usage = msgspec.structs.replace(usage, cost_usd=outcome.cost_usd)
+            charged = charge(card, usage)
         elif outcome.status == RECORDED:
             served_by = decision.chosen
         status = outcome.status
@@ -291,9 +292,9 @@ class ExternalExecution:
             attempts=attempts,
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
-            cost_usd=cost_usd,
-            cost_assumed=assumed,
-            estimated=usage.estimated,
+            cost_usd=charged.usd,
+            cost_assumed=charged.assumed,
+            estimated=usage.estimated or charged.estimated,
             ttft_ms=outcome.ttft_ms,
             latency_ms=latency_ms,
             finish_reason=None if completion is None else completion.finish_reason,
@@ -360,13 +361,6 @@ def _check(outcome: Outcome) -> None:
         _amount(f"usage.{name}", getattr(usage, name), MOST_TOKENS)
     _amount("cost_usd", outcome.cost_usd or 0.0, MOST_USD)
     _amount("ttft_ms", outcome.ttft_ms or 0.0, LONGEST_MS)
-
-
-def _plausible_cost(reported_usd: float | None, by_tokens_usd: float, card: ModelCard) -> float:
-    """Return the reported cost if it is plausible (below twice a full context window each way), else that by tokens."""
-    window = 2 * card.context_window
-    most = spent(card.prices, Usage(prompt_tokens=window, completion_tokens=window))
-    return by_tokens_usd if reported_usd is None or 0.0 < most < reported_usd else reported_usd
 
 
 def _is_exception_name(error: str) -> bool:

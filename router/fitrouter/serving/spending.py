@@ -1,24 +1,28 @@
 """Cost of calls: reservations before a call, charged tokens after it.
 
-A provider's counts are taken where the text and the model's context window can hold them. Where it reports none, since
-a stream was left or a call abandoned, they are estimated and marked: the provider bills them all the same.
+What a provider says that a call cost is its cost; else tokens times prices. Counts are taken where the model's context
+window can hold them: tools that the provider runs add more to a prompt than its text. Where it reports none, since a
+stream was left or a call abandoned, they are estimated and marked: the provider bills them all the same.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
+import msgspec
+
+from fitrouter.providers.usage import consistent
 from fitrouter.routing.eligibility import Wants
 from fitrouter.routing.parameters import draws_choices
 from fitrouter.state.learner import Learner
-from fitrouter.types import Attempt, Decision, Execution, ModelCard, Payer, Prices, Usage
+from fitrouter.types import WHOLE, Attempt, Decision, Execution, ModelCard, Payer, Prices, Usage
 
 ABANDONED = frozenset({"ProviderTimeout", "CancelledError"})
 """Errors of calls that the provider may have answered, and billed."""
-MEDIA = frozenset({"audio", "files", "images", "video"})
-SLACK = 4096
-"""Prompt tokens that providers add to the text: templates, and instructions for tools."""
+MOST_STATED_USD = 1.0
+"""A stated cost up to it is always plausible: fees of tools that the provider ran are no tokens."""
 PLAN_S = 60.0
 """How long the reservation of a plan that nobody reports outlives its deadline."""
 
@@ -81,7 +85,7 @@ class Spending:
             if asked.answer_tokens:
                 answer_usd = min(answer_usd, prices.output * asked.answer_tokens / 1e6)
             answer_usd *= asked.choices if draws_choices(self.cards[attempt.model]) else 1
-            usd += prompt_usd + answer_usd
+            usd += prompt_usd + answer_usd + prices.request
             tokens += answer_usd * 1e6 / prices.output if prices.output else 0.0
         prompt_tokens = asked.prompt_tokens * len(calls)
         return Usage(prompt_tokens=prompt_tokens, completion_tokens=int(tokens), estimated=bool(calls)), usd
@@ -109,21 +113,17 @@ def checked_usage(
     """
     window = 2 * card.context_window  # the configured window may be too small
     prefix = 0 if card.variant is None else len(card.variant.prefix)
-    # A token is a byte or more; pictures, sound and files hold any number.
-    text = 4 * asked.prompt_tokens + 4 * prefix + SLACK if whole and MEDIA.isdisjoint(asked.capabilities) else window
-    prompt = _within(usage.prompt_tokens, min(text, window), asked.prompt_tokens + prefix // 4, whole)
+    prompt = _within(usage.prompt_tokens, window, asked.prompt_tokens + prefix // 4, whole)
     # Hidden reasoning is not in the text.
     most = 2 * choices * (card.max_output_tokens or card.context_window)
     completion = _within(usage.completion_tokens, most, said_tokens, whole)
     guessed = (prompt, completion) != (usage.prompt_tokens, usage.completion_tokens)
-    return Usage(
-        prompt_tokens=prompt,
-        completion_tokens=completion,
-        cached_tokens=min(max(usage.cached_tokens, 0), prompt) if prompt == usage.prompt_tokens else 0,
-        reasoning_tokens=min(max(usage.reasoning_tokens, 0), completion),
-        estimated=usage.estimated or guessed,
-        cost_usd=usage.cost_usd,
-        details=usage.details,
+    if prompt != usage.prompt_tokens:
+        usage = msgspec.structs.replace(usage, cached_tokens=0, written_tokens=0, audio_prompt_tokens=0)
+    return consistent(
+        msgspec.structs.replace(
+            usage, prompt_tokens=prompt, completion_tokens=completion, estimated=usage.estimated or guessed
+        )
     )
 
 
@@ -132,7 +132,46 @@ def _within(reported: int, most: int, estimate: int, required: bool) -> int:
     return reported if 0 <= reported <= most and not missing else min(estimate, most)
 
 
-def spent(prices: Prices, usage: Usage, cache_discount: float = 0.0) -> float:
-    """Cost of the tokens in USD; those read from the provider's cache at a discount."""
-    full = usage.prompt_tokens - cache_discount * usage.cached_tokens
-    return (prices.input * full + prices.output * usage.completion_tokens) / 1e6
+class Charge(NamedTuple):
+    """Cost of calls of one model."""
+
+    usd: float
+    assumed: bool
+    """Whether the model has no known price, and the provider stated no cost."""
+    estimated: bool
+    """Whether a part of the tokens was counted at another part's price, for want of its own (`WHOLE`)."""
+
+
+def charge(card: ModelCard, usage: Usage) -> Charge:
+    """Return the cost that the provider states, if that is plausible; else the tokens' cost.
+
+    Up to a dollar, or twice a full context window each way, is plausible.
+    """
+    prices, stated = card.prices, usage.cost_usd
+    window = 2 * card.context_window
+    most = usage.calls * max(spent(prices, Usage(prompt_tokens=window, completion_tokens=window)), MOST_STATED_USD)
+    if stated is not None and (stated <= most or not prices.known):
+        return Charge(stated, assumed=False, estimated=False)
+    counted = [part for part, tokens in parts(usage).items() if tokens and part in WHOLE and part != "reasoning"]
+    guessed = any(getattr(prices, part) is None and prices.of(part) > 0.0 for part in counted)
+    return Charge(spent(prices, usage), assumed=not prices.known, estimated=guessed)
+
+
+def parts(usage: Usage) -> dict[str, int]:
+    """Split a call's tokens into the parts that are billed apart: name of the price → tokens."""
+    of_prompt = usage.cached_tokens + usage.written_tokens + usage.audio_prompt_tokens
+    return {
+        "input": usage.prompt_tokens - of_prompt,
+        "cache_read": usage.cached_tokens,
+        "cache_write": usage.written_tokens - usage.written_1h_tokens,
+        "cache_write_1h": usage.written_1h_tokens,
+        "audio_input": usage.audio_prompt_tokens,
+        "output": usage.completion_tokens - usage.reasoning_tokens - usage.audio_completion_tokens,
+        "reasoning": usage.reasoning_tokens,
+        "audio_output": usage.audio_completion_tokens,
+    }
+
+
+def spent(prices: Prices, usage: Usage) -> float:
+    """Cost in USD of the tokens and calls, at these prices."""
+    return sum(prices.of(part) * tokens for part, tokens in parts(usage).items()) / 1e6 + prices.request * usage.calls

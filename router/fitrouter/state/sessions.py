@@ -27,6 +27,8 @@ CACHE_S = 300.0
 """Seconds for which providers keep a prompt cached, at least."""
 CACHE_TOKENS = 1024
 """Length of the shortest prompt that providers cache."""
+SAVED = 0.5
+"""Fraction of the input price that cached tokens are expected to save, where their price is not known."""
 LIMIT = 4096
 """Default number of sessions kept, the most recently used."""
 
@@ -233,8 +235,9 @@ def switch_cost(
     """Cost in USD of losing the prompt cache, by model, float64[K]; 0 for the model that has the prefix cached.
 
     The expected cost of each model contains the prompt at full price. The model that answered last pays only
-    input price × (1 − cache_discount) for the prefix that it has cached, so that a switch to any other model forgoes
-    input price × cache_discount × min(cached, prompt) tokens, at the prices of the model that is left.
+    its price of cached tokens for the prefix that it has cached, so that a switch to any other model forgoes the
+    difference for min(cached, prompt) tokens, at the prices of the model that is left; half of the input price, if that
+    of cached tokens is not known.
 
     Args:
         cards: the eligible models.
@@ -250,6 +253,8 @@ def switch_cost(
         return cost
     for k, card in enumerate(cards):
         if card.arm == session.cached_arm:
-            cost[:] = card.prices.input * card.cache_discount * cached / 1e6
+            read = card.prices.cache_read
+            saved = card.prices.input * SAVED if read is None else max(card.prices.input - read, 0.0)
+            cost[:] = saved * cached / 1e6
             cost[k] = 0.0
     return cost

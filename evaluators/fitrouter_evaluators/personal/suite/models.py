@@ -11,6 +11,7 @@ import msgspec
 from fitrouter.context.features import estimate_tokens
 from fitrouter.errors import BudgetExhausted, InvalidRequest, ProviderTimeout
 from fitrouter.providers import Provider, Recorded
+from fitrouter.serving.spending import charge
 from fitrouter.types import Call, Completion, ModelCard
 from fitrouter_evaluators.personal.suite.ledger import Ledger, LedgerAnswer
 
@@ -105,12 +106,11 @@ class Models:
             finally:
                 self._reserved -= most
             assert isinstance(found, Completion)
-            used, prices = found.usage, card.prices
-            usd = (used.prompt_tokens * prices.input + used.completion_tokens * prices.output) / 1e6
+            cost = charge(card, found.usage)
             text = str(found.message.get("content") or "")
             if not text and found.message.get("tool_calls"):
                 text = msgspec.json.encode(found.message["tool_calls"]).decode()
-            return LedgerAnswer(text, usd if prices.known else None)
+            return LedgerAnswer(text, None if cost.assumed else cost.usd)
 
         answered = await self.ledger.ask(model, _request(messages, tokens), call)
         return None if answered is None else answered.text

@@ -23,6 +23,7 @@ import msgspec
 import numpy as np
 
 from fitrouter.identity import canonical_role
+from fitrouter.serving.spending import spent
 from fitrouter.types import Call, Completion, Floats, Identity
 from fitrouter_evaluators.scoring.models.reward_model import Description, Item, ModelError
 from fitrouter_evaluators.scoring.models.state import ModelState
@@ -213,6 +214,6 @@ class Judge:
             reply = await self._provider.complete(call)
         if not isinstance(reply, Completion):
             raise ModelError("the judge's provider answered with a stream")
-        prices, usage = self._entry.prices, reply.usage
-        usd = 1e-6 * (usage.prompt_tokens * prices.input + usage.completion_tokens * prices.output)
+        usage = reply.usage
+        usd = spent(self._entry.prices.prices(), usage) if usage.cost_usd is None else usage.cost_usd
         return str(reply.message.get("content") or ""), usd if usage.prompt_tokens and usd <= 10.0 * most else most

@@ -18,8 +18,9 @@ from fitrouter.context.features import estimate_tokens
 from fitrouter.errors import ConfigError
 from fitrouter.providers import Recorded, Simulated
 from fitrouter.router import Router
+from fitrouter.serving.spending import spent
 from fitrouter.stores.figures import Money
-from fitrouter.types import Identity, ModelCard, Request
+from fitrouter.types import Identity, ModelCard, Request, Usage
 from fitrouter_evaluators.personal import ASKED, Quizzes
 from fitrouter_integrations._http import call
 from fitrouter_integrations.commands._files import as_json
@@ -242,4 +243,4 @@ def _ask(settings: Config, prompts: tuple[str, ...], limit: float, console: Cons
 def _cost(prompt: str, card: ModelCard) -> float:
     """Upper bound of an answer's cost in USD."""
     tokens = estimate_tokens(({"role": "user", "content": prompt},), {})
-    return (card.prices.input * tokens + card.prices.output * TOKENS) / 1e6
+    return spent(card.prices, Usage(prompt_tokens=tokens, completion_tokens=TOKENS))

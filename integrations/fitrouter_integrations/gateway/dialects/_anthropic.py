@@ -372,9 +372,12 @@ def _arguments(text: object) -> dict[str, Any]:
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
+    long, written = usage.written_1h_tokens, usage.written_tokens
+    lifetimes = {"ephemeral_5m_input_tokens": written - long, "ephemeral_1h_input_tokens": long}
     return {
-        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
-        "cache_creation_input_tokens": 0,
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens - written,
+        "cache_creation_input_tokens": written,
+        **({"cache_creation": lifetimes} if written else {}),
         "cache_read_input_tokens": usage.cached_tokens,
         "output_tokens": usage.completion_tokens,
     }

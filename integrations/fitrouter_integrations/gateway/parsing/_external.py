@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from fitrouter.errors import InvalidRequest
+from fitrouter.providers.usage import read_usage
 from fitrouter.serving.external import AttemptReport, Outcome
+from fitrouter.stores.journal import MOST_TOKENS
 from fitrouter.types import Completion, Identity, Request, Usage
 from fitrouter_integrations.client import ObservedCall
 from fitrouter_integrations.gateway.parsing._messages import message_of, messages_of
@@ -15,6 +17,7 @@ from fitrouter_integrations.gateway.parsing._values import check_fields, number,
 
 MAX_TRIED = 64
 _ANSWER = ("message", "finish_reason", "usage", "cost_usd")
+_COUNTS = ("prompt_tokens", "completion_tokens")
 _OUTCOME = ("messages", "tools", "tried", "status", *_ANSWER, "ttft_ms")
 _TRIED = ("model", "ms", "error", "probability")
 
@@ -88,13 +91,14 @@ def _completion(body: dict[str, Any]) -> Completion | None:
     if message.get("role") != "assistant":
         raise InvalidRequest(f"message.role: got {shown(message.get('role'))}; allowed is 'assistant'")
     usage = optional(body, "usage", dict, "an object with prompt_tokens and completion_tokens") or {}
+    prompt, completion = (optional(usage, name, int, "a whole number") or 0 for name in _COUNTS)
+    read = read_usage(usage) or Usage()
+    if not 0 <= min(prompt, completion) <= max(prompt, completion) <= MOST_TOKENS:  # for the error that says so
+        read = Usage(prompt_tokens=prompt, completion_tokens=completion)
     return Completion(
         message=message_of(message, "message"),
         finish_reason=_string(body.get("finish_reason"), "finish_reason") or "stop",
-        usage=Usage(
-            prompt_tokens=optional(usage, "prompt_tokens", int, "a whole number") or 0,
-            completion_tokens=optional(usage, "completion_tokens", int, "a whole number") or 0,
-        ),
+        usage=read,
     )
 
 

@@ -15,6 +15,7 @@ from fitrouter.types import (
     Feedback,
     FeedbackKind,
     ModelChange,
+    Prices,
     ProfileChange,
     Refusal,
     Remark,
@@ -135,8 +136,8 @@ def _numbers(event: Event) -> Iterable[tuple[str, float, float, float]]:
                 yield "moved", value, -1.0, 1.0
         case ModelChange():
             for card in event.cards:
-                yield "price", card.prices.input, 0.0, MOST_USD
-                yield "price", card.prices.output, 0.0, MOST_USD
+                for name in Prices.__struct_fields__:
+                    yield f"price {name}", getattr(card.prices, name) or 0.0, 0.0, MOST_USD
         case Erasure():
             for each in event.spent:
                 yield "ts of spending", each.ts, -_LATEST, _LATEST

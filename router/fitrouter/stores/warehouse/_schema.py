@@ -26,6 +26,7 @@ from fitrouter.stores.journal import Row
 from fitrouter.types import (
     OUTCOMES,
     RECORDED,
+    WHOLE,
     Decision,
     Execution,
     Feedback,
@@ -63,8 +64,8 @@ _NAMES: dict[tuple[type, str], str | None] = {
     (PolicyVersion, "algorithm"): "policy_algorithm",
     (PolicyVersion, "config_hash"): "policy_config_hash",
     (PolicyVersion, "seq"): "policy_seq",
-    (Prices, "input"): "input_usd_per_million",
-    (Prices, "output"): "output_usd_per_million",
+    **{(Prices, each): f"{each}_usd_per_million" for each in ("input", "output", *WHOLE)},
+    (Prices, "request"): "request_usd",
     (Prices, "known"): "price_known",
     (Variant, "name"): "variant",
     (Variant, "prefix"): None,
