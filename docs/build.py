@@ -15,7 +15,6 @@ of results/quoted.json, which is computed from results/demo.json, or is the text
 from __future__ import annotations
 
 import argparse
-import ast
 import functools
 import inspect
 import json
@@ -34,6 +33,7 @@ from pydantic_core import PydanticUndefined
 
 from fitrouter import config
 from fitrouter.providers import Persona
+from fitrouter.state.settings import described
 
 DOCS = Path(__file__).resolve().parent
 
@@ -47,7 +47,7 @@ def settings() -> str:
 
 
 def _persona() -> Iterator[str]:
-    texts = _docstrings(Persona)
+    texts = _texts(Persona)
     yield "## `providers.NAME.options.MODEL` of the kind `simulated`\n"
     yield "| option | default | |"
     yield "|---|---|---|"
@@ -58,7 +58,7 @@ def _persona() -> Iterator[str]:
 
 
 def _section(prefix: str, model: type[pydantic.BaseModel], title: str) -> Iterator[str]:
-    texts = _docstrings(model)
+    texts = _texts(model)
     yield f"## {title}\n"
     if prefix:
         yield f"{inspect.getdoc(model)}\n"
@@ -84,20 +84,9 @@ def _anchor(place: str) -> str:
     return re.sub(r"[^a-z0-9_ -]", "", place.lower()).replace(" ", "-")
 
 
-def _docstrings(model: type) -> dict[str, str]:
-    """Field → the docstring under it, of the class and of those that it inherits from."""
-    found: dict[str, str] = {}
-    for cls in reversed(model.__mro__):
-        if not cls.__module__.startswith("fitrouter."):
-            continue
-        body = ast.parse(inspect.getsource(cls)).body[0]
-        assert isinstance(body, ast.ClassDef)
-        for field, below in zip(body.body, body.body[1:], strict=False):
-            if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
-                continue
-            if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-                found[field.target.id] = " ".join(str(below.value.value).split()).replace("|", "\\|")
-    return found
+def _texts(model: type) -> dict[str, str]:
+    """Field → its description, for a cell of a table."""
+    return {name: text.replace("|", "\\|") for name, text in described(model).items()}
 
 
 def _model_in(annotation: Any) -> type[pydantic.BaseModel] | None:

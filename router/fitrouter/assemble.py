@@ -19,7 +19,7 @@ from fitrouter.context.features import context_names
 from fitrouter.errors import ArtifactError, ConfigError, StoreError, require
 from fitrouter.hooks import Hooks
 from fitrouter.identity import canonical_role
-from fitrouter.policies import build_policy
+from fitrouter.policies import build_policy, used
 from fitrouter.posterior.arm_prior import ArmPrior
 from fitrouter.posterior.arm_prior import load as load_arm_prior
 from fitrouter.posterior.labels import FitParams
@@ -330,7 +330,7 @@ def _decider(config: Config, cards: list[ModelCard], learner: Learner, encoder: 
         learner,
         _rules(config, cards, default_arm, encoder, hooks),
         parameters=parameters,
-        candidates={name: candidate.model_dump() for name, candidate in config.policy.candidates.items()},
+        candidates={name: used(each.model_dump(), each.algorithm) for name, each in config.policy.candidates.items()},
     )
 
 

@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Hashable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -17,6 +17,7 @@ import pydantic
 import yaml
 from pydantic import Field
 
+from fitrouter import policies
 from fitrouter.errors import ConfigError
 from fitrouter.types import ModelCard, Prices, Variant
 
@@ -314,24 +315,27 @@ class EmbeddingConfig(_Section):
     """USD per million tokens."""
 
 
-class CandidateConfig(_Section):
+class _Algorithm(_Section):
     """Algorithm and parameters of a policy: the live one, or a shadow candidate whose pmf every decision logs."""
 
     algorithm: str = "squarecb"
-    """squarecb, linear_thompson, softmax, epsilon_greedy, uniform or fixed; linucb in shadow only."""
-    gamma: float = Field(default=2560.0, gt=0)
-    """squarecb: exploration parameter; larger values explore less."""
-    scale: float = Field(default=0.3, gt=0)
-    """linear_thompson: multiplier of the posterior standard deviations."""
-    temperature: float = Field(default=0.02, gt=0)
-    """softmax: temperature, in units of rating on [0, 1]."""
-    epsilon: Fraction = 0.05
-    """epsilon_greedy: share of the traffic spread uniformly."""
-    alpha: float = Field(default=1.0, gt=0)
-    """linucb (shadow only): standard deviations above the mean."""
+    """squarecb, linear_thompson, softmax, epsilon_greedy, uniform or fixed; linucb in shadow only; or one that is
+    installed as an entry point `fitrouter.policies`."""
 
 
-class PolicyConfig(CandidateConfig):
+if TYPE_CHECKING:
+    CandidateConfig = _Algorithm
+else:  # the parameters are those that the policies declare
+    CandidateConfig = pydantic.create_model(
+        "CandidateConfig",
+        __base__=_Algorithm,
+        __module__=__name__,
+        __doc__=_Algorithm.__doc__,
+        **policies.as_fields(),
+    )
+
+
+class PolicyConfig(CandidateConfig, _Section):
     """Policy settings: the algorithm and its exploration."""
 
     floor: Fraction = 0.05
@@ -407,11 +411,11 @@ class ObjectiveConfig(_Section):
     """Trade-off between predicted rating, cost and latency."""
 
     cost_weight: float = Field(default=0.0, ge=0)
-    """Rating per `cost_unit_usd`."""
+    """Rating given up to save one `cost_unit_usd`."""
     cost_unit_usd: float = Field(default=0.01, gt=0)
     """USD that cost `cost_weight` of fit."""
     latency_weight: float = Field(default=0.0, ge=0)
-    """Rating per `latency_unit_s`."""
+    """Rating given up to save one `latency_unit_s`."""
     latency_unit_s: float = Field(default=10.0, gt=0)
     """Seconds that cost `latency_weight` of fit."""
 

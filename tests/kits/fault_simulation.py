@@ -317,7 +317,7 @@ class Simulation:
         self.router = Router(
             cards=self.cards,
             providers={f"p{i}": _Provider(self, i) for i in set(script.models)},
-            decider=Decider(SquareCB(), self.learner, Rules(registry="r1", seed=seed)),
+            decider=Decider(SquareCB(20.0), self.learner, Rules(registry="r1", seed=seed)),
             learner=self.learner,
             journal=self.journal,
             identities=identities,

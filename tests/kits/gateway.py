@@ -99,7 +99,7 @@ def make_router(
         cards=models or cards(),
         providers=providers or {"echo": Echo()},
         decider=Decider(
-            SquareCB(),
+            SquareCB(20.0),
             learner,
             rules or Rules(registry="r1"),
             candidates=more.pop("candidates", None),

@@ -390,7 +390,7 @@ def voted(votes: Mapping[str, float], n: int = 30) -> TenantLearner:
 
 def shares(made: TenantLearner, rules: Rules, n: int = 400) -> float:
     """Mean probability of the arm `a` for a tenant."""
-    decider = Decider(SquareCB(), made, rules)
+    decider = Decider(SquareCB(20.0), made, rules)
     models = [ModelCard(name=name, provider="s", prices=Prices(output=1.0)) for name in ("a", "b")]
     who, x = Identity(tenant="t", user="new"), np.eye(D_X)[0]
     made_ = [decider.decide(str(uuid.UUID(int=k)), 1e5, who, x, models) for k in range(n)]
@@ -414,7 +414,7 @@ def test_a_guests_mass_is_logged_as_that_of_new_arms_is() -> None:
     made, who, x = voted({"evil": 0.0}), Identity(tenant="t"), np.eye(D_X)[0]
     models = [ModelCard(name=name, provider="s", prices=Prices(output=1.0)) for name in ("a", "b", "c")]
     for rules in (Rules(guests=0.2), Rules(guests=0.2, uniform_slice=0.3, floor=0.2, share=0.6, default_arm="c")):
-        found = Decider(SquareCB(), made, rules).decide(str(uuid.UUID(int=5)), 1e5, who, x, models)
+        found = Decider(SquareCB(20.0), made, rules).decide(str(uuid.UUID(int=5)), 1e5, who, x, models)
         probs, rest = np.array(found.probs), np.array(found.rest)
         assert probs.min() * 3 >= found.floor
         policy = (probs - rest) / (1.0 - rest.sum())
@@ -429,7 +429,7 @@ def test_guests_place_a_fifth_at_most_and_nobody_is_a_guest_at_home() -> None:
     models = [ModelCard(name=name, provider="s", prices=Prices(output=1.0)) for name in ("a", "b")]
     for others, placed in ((12, 0.2), (0, 0.0)):
         made = voted({"t": 1.0, **{f"o{k}": 0.0 for k in range(others)}}, n=2)
-        decider = Decider(SquareCB(), made, Rules(guests=0.1, floor=0.0))
+        decider = Decider(SquareCB(20.0), made, Rules(guests=0.1, floor=0.0))
         found = decider.decide(str(uuid.UUID(int=5)), 1e5, Identity(tenant="t"), np.eye(D_X)[0], models)
         assert sum(found.rest) == pytest.approx(placed * GUEST_LABELS / (GUEST_LABELS + found.steps))
 

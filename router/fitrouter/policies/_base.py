@@ -1,17 +1,21 @@
-"""Protocol of policies, and validation of their inputs and settings."""
+"""Protocol of policies, the types of their settings, and validation of their inputs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Annotated, ClassVar, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
+from pydantic import ConfigDict, Field
 
-from fitrouter.errors import ConfigError
 from fitrouter.types import Floats
 
+Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+DECLARED = ConfigDict(use_attribute_docstrings=True)
+"""Of a policy's dataclass: its fields, with their types, ranges, defaults and docstrings, are its settings."""
 _LARGE = 1e100
 """Utilities are clipped to ± this, since differences of larger ones could overflow."""
 
@@ -31,11 +35,14 @@ class Beliefs(msgspec.Struct, frozen=True, kw_only=True):
 class Policy(Protocol):
     """Turns utility estimates into choice probabilities, without state, clock or random numbers.
 
+    The fields of its pydantic dataclass are its settings: each is a setting of the configuration and of candidates of
+    replay, an option of `fitrouter policy set`, and a row of the reference page.
+
     Policies are equivariant: permuting the arms permutes the pmf, and tied arms have equal probabilities. Estimates
     that are not finite are replaced first, see `sound`.
     """
 
-    name: str
+    name: ClassVar[str]
 
     def propose(self, beliefs: Beliefs) -> Floats:
         """Return the pmf over the arms before floor and rollout share, float64[K], with sum 1 within 1e-12.
@@ -107,15 +114,3 @@ def _repaired(utility: Floats) -> Floats:
     finite = np.isfinite(utility)
     worst = utility[finite].min() if finite.any() else 0.0
     return np.clip(np.where(finite, utility, worst), -_LARGE, _LARGE)
-
-
-def checked(policy: str, setting: str, value: float, *, low: float = 0.0, high: float = math.inf) -> float:
-    """Check that a policy's setting is above `low` (or equal, if `high` is finite) and at most `high`.
-
-    Raises:
-        ConfigError: it is not.
-    """
-    if math.isfinite(value) and (low < value <= high or (value == low and math.isfinite(high))):
-        return float(value)
-    allowed = f"from {low:g} to {high:g}" if math.isfinite(high) else f"a finite number above {low:g}"
-    raise ConfigError(f"policy: {setting}={value!r} of {policy!r} is invalid; it must be {allowed}")

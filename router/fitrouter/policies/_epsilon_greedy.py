@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from fitrouter.policies._base import Beliefs, checked, sound
+from typing import ClassVar
+
+from pydantic.dataclasses import dataclass
+
+from fitrouter.policies._base import DECLARED, Beliefs, Share, sound
 from fitrouter.types import Floats
 
 
+@dataclass(frozen=True, config=DECLARED)
 class EpsilonGreedy:
     """Policy that gives the best arm 1 − epsilon and spreads epsilon uniformly; tied best arms share equally.
 
@@ -15,10 +20,10 @@ class EpsilonGreedy:
     [0.95, 0.05]
     """
 
-    name = "epsilon_greedy"
+    epsilon: Share = 0.05
+    """Share of the traffic spread uniformly."""
 
-    def __init__(self, epsilon: float = 0.05) -> None:
-        self.epsilon = checked(self.name, "epsilon", epsilon, high=1.0)
+    name: ClassVar[str] = "epsilon_greedy"
 
     def propose(self, beliefs: Beliefs) -> Floats:
         """Return the pmf over the arms, float64[K]."""

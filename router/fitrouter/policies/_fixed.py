@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 
 from fitrouter.policies._base import Beliefs, sound
@@ -11,7 +13,7 @@ from fitrouter.types import Floats
 class Fixed:
     """Policy that gives one arm all traffic; uniform over the eligible arms if it is not eligible."""
 
-    name = "fixed"
+    name: ClassVar[str] = "fixed"
 
     def __init__(self, arm: str) -> None:
         self.arm = arm

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import numpy as np
+from pydantic.dataclasses import dataclass
 
-from fitrouter.policies._base import Beliefs, checked, sound
+from fitrouter.policies._base import DECLARED, Beliefs, Positive, sound
 from fitrouter.policies._normal import normal
 from fitrouter.types import Floats
 
@@ -22,6 +24,7 @@ _STEP = 0.016
 """Spacing of the nodes in u."""
 
 
+@dataclass(frozen=True, config=DECLARED)
 class LinearThompson:
     """Policy with p_k = P(arm k is the best) for independent utilities N(u_j, (scale · sd_j)²).
 
@@ -34,10 +37,10 @@ class LinearThompson:
     [0.9214, 0.0786]
     """
 
-    name = "linear_thompson"
+    scale: Positive = 0.3
+    """Multiplier of the posterior standard deviations."""
 
-    def __init__(self, scale: float = 0.3) -> None:
-        self.scale = checked(self.name, "scale", scale)
+    name: ClassVar[str] = "linear_thompson"
 
     def propose(self, beliefs: Beliefs) -> Floats:
         """Return the pmf over the arms, float64[K], exact to 1e-7."""

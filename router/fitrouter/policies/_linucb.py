@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from fitrouter.policies._base import Beliefs, checked, sound
+from typing import ClassVar
+
+from pydantic.dataclasses import dataclass
+
+from fitrouter.policies._base import DECLARED, Beliefs, Positive, sound
 from fitrouter.types import Floats
 
 
+@dataclass(frozen=True, config=DECLARED)
 class LinUCB:
     """Policy that gives all traffic to the arm with the highest u_k + alpha · sd_k; tied arms share equally.
 
@@ -19,12 +24,12 @@ class LinUCB:
     [0.0, 1.0]
     """
 
-    name = "linucb"
-    shadow_only = True
-    """Takes no traffic, since its log would have no randomness to evaluate other policies on."""
+    alpha: Positive = 1.0
+    """Standard deviations above the mean."""
 
-    def __init__(self, alpha: float = 1.0) -> None:
-        self.alpha = checked(self.name, "alpha", alpha)
+    name: ClassVar[str] = "linucb"
+    shadow_only: ClassVar[bool] = True
+    """Takes no traffic, since its log would have no randomness to evaluate other policies on."""
 
     def propose(self, beliefs: Beliefs) -> Floats:
         """Return the pmf over the arms, float64[K]: one-hot except for ties."""

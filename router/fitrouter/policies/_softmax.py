@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import ClassVar
 
-from fitrouter.policies._base import Beliefs, checked, sound
+import numpy as np
+from pydantic.dataclasses import dataclass
+
+from fitrouter.policies._base import DECLARED, Beliefs, Positive, sound
 from fitrouter.types import Floats
 
 
+@dataclass(frozen=True, config=DECLARED)
 class Softmax:
     """Policy with p_k ∝ exp(u_k / temperature): a gap of one temperature is a factor of e.
 
@@ -19,10 +23,10 @@ class Softmax:
     [0.8808, 0.1192]
     """
 
-    name = "softmax"
+    temperature: Positive = 0.02
+    """Temperature, in units of rating on [0, 1]."""
 
-    def __init__(self, temperature: float = 0.02) -> None:
-        self.temperature = checked(self.name, "temperature", temperature)
+    name: ClassVar[str] = "softmax"
 
     def propose(self, beliefs: Beliefs) -> Floats:
         """Return the pmf over the arms, float64[K]."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import ClassVar
 
-from fitrouter.policies._base import Beliefs, checked, sound
+import numpy as np
+from pydantic.dataclasses import dataclass
+
+from fitrouter.policies._base import DECLARED, Beliefs, Positive, sound
 from fitrouter.types import Floats
 
 
+@dataclass(frozen=True, config=DECLARED)
 class SquareCB:
     """Policy by inverse-gap weighting: p_k = 1 / (K + γ_t (u* − u_k)), and the best arm has the remaining probability.
 
@@ -21,10 +25,10 @@ class SquareCB:
     [0.8333, 0.1667]
     """
 
-    name = "squarecb"
+    gamma: Positive = 2560.0
+    """Exploration parameter; larger values explore less."""
 
-    def __init__(self, gamma: float = 20.0) -> None:
-        self.gamma = checked(self.name, "gamma", gamma)
+    name: ClassVar[str] = "squarecb"
 
     def propose(self, beliefs: Beliefs) -> Floats:
         """Return the pmf over the arms, float64[K]."""

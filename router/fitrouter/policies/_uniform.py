@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 
 from fitrouter.policies._base import Beliefs, sound
@@ -11,7 +13,7 @@ from fitrouter.types import Floats
 class Uniform:
     """Policy that gives each eligible arm 1 / K: the best log for offline evaluation, at the highest cost."""
 
-    name = "uniform"
+    name: ClassVar[str] = "uniform"
 
     def propose(self, beliefs: Beliefs) -> Floats:
         """Return the uniform pmf over the arms, float64[K]."""

@@ -7,33 +7,97 @@ takes precedence: a start with a new one drops all overrides.
 
 from __future__ import annotations
 
+import ast
+import inspect
+import itertools
 import math
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+import pydantic
+from pydantic.fields import FieldInfo
 
+from fitrouter.config import Config, ObjectiveConfig, PolicyConfig
 from fitrouter.errors import InvalidRequest
+from fitrouter.policies import parameters
 from fitrouter.types import PolicyChange, Projection
 
-_POSITIVE, _FRACTION, _WEIGHT = (1e-9, math.inf), (0.0, 1.0), (0.0, math.inf)
-SETTINGS: dict[str, tuple[float, float] | type] = {
-    "algorithm": str,
-    "gamma": _POSITIVE,
-    "scale": _POSITIVE,
-    "temperature": _POSITIVE,
-    "epsilon": _FRACTION,
-    "floor": _FRACTION,
-    "uniform_slice": _FRACTION,
-    "share": _FRACTION,
-    "cost_weight": _WEIGHT,
-    "latency_weight": _WEIGHT,
-    "personal": bool,
-    "force": str,
-    "paused": str,
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """A setting that can change at run time, as the configuration declares it: a number, a text, or true or false."""
+
+    kind: type
+    low: float = -math.inf
+    high: float = math.inf
+    above: bool = False
+    """Whether `low` itself is not allowed."""
+    text: str = ""
+    """What it does, if no section describes it."""
+
+    def checked(self, name: str, value: Any) -> Any:
+        """Return a value that is allowed, numbers as float.
+
+        Raises:
+            InvalidRequest: it has the wrong type, or is out of range.
+        """
+        if self.kind is not float:
+            if isinstance(value, self.kind):
+                return value
+            raise InvalidRequest(f"{name}: {value!r} is not {'a text' if self.kind is str else 'true or false'}")
+        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if not number or not self.low <= value <= self.high or (self.above and value == self.low):
+            lowest = f"{'above' if self.above else 'of at least'} {self.low:g}"
+            highest = f"at most {self.high:g}" if math.isfinite(self.high) else "finite"
+            raise InvalidRequest(f"{name}: {value!r} is not allowed; give a number {lowest} and {highest}")
+        return float(value)
+
+
+def described(section: type) -> dict[str, str]:
+    """Field → its description, or the docstring under it, of a class and of those that it inherits from.
+
+    Args:
+        section: of the configuration, or another class with documented fields.
+    """
+    found: dict[str, str] = {}
+    for cls in reversed(section.__mro__):
+        if not cls.__module__.startswith("fitrouter.") or cls.__name__ == "CandidateConfig":  # has no source
+            continue
+        body = ast.parse(inspect.getsource(cls)).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for field, below in itertools.pairwise(body.body):
+            if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
+                continue
+            if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+                found[field.target.id] = " ".join(str(below.value.value).split())
+    fields: dict[str, FieldInfo] = getattr(section, "model_fields", {})
+    return found | {name: field.description for name, field in fields.items() if field.description}
+
+
+def _declared(section: type[pydantic.BaseModel], *names: str) -> dict[str, Setting]:
+    found = {}
+    for name in names:
+        field = section.model_fields[name]
+        bounds = {bound: getattr(rule, bound) for rule in field.metadata for bound in _BOUNDS if hasattr(rule, bound)}
+        low = bounds.get("ge", bounds.get("gt", -math.inf))
+        found[name] = Setting(
+            kind=field.annotation or str, low=low, high=bounds.get("le", math.inf), above="gt" in bounds
+        )
+    return found
+
+
+_BOUNDS = ("ge", "gt", "le")
+_LIVE = [name for name, (policy, _) in parameters().items() if not getattr(policy, "shadow_only", False)]
+SECTIONS = (PolicyConfig, Config, ObjectiveConfig)
+"""Sections of the configuration with settings that can change at run time."""
+SETTINGS: dict[str, Setting] = {
+    **_declared(PolicyConfig, "algorithm", *_LIVE, "floor", "uniform_slice", "personal"),
+    **_declared(Config, "share"),
+    **_declared(ObjectiveConfig, "cost_weight", "latency_weight"),
+    "force": Setting(kind=str, text="A model that takes all eligible traffic, in an emergency; '' ends it."),
+    "paused": Setting(kind=str, text="Models that are not called, separated by commas; '' ends it."),
 }
-"""Setting → allowed range, or type. `force` is a model that takes every request it can take; empty for none. `paused`
-names models that are not called, separated by commas."""
+"""Settings that can change at run time."""
 
 VERSIONS = 64
 """Number of versions kept for `restore`."""
@@ -50,23 +114,9 @@ def check_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """
     if not settings:
         raise InvalidRequest(f"no setting given; allowed are {sorted(SETTINGS)}")
-    checked: dict[str, Any] = {}
-    for name, value in settings.items():
-        allowed = SETTINGS.get(name)
-        if allowed is None:
-            raise InvalidRequest(f"unknown setting {name!r}; allowed are {sorted(SETTINGS)}")
-        if isinstance(allowed, type):
-            if not isinstance(value, allowed):
-                raise InvalidRequest(f"{name}: {value!r} is not {'a text' if allowed is str else 'true or false'}")
-            checked[name] = value
-            continue
-        low, high = allowed
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not math.isfinite(value) or not low <= value <= high:
-            top = f"at most {high:g}" if math.isfinite(high) else "finite"
-            raise InvalidRequest(f"{name}: {value!r} is not allowed; give a number of at least {low:g} and {top}")
-        checked[name] = float(value)
-    return checked
+    if unknown := sorted(settings.keys() - SETTINGS.keys()):
+        raise InvalidRequest(f"unknown setting {unknown[0]!r}; allowed are {sorted(SETTINGS)}")
+    return {name: SETTINGS[name].checked(name, value) for name, value in settings.items()}
 
 
 class _Stored(msgspec.Struct, array_like=True):

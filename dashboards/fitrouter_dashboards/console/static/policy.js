@@ -24,9 +24,8 @@ export const policy = {
   },
 };
 
-const PARAMETERS = { squarecb: "gamma", linear_thompson: "scale", linucb: "alpha", softmax: "temperature", epsilon_greedy: "epsilon" };
-/** A candidate's algorithm with the parameter that it uses. */
-const algorithm = (settings) => settings.algorithm === undefined ? listed(settings) : [settings.algorithm, PARAMETERS[settings.algorithm] ? `${PARAMETERS[settings.algorithm]} ${settings[PARAMETERS[settings.algorithm]]}` : null].filter(Boolean).join(", ");
+/** A candidate's algorithm with its parameters. */
+const algorithm = ({ algorithm: named, ...parameters }) => [named, Object.keys(parameters).length ? listed(parameters) : null].filter(Boolean).join(", ");
 /** What the policy is called that no run-time change replaced. */
 const policyName = (version) => version.replace(/^configuration(?= \+|$)/, "as configured");
 

@@ -6,20 +6,11 @@ from typing import Any
 
 import msgspec
 
-from fitrouter.config import CandidateConfig, Config
+from fitrouter.config import Config
 from fitrouter.errors import ConfigError
-from fitrouter.policies import Policy, build_policy
+from fitrouter.policies import Policy, build_policy, parameters
 from fitrouter_evaluators.replay.candidates._candidate_file import CandidateFile
 
-_DEFAULTS: dict[str, Any] = {name: field.default for name, field in CandidateConfig.model_fields.items()}
-_PARAMETERS = {
-    "squarecb": "gamma",
-    "linear_thompson": "scale",
-    "softmax": "temperature",
-    "epsilon_greedy": "epsilon",
-    "linucb": "alpha",
-}
-"""Algorithm → its parameter."""
 _OVERRIDES = ("floor", "uniform_slice", "share", "cost_weight", "latency_weight")
 
 
@@ -53,14 +44,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         if config is not None:
             live = Live(
                 algorithm=config.policy.algorithm,
-                parameters={name: getattr(config.policy, name) for name in _PARAMETERS.values()},
+                parameters={name: getattr(config.policy, name) for name in parameters()},
                 floor=config.policy.floor,
                 uniform_slice=config.policy.uniform_slice,
                 default_model=config.default_model,
             )
         return cls(
             algorithm=file.algorithm if "algorithm" in said else None,
-            parameters={name: getattr(file, name) for name in _PARAMETERS.values() if name in said},
+            parameters={name: getattr(file, name) for name in parameters() if name in said},
             **{name: getattr(file, name) for name in _OVERRIDES},
             default_model=file.default_model,
             personal=file.personal,
@@ -70,23 +61,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def policy(self, logged: str) -> Policy:
         """Build the policy, given the logged algorithm's name."""
         algorithm = self.algorithm or logged
-        parameter = _PARAMETERS.get(algorithm, "")
-        if self.parameters and parameter not in self.parameters:
+        own = parameters(algorithm)
+        if unused := self.parameters.keys() - own.keys():
             raise ConfigError(
-                f"{', '.join(self.parameters)}: {algorithm!r} does not use it, only {parameter or 'none'}; set the "
+                f"{', '.join(sorted(unused))}: {algorithm!r} does not use it, only {', '.join(own) or 'none'}; set the "
                 "'algorithm' that does"
             )
         return build_policy(algorithm, shadow=True, **self._all(algorithm))
 
     def inherits(self, logged: str) -> str:
-        """The parameter inherited from the logged policy; empty if there is none."""
-        parameter = _PARAMETERS.get(logged, "")
-        return parameter if self.algorithm is None and parameter not in self.parameters else ""
+        """The parameters inherited from the logged policy; empty if there are none."""
+        return ", ".join(parameters(logged).keys() - self.parameters.keys()) if self.algorithm is None else ""
 
     def _all(self, algorithm: str) -> dict[str, Any]:
-        laid = self.live.parameters if self.live is not None else {}
-        every = {**{name: _DEFAULTS[name] for name in _PARAMETERS.values()}, **laid, **self.parameters}
-        return {name: value for name, value in every.items() if name == _PARAMETERS.get(algorithm)}
+        live = self.live.parameters if self.live is not None else {}
+        defaults = {name: field.default for name, (_, field) in parameters(algorithm).items()}
+        return {name: self.parameters.get(name, live.get(name, default)) for name, default in defaults.items()}
 
     def description(self) -> str:
         """The settings in words, for reports."""

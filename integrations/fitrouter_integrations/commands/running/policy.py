@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from fitrouter.errors import InvalidRequest
 from fitrouter.monitors.propensities import ALPHA
 from fitrouter.router import Router
 from fitrouter.serving.policy_control import Outlook, Standing
+from fitrouter.state.settings import SECTIONS, SETTINGS, described
 from fitrouter.types import UNPRICED
 from fitrouter_integrations._http import NoGateway, call, url_of
 from fitrouter_integrations.commands._files import as_json as as_json_text
@@ -35,37 +37,36 @@ def show(config: ConfigPath = DEFAULT, url: Url = None, as_json: AsJson = False)
     _print(*_apply(config, url), as_json)
 
 
-@app.command("set")
-def set_(
-    cost_weight: Annotated[float | None, typer.Option(help="Rating given up to save one `cost_unit_usd`.")] = None,
-    latency_weight: Annotated[float | None, typer.Option(help="Rating given up to save one `latency_unit_s`.")] = None,
-    share: Annotated[float | None, typer.Option(help="Share of the traffic that is routed; 0 is shadow mode.")] = None,
-    personal: Annotated[bool | None, typer.Option(help="Use the terms of user and role.")] = None,
-    force: Annotated[
-        str | None, typer.Option(help="Send all eligible traffic to this model, in an emergency; '' ends it.")
-    ] = None,
-    paused: Annotated[
-        str | None, typer.Option(help="Models that are not called, separated by commas; '' ends it.")
-    ] = None,
-    floor: Annotated[float | None, typer.Option(help="Share of traffic spread over all models.")] = None,
-    uniform_slice: Annotated[float | None, typer.Option(help="Share of traffic routed uniformly at random.")] = None,
-    algorithm: Annotated[str | None, typer.Option(help="Algorithm: squarecb, linear_thompson, softmax …")] = None,
-    gamma: Annotated[float | None, typer.Option(help="Exploitation scale of SquareCB.")] = None,
-    scale: Annotated[float | None, typer.Option(help="Scale of the posterior in Thompson sampling.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="Temperature of softmax.")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Epsilon of ε-greedy.")] = None,
-    config: ConfigPath = DEFAULT,
-    url: Url = None,
-    as_json: AsJson = False,
-) -> None:
+def set_(config: ConfigPath = DEFAULT, url: Url = None, as_json: AsJson = False, **given: Any) -> None:
     """Change settings; those that are not given stay as they are."""
-    given = {name: value for name, value in locals().items() if name not in {"config", "url", "as_json"}}
     settings = {name: value for name, value in given.items() if value is not None}
     if not settings:
-        options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in SETTINGS)
         raise InvalidRequest(f"no setting was given; give one of {options}")
     body = {"action": "set", "settings": settings}
     _print(*_apply(config, url, body, lambda router: router.policy.set(settings)), as_json)
+
+
+def _with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command an option for each setting that can change at run time."""
+    signature, named = inspect.signature(command, eval_str=True), inspect.Parameter.KEYWORD_ONLY
+    texts = {name: text for section in SECTIONS for name, text in described(section).items()}
+    options = [
+        inspect.Parameter(
+            name,
+            named,
+            default=None,
+            annotation=Annotated[setting.kind | None, typer.Option(help=setting.text or texts[name])],
+        )
+        for name, setting in SETTINGS.items()
+    ]
+    others = [each.replace(kind=named) for each in signature.parameters.values() if each.kind != each.VAR_KEYWORD]
+    command.__annotations__ = {each.name: each.annotation for each in (*options, *others)}
+    setattr(command, "__signature__", signature.replace(parameters=[*options, *others]))  # noqa: B010 - no attribute of the type
+    return command
+
+
+app.command("set")(_with_options(set_))
 
 
 @app.command()

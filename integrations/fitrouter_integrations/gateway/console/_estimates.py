@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -11,21 +10,13 @@ import msgspec
 
 from fitrouter.config import Config
 from fitrouter.errors import StoreError
+from fitrouter.policies import used
 from fitrouter.router import Router
 from fitrouter_dashboards.console import Reads
 from fitrouter_dashboards.console.estimate import estimate
 from fitrouter_dashboards.console.models import spending
 from fitrouter_integrations.gateway.asgi._wire import Problem
 from fitrouter_integrations.gateway.parsing._requests import policy_change
-
-_PARAMETERS = {
-    "squarecb": "gamma",
-    "linear_thompson": "scale",
-    "softmax": "temperature",
-    "linucb": "alpha",
-    "epsilon_greedy": "epsilon",
-}
-"""Algorithm → its parameter."""
 
 
 class Estimates:
@@ -77,7 +68,7 @@ class Estimates:
         standing = self._router.policy.standing()
         match change.get("action"), change.get("name"), change.get("settings"):
             case "promote", str(name), _ if name in standing.candidates:
-                return _algorithm_settings(standing.candidates[name], standing.algorithm)
+                return standing.candidates[name]
             case "set", _, {"force": str(model)} if model in self._router.models:
                 return {"fixed": self._router.models[model].arm}
             case "set", _, dict(settings):
@@ -86,23 +77,16 @@ class Estimates:
                 before = standing.versions[-2:-1]
                 if before == ("configuration",):
                     return self._configured_policy()
-                found = standing.candidates.get(before[0]) if before else None
-                return None if found is None else _algorithm_settings(found, standing.algorithm)
+                return standing.candidates.get(before[0]) if before else None
         raise Problem(400, "invalid_request", "give an action: set, promote, restore or budget, as for POST /v1/policy")
 
     def _configured_policy(self) -> dict[str, Any]:
         """Return the policy settings of the configuration file as a candidate of replay."""
         policy, objective = self._config.policy, self._config.objective
-        return _algorithm_settings(policy.model_dump(), policy.algorithm) | {
+        return used(policy.model_dump(), policy.algorithm) | {
             "floor": policy.floor,
             "uniform_slice": policy.uniform_slice,
             "share": self._config.share,
             "cost_weight": objective.cost_weight,
             "latency_weight": objective.latency_weight,
         }
-
-
-def _algorithm_settings(settings: Mapping[str, Any], live: str) -> dict[str, Any]:
-    """Return a policy's algorithm with the parameter that it uses; `live` is the algorithm where none is set."""
-    names = ("algorithm", _PARAMETERS.get(settings.get("algorithm", live), ""))
-    return {name: settings[name] for name in names if name in settings}
