@@ -8,6 +8,7 @@ import json
 import os
 import re
 from collections.abc import Hashable, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -16,6 +17,7 @@ import msgspec
 import pydantic
 import yaml
 from pydantic import Field
+from pydantic_core import PydanticCustomError
 
 from fitrouter import policies
 from fitrouter.errors import ConfigError
@@ -74,7 +76,9 @@ _READ = {
     "recorded": ("path", "options"),
     "simulated": ("options",),
 }
-"""Kind of a provider → the settings that it reads."""
+"""Kind of a provider → the settings that it reads; those of other packages may read all."""
+_FURTHER_KINDS = "fitrouter.providers"
+"""Group of entry points: kind → class of a provider with `from_settings`."""
 
 
 def is_endpoint(url: str) -> bool:
@@ -89,7 +93,7 @@ def _base(url: str) -> str:
 
 
 class ProviderConfig(_Section):
-    """A provider of models, of one of four kinds.
+    """A provider of models, of one of four kinds, or of one that is installed as an entry point `fitrouter.providers`.
 
     - `openai_compatible`: any server of OpenAI's protocol, at its `base_url` (`fitrouter init --base-url` writes it);
     - `litellm`: any provider that litellm reaches, with litellm's names as `target` of the models; needs the extra
@@ -98,8 +102,9 @@ class ProviderConfig(_Section):
     - `simulated`: texts that differ in style, for tests and demonstrations.
     """
 
-    kind: Literal["litellm", "openai_compatible", "recorded", "simulated"]
-    """How the models are called: through litellm, over HTTP, from a file of recorded responses, or simulated."""
+    kind: str
+    """How the models are called: `litellm`, `openai_compatible`, `recorded`, `simulated`, or the name of an entry
+    point."""
     base_url: str | None = None
     """openai_compatible: the URL up to and including /v1, required. litellm: `api_base`, where its own is not meant."""
     api_key_env: str | None = None
@@ -121,6 +126,14 @@ class ProviderConfig(_Section):
     """litellm: parameters of every call (api_version, organization, vertex_project, aws_region_name …). recorded:
     `match`, either `exact`, or `inside` when agents wrap prompts in instructions of their own. simulated: model name →
     the options of its texts, below."""
+
+    @pydantic.field_validator("kind")
+    @classmethod
+    def _exists(cls, kind: str) -> str:
+        if kind not in _READ and kind not in (further := metadata.entry_points(group=_FURTHER_KINDS).names):
+            allowed = ", ".join(repr(name) for name in sorted({*_READ, *further}))
+            raise PydanticCustomError("literal_error", "Input should be one of {allowed}", {"allowed": allowed})
+        return kind
 
     @pydantic.field_validator("headers")
     @classmethod
@@ -146,8 +159,9 @@ class ProviderConfig(_Section):
     def _read(self) -> ProviderConfig:
         """Refuse settings that a provider of this kind does not read, or cannot use."""
         given = {name for name in self.model_fields_set if getattr(self, name) not in (None, {})}
-        if ignored := sorted(given - {"kind", "concurrency", *_READ[self.kind]}):
-            raise ValueError(f"the kind {self.kind!r} does not read {ignored}; it reads {list(_READ[self.kind])}")
+        read = _READ.get(self.kind, tuple(type(self).model_fields))
+        if ignored := sorted(given - {"kind", "concurrency", *read}):
+            raise ValueError(f"the kind {self.kind!r} does not read {ignored}; it reads {list(read)}")
         if self.kind == "openai_compatible" and self.base_url is not None:
             _base(self.base_url)
         if self.api_key_env is not None and any(name.lower() == "authorization" for name in self.headers):

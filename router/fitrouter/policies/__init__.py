@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from fitrouter.errors import ConfigError
-from fitrouter.policies._base import Batched, Beliefs, Policy, proposals
+from fitrouter.policies._base import DECLARED, Batched, Beliefs, Policy, Positive, Share, proposals, sound
 from fitrouter.policies._epsilon_greedy import EpsilonGreedy
 from fitrouter.policies._fixed import Fixed
 from fitrouter.policies._linear_thompson import LinearThompson
@@ -23,6 +23,7 @@ from fitrouter.policies._squarecb import SquareCB
 from fitrouter.policies._uniform import Uniform
 
 __all__ = [
+    "DECLARED",
     "Batched",
     "Beliefs",
     "EpsilonGreedy",
@@ -30,6 +31,8 @@ __all__ = [
     "LinUCB",
     "LinearThompson",
     "Policy",
+    "Positive",
+    "Share",
     "Softmax",
     "SquareCB",
     "Uniform",
@@ -38,6 +41,7 @@ __all__ = [
     "fields_of",
     "parameters",
     "proposals",
+    "sound",
     "used",
 ]
 

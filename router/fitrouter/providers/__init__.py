@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from fitrouter.errors import ConfigError
-from fitrouter.providers._base import Provider
+from fitrouter.providers._base import Installed, Provider
 from fitrouter.providers._faulty import Fault, Faulty
 from fitrouter.providers._further import further_fields
 from fitrouter.providers._litellm import LiteLLM, load_litellm
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Fault",
     "Faulty",
+    "Installed",
     "LiteLLM",
     "OpenAICompatible",
     "Persona",
@@ -95,6 +97,18 @@ def build_provider(name: str, settings: ProviderConfig) -> Provider:
             return Recorded.from_options(settings.path, settings.options)
         case "simulated":
             return Simulated.from_options(settings.options)
+        case further:
+            return _installed(name, further).from_settings(settings, key, _headers(name, settings))
+
+
+def _installed(name: str, kind: str) -> type[Installed]:
+    """Load the class of an entry point."""
+    (point,) = metadata.entry_points(group="fitrouter.providers", name=kind)
+    try:
+        found: type[Installed] = point.load()
+    except Exception as error:
+        raise ConfigError(f"provider {name!r} of kind {kind!r}: {point.value} cannot be loaded: {error!r}") from error
+    return found
 
 
 def _key(name: str, settings: ProviderConfig) -> Secret | None:

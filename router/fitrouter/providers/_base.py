@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Protocol
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Protocol
 
+from fitrouter.providers._secret import Secret
 from fitrouter.types import Call, Chunk, Completion
+
+if TYPE_CHECKING:
+    from fitrouter.config import ProviderConfig
 
 
 class Provider(Protocol):
@@ -25,4 +29,22 @@ class Provider(Protocol):
 
     async def aclose(self) -> None:
         """Close connections."""
+        ...
+
+
+class Installed(Provider, Protocol):
+    """A provider of another package: the class that its entry point of the group `fitrouter.providers` names."""
+
+    @classmethod
+    def from_settings(cls, settings: ProviderConfig, key: Secret | None, headers: Mapping[str, str]) -> Provider:
+        """Build it from its section of the configuration. No connection is opened.
+
+        Args:
+            settings: the section; `options` may hold anything.
+            key: value of the variable `api_key_env`, masked; None without one.
+            headers: of every call, with their variables filled in.
+
+        Raises:
+            ConfigError: a setting is missing or invalid.
+        """
         ...
