@@ -204,7 +204,7 @@ class Gateway:
         self.lists = Listings(router.lists)
         self.administration = ModelAdministration(router, config.server.additions, self._audit, self._body)
         self._born = int(time.time())
-        self.console = Console(router, config, metrics, self.steer, self.administration, self._keys)
+        self.console = Console(router, config, metrics, self.steer, self.administration, self._keys, self._audit)
         metrics.bind(router)
 
     @asynccontextmanager
@@ -500,8 +500,7 @@ class Gateway:
 
     async def steer(self, call: AuthenticatedCall) -> Response:
         """Change the policy: set settings, promote a candidate, restore the previous version, or change a budget."""
-        if not call.admin:
-            raise Problem(403, "not_admin", "this key may not change the policy; an admin key without a tenant may")
+        call.require_admin("change the policy")
         action, settings, name = policy_change(await self._body(call))
         if action == "set":
             settings = check_settings(settings)

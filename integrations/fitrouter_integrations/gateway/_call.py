@@ -7,9 +7,11 @@ from collections.abc import Mapping
 import msgspec
 from starlette.requests import Request as HttpRequest
 
+from fitrouter.errors import NotAuthorized
 from fitrouter.types import Payer, Request
 from fitrouter_integrations.gateway._keys import Caller
 from fitrouter_integrations.gateway.asgi._bodies import Bodies
+from fitrouter_integrations.gateway.asgi._wire import Problem
 
 NOBODY = Caller("", False, False)
 """A caller without a key, on a public route."""
@@ -24,6 +26,20 @@ class AuthenticatedCall:
         self.caller = caller
         self.held = bodies.hold(caller.tenant)
         self.known = caller is not NOBODY
+        self.sees_people = self.trusted or self.admin
+        """Whether it may see what people asked, and what was learnt of them."""
+
+    def require_people(self, act: str) -> None:
+        """Raise NotAuthorized, which names an act, unless the caller may see people."""
+        if not self.sees_people:
+            raise NotAuthorized(
+                f"this key may not {act}; use one with 'trusted: true', which speaks for the users of its tenant"
+            )
+
+    def require_admin(self, act: str) -> None:
+        """Raise the problem that only an administrator may do something."""
+        if not self.admin:
+            raise Problem(403, "not_admin", f"this key may not {act}; an admin key without a tenant may")
 
     def paying(self, request: Request) -> Request:
         """Return the request with the name of the key, which is its payer if it has a spending limit."""

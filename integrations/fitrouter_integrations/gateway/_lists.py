@@ -12,13 +12,15 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from fitrouter.errors import InvalidRequest, NotAuthorized
+from fitrouter.errors import InvalidRequest
 from fitrouter.stores.listing import Lists
 from fitrouter_integrations.gateway._call import AuthenticatedCall
 from fitrouter_integrations.gateway.asgi._wire import dump
 from fitrouter_integrations.gateway.parsing._requests import quiz_owner
 from fitrouter_integrations.gateway.parsing._values import check_fields, shown
 
+LISTING = "list what people asked and rated"
+"""The act that needs a key which sees people."""
 _LAST = 20
 
 
@@ -51,11 +53,7 @@ def _wanted(call: AuthenticatedCall, *allowed: str) -> dict[str, Any]:
         NotAuthorized: the key does not speak for the users of its tenant.
         InvalidRequest: names the parameter and the reason.
     """
-    if not call.trusted:
-        raise NotAuthorized(
-            "this key may not list what people asked and rated; use a key with 'trusted: true', which speaks for the "
-            "users of its tenant"
-        )
+    call.require_people(LISTING)
     query = dict(call.http.query_params)
     check_fields(query, allowed)
     last = query.get("last", str(_LAST))

@@ -22,7 +22,7 @@ from fitrouter.errors import ConfigError, InvalidRequest, UnknownModel
 from fitrouter.router import Router
 from fitrouter.stores.audit_log import Act, AuditLog
 from fitrouter_integrations.gateway._call import AuthenticatedCall
-from fitrouter_integrations.gateway.asgi._wire import Problem, dump
+from fitrouter_integrations.gateway.asgi._wire import dump
 from fitrouter_integrations.gateway.parsing._values import shown
 
 _RESOLVE_S = 5.0
@@ -49,7 +49,7 @@ class ModelAdministration:
 
     async def add_model(self, call: AuthenticatedCall) -> Response:
         """Add a model to route among, for all workers and after restarts, until it is removed."""
-        _admit(call)
+        call.require_admin("change the models")
         given = await self._body(call)
         try:
             addition = parse_addition(given)
@@ -65,7 +65,7 @@ class ModelAdministration:
 
     async def remove_model(self, call: AuthenticatedCall) -> Response:
         """Remove a model that was added; calls under way end normally."""
-        _admit(call)
+        call.require_admin("change the models")
         name, registry = call.http.path_params["model"], self._router.registry
         registry.refresh()
         if name not in {each.name for each in registry.added} | registry.names.keys():
@@ -116,11 +116,6 @@ def _public(address: str) -> bool:
     found = ipaddress.ip_address(address.partition("%")[0])
     inner = getattr(found, "ipv4_mapped", None) or getattr(found, "sixtofour", None) or found
     return bool(inner.is_global and not inner.is_multicast)
-
-
-def _admit(call: AuthenticatedCall) -> None:
-    if not call.admin:
-        raise Problem(403, "not_admin", "this key may not change the models; an admin key without a tenant may")
 
 
 def _json(body: dict[str, Any]) -> Response:

@@ -96,11 +96,8 @@ def _may_read(call: AuthenticatedCall, who: Identity) -> None:
     Raises:
         NotAuthorized: the key does not speak for the users of its tenant.
     """
-    if (who.user or who.role) and not call.trusted:
-        raise NotAuthorized(
-            "this key may not read what was learnt of people; leave out user and role for the population's scores, or "
-            "use a key with 'trusted: true', which speaks for the users of its tenant"
-        )
+    if who.user or who.role:
+        call.require_people("read what was learnt of people (without user and role it gets the population's scores)")
 
 
 def _json(kind: str, found: dict[str, Any]) -> Response:

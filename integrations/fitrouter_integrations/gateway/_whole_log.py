@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from fitrouter.config import Config, parse_config
 from fitrouter.context.encoders import get_encoder
-from fitrouter.errors import InvalidRequest, NotAuthorized, StoreError
+from fitrouter.errors import InvalidRequest, StoreError
 from fitrouter.router import Router
 from fitrouter.stores.audits import KEY, audit_file
 from fitrouter.stores.signing import signing_key, verified
@@ -77,8 +77,7 @@ class WholeLog:
 
     async def audit(self, call: AuthenticatedCall) -> Response:
         """The latest signed audit of the role of the headers; as an HTML page where `accept` prefers it."""
-        if not call.caller.admin:
-            raise Problem(403, "not_admin", "this key may not read audits; an admin key without a tenant may")
+        call.require_admin("read audits")
         role = quiz_owner(call.headers, call.tenant).role
         if not role:
             raise InvalidRequest("role: missing; name the role in the header x-fitrouter-role")
@@ -100,11 +99,7 @@ class WholeLog:
 
     async def _made(self, what: str, call: AuthenticatedCall, who: Identity, **more: Any) -> Response:
         """Compute an answer in a background process; at most one at a time for each tenant."""
-        if not call.trusted:
-            raise NotAuthorized(
-                "this key may not read what the log says of people; use one with 'trusted: true', which speaks for the "
-                "users of its tenant"
-            )
+        call.require_people("read what the log says of people")
         if call.tenant in self._busy:
             text = "another request of this tenant reads the whole log; wait for its answer"
             raise Problem(429, "busy", text, headers={"retry-after": "5"})

@@ -108,6 +108,7 @@ class Server(uvicorn.Server):
         asyncio.get_running_loop().set_exception_handler(self._failed)
         await super().startup(sockets)
         gc.freeze()  # what lives as long as the process is not searched when a large body is parsed
+        gc.collect()  # nor counted: a full collection comes once a quarter of what was counted last is new
         for listener in sockets or ():  # uvicorn has set the queue of the kernel to `_ACCEPTED` too
             listener.listen(_BACKLOG)
 

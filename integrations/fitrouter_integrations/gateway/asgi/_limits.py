@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import resource
+import weakref
 from http import HTTPStatus
 from typing import Any, cast
 
+import httptools
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -20,6 +22,10 @@ HEADER_S = 10.0
 """Time for the headers of a request to arrive."""
 LINGER_S = 2.0
 """Time that a refused client has to read why, before its connection is closed."""
+PIPELINED = 16
+"""Requests of a connection that may wait for the answer to one before them."""
+_FRAMING = 8
+"""Bytes of chunk sizes and trailers that may come for each byte of a body, beyond the first `HEADER_BYTES`."""
 MAX_CONNECTIONS = 10_000
 """Connections of a worker, if its limit of descriptors allows as many."""
 _OTHER_FILES = 128
@@ -92,10 +98,17 @@ class LimitedProtocol(HttpToolsProtocol):
     _within_headers = False
     _refused = False
     _received = 0
+    _framed = 0
+    """Bytes of the body's chunk sizes and trailers."""
+    _body = 0
+    parser: Any
+    _message = 0
+    """Number of the request that is being read; negative once its end has come."""
 
     def __init__(self, *, limits: Connections, **settings: Any) -> None:
         super().__init__(**settings)
         self._limits = limits
+        self.parser = _Parser(self)  # until the connection is lost
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the header timer, or refuse the connection."""
@@ -111,6 +124,9 @@ class LimitedProtocol(HttpToolsProtocol):
         self._limits.closed(self)
         self._stop_timer()
         super().connection_lost(exc)
+        self.pipeline.clear()
+        if self.cycle is not None:  # it is of no more use, and both would wait for the garbage collector
+            self.cycle.on_response = lambda: None
 
     def eof_received(self) -> None:
         """Send what is buffered, as the connection closes now."""
@@ -121,8 +137,12 @@ class LimitedProtocol(HttpToolsProtocol):
         """Count the bytes of headers."""
         if self._refused:
             return
-        counted = self._within_headers
+        counted, reading, body = self._within_headers, self._message, self._body
         super().data_received(data)
+        if reading > 0 and reading == self._message and not counted:
+            self._framed += len(data) - (self._body - body)
+        if self._framed > HEADER_BYTES + _FRAMING * self._body or len(self.pipeline) > PIPELINED:
+            self.transport.close()
         if self._within_headers:
             self._received = self._received + len(data) if counted else 0
             if self._received > HEADER_BYTES:
@@ -132,11 +152,37 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Start counting headers of a request."""
-        super().on_message_begin()
-        self._within_headers = True
+        if not self.parser.replaying:
+            super().on_message_begin()
+            self._within_headers = True
+            self._framed = self._body = 0
+            self._message = abs(self._message) + 1
+
+    def on_url(self, url: bytes) -> None:
+        """Take a part of the request's target."""
+        if not self.parser.replaying:
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header. A trailer is none: proxies that set or strip headers of identity do not look at trailers."""
+        if self._within_headers and not self.parser.replaying:
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        """Count the bytes of a body."""
+        self._body += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """End a request, unless the parser took its body for another protocol."""
+        if not self.parser.skipped_body:
+            self._message = -abs(self._message)
+            super().on_message_complete()
 
     def on_headers_complete(self) -> None:
         """Run the application, or answer that the headers are too large."""
+        if self.parser.replaying:
+            return
         self._within_headers = False
         self._stop_timer()
         size = sum(len(name) + len(value) + 4 for name, value in self.headers) + len(self.url)
@@ -162,7 +208,8 @@ class LimitedProtocol(HttpToolsProtocol):
     def _begin(self) -> None:
         self._limits.busy(self)
         super().on_headers_complete()
-        self.scope["extensions"] = {"fitrouter": {"abort": self.transport.abort, "cycle": self.cycle}}
+        cycle = weakref.proxy(self.cycle)  # which holds the scope
+        self.scope["extensions"] = {"fitrouter": {"abort": self.transport.abort, "cycle": cycle}}
 
     def _start_timer(self) -> None:
         if self._timer is None and not self.transport.is_closing():
@@ -189,6 +236,56 @@ class LimitedProtocol(HttpToolsProtocol):
         self._timer = self.loop.call_later(LINGER_S, self.transport.close)
 
 
+class _Parser:
+    """Parser that reads a request with `Upgrade` like any other: the server knows no other protocol.
+
+    httptools would skip its body, and take what comes for the next request.
+    """
+
+    replaying = False
+    """Whether the headers of a request are read for the second time."""
+
+    def __init__(self, protocol: LimitedProtocol) -> None:
+        self._protocol = protocol
+        self._parser = self._begun()
+
+    def _begun(self) -> Any:
+        parser = httptools.HttpRequestParser(self._protocol)
+        parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+        return parser
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._parser, name)
+
+    @property
+    def skipped_body(self) -> bool:
+        """Whether the request of now asks for another protocol."""
+        return bool(self._parser.should_upgrade())
+
+    def should_upgrade(self) -> bool:
+        """No: `Upgrade` may be ignored."""
+        return False
+
+    def feed_data(self, data: bytes) -> None:
+        """Parse a piece of the connection; a request's body by its framing, whatever other protocol it names."""
+        while True:
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                if self._parser.get_method() == b"CONNECT":
+                    raise httptools.HttpParserError("this is no proxy") from None
+                data = data[upgrade.args[0] :]
+                framing = b"".join(b"%s: %s\r\n" % pair for pair in self._protocol.headers if pair[0] in _FRAMES)
+                self._parser, self.replaying = self._begun(), True
+                try:
+                    self._parser.feed_data(b"POST / HTTP/1.1\r\n" + framing + b"\r\n")
+                finally:
+                    self.replaying = False
+            else:
+                return
+
+
+_FRAMES = frozenset({b"content-length", b"transfer-encoding"})
 _TOO_LARGE = f"the headers exceed {HEADER_BYTES} bytes or {HEADER_COUNT} fields; send fewer"
 
 

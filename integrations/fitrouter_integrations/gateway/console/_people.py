@@ -9,7 +9,7 @@ import msgspec
 from starlette.responses import Response
 
 from fitrouter.config import Config
-from fitrouter.errors import InvalidRequest, NotAuthorized
+from fitrouter.errors import InvalidRequest
 from fitrouter.router import Router
 from fitrouter.serving.people import STRANGER
 from fitrouter.types import Identity
@@ -46,7 +46,7 @@ class People:
         week = self._router.clock() - WINDOWS["7d"]
         found: dict[str, Any] = {
             "roles": await self._reads.get(("choice", scope), partial(roles, self._reads, scope, week)),
-            "people": _may_see(call),
+            "people": call.sees_people,
             "persons": [],
             "lowest": [],
         }
@@ -70,10 +70,7 @@ class People:
         """Return the identity as events hold it. A user is known by the application's name, or by that of the log."""
         if not identity.user:
             return identity
-        if not _may_see(call):
-            raise NotAuthorized(
-                "this key may not see people; one with 'trusted: true' speaks for the users of its tenant"
-            )
+        call.require_people("see people")
         who = await self._router.people.recall(identity)
         if who.user == STRANGER:
             begun = await self._reads.get(("known", identity), partial(known, self._reads, identity))
@@ -100,8 +97,3 @@ class People:
             pairs[pair] = pairs.get(pair, 0) + 1
         found["again"] = [{"chosen": then, "now": now, "requests": n} for (then, now), n in pairs.items()]
         return found
-
-
-def _may_see(call: AuthenticatedCall) -> bool:
-    """Whether the caller may see what was learnt of people."""
-    return call.trusted or call.admin

@@ -6,6 +6,7 @@ tenant; an administrator's sees all. What is changed here goes the way of `/v1/f
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import metadata
@@ -20,6 +21,7 @@ from fitrouter.errors import InvalidRequest, StoreError
 from fitrouter.identity import decision_id_of
 from fitrouter.posterior.arms import base_arm
 from fitrouter.router import Router
+from fitrouter.stores.audit_log import Act, AuditLog
 from fitrouter.types import UNPRICED, Decision, FeedbackKind, Identity
 from fitrouter_dashboards.console import Reads, alarms, assets, decisions, overview
 from fitrouter_dashboards.console.alarms import EVIDENCE
@@ -30,6 +32,7 @@ from fitrouter_dashboards.metrics import Metrics
 from fitrouter_integrations.gateway._call import AuthenticatedCall
 from fitrouter_integrations.gateway._explain import content_json, decision_json
 from fitrouter_integrations.gateway._keys import Keys
+from fitrouter_integrations.gateway._lists import LISTING
 from fitrouter_integrations.gateway._models import ModelAdministration
 from fitrouter_integrations.gateway.asgi._limits import headers_of
 from fitrouter_integrations.gateway.asgi._wire import Problem
@@ -80,6 +83,7 @@ class Console:
         steer: handler of a change of the policy.
         administration: adds and removes models.
         keys: of the gateway, which log in.
+        audit: gets a line when somebody reads kept texts.
     """
 
     def __init__(
@@ -90,9 +94,10 @@ class Console:
         steer: Handler,
         administration: ModelAdministration,
         keys: Keys,
+        audit: AuditLog,
     ) -> None:
         self._router, self._metrics, self._steer, self._keys = router, metrics, steer, keys
-        self._config, self._administration = config, administration
+        self._config, self._administration, self._audit = config, administration, audit
         self._sessions = Sessions(config.data)
         self._reads = Reads(router.warehouse)
         self._people = People(router, config, self._reads)
@@ -214,6 +219,7 @@ class Console:
 
     async def _decisions(self, call: AuthenticatedCall) -> Response:
         """Return a page of decisions."""
+        call.require_people(LISTING)
         query, tenant = call.http.query_params, tenant_of(call)
         filters = {name: value for name in FILTERS if (value := query.get(name)) is not None}
         before = query.get("before")
@@ -226,13 +232,16 @@ class Console:
         return json_response({**page, "roles": roles, "models": names})
 
     async def _decision(self, call: AuthenticatedCall) -> Response:
-        """Explain a decision."""
+        """Explain a decision; to callers who may see people, with the session's other ones and the kept texts."""
         decision_id, tenant = decision_id_of(call.http.path_params["decision_id"]), tenant_of(call)
         events = await self._router.events(decision_id, tenant)
         found = decision_json(events, await self._router.explain(decision_id, tenant))
         decision = events[0]
         assert isinstance(decision, Decision)
         session, others, content, unread = decision.identity.session, [], None, dict[str, str]()
+        if not call.sees_people:
+            unread["content"] = "this key may not see what people asked; one with 'trusted: true' may"
+            return json_response({**found, "user": None, "session": [], "content": None, "unread": unread})
         if session:
             filters = {"session": session}
             key = ("session", decision.identity.tenant, session)
@@ -243,7 +252,12 @@ class Console:
                 unread["session"] = self._unread("warehouse", error)
         try:
             content = await self._router.content(decision_id, tenant)
-        except (StoreError, ValueError) as error:  # a text that cannot be read hides nothing else
+            if content is not None:
+                seen = {"decision": decision_id, "tenant": decision.identity.tenant}
+                act = Act(ts=self._router.clock(), act="content read", by=call.caller.shown, about=seen)
+                await asyncio.to_thread(self._audit.note, act)
+        except (StoreError, ValueError) as error:  # a text that cannot be read, or not be noted, hides nothing else
+            content = None
             unread["content"] = self._unread("content", error)
         return json_response(
             {
@@ -374,8 +388,7 @@ class Console:
     async def _estimate(self, call: AuthenticatedCall) -> Response:
         """Estimate from the log what a change of the policy would do."""
         self._sessions.check(headers_of(call.http.scope))
-        if not call.admin:
-            raise Problem(403, "not_admin", "this key may not change the policy; an admin key without a tenant may")
+        call.require_admin("change the policy")
         return json_response(await self._estimates.of(await body_of(call)))
 
     async def _add(self, call: AuthenticatedCall) -> Response:
