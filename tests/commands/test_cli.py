@@ -28,7 +28,6 @@ from fitrouter.router import Router
 from fitrouter.types import Prices
 from fitrouter_integrations import cli
 from fitrouter_integrations.commands._files import set_top_level
-from fitrouter_integrations.commands.setup import _prices
 from fitrouter_integrations.commands.setup.init import KEYS, VENDORS, known, render
 
 COMMENTED = """\
@@ -138,14 +137,10 @@ def test_check_fails_where_money_matters_and_a_price_is_missing(
 
 
 def test_check_says_what_is_known_of_a_missing_price(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Litellm's price of a model that the file has none for; without litellm, the extra that has the table."""
+    """The table's prices of a model that the file has none for."""
     monkeypatch.setenv("COLUMNS", "400")
     (folder / "fitrouter.yaml").write_text(UNPRICED.replace("name: none", "name: none, target: gpt-4.1-mini"))
-    assert "none {input: 0.4, output: 1.6}" in run("config", "check").output
-    monkeypatch.setattr(_prices, "table", dict)
-    assert "table of prices is not readable, so no prices were looked up" in run("config", "check").output
-    monkeypatch.setattr(_prices.importlib.util, "find_spec", lambda _name: None)
-    assert "pip install 'fitrouter[litellm]'" in run("config", "check").output
+    assert "none {input: 0.4, output: 1.6, cache_read: 0.1}" in run("config", "check").output
 
 
 def test_an_unknown_price_counts_as_the_highest_known_one(folder: Path) -> None:

@@ -79,6 +79,7 @@ def test_models_prices_and_limits_are_converted(made: tuple[Config, str]) -> Non
         2.5,
         10.0,
     )
+    assert models["gpt-4o"].prices.cache_read == 1.25
     assert models["gpt-4o-2"].prices.output == 10.0
     local = models["local"]
     assert (local.target, local.prices.input, local.prices.output) == ("llama", 0.1, 0.2)

@@ -12,7 +12,7 @@ import pytest
 from tests.kits.fake_openai import HANG, FakeOpenAI, Reply, in_a_thread, reply
 from typer.testing import CliRunner, Result
 
-from fitrouter.config import Config, load_config
+from fitrouter.config import Config, PricesConfig, load_config
 from fitrouter.errors import ConfigError
 from fitrouter_integrations import cli
 from fitrouter_integrations.commands.setup import _prices, listing
@@ -67,28 +67,37 @@ def test_models_at_a_url_become_a_configuration_that_routes() -> None:
     assert CliRunner().invoke(cli.app, ["config", "check"]).exit_code == 0
 
 
-def test_prices_of_known_models_come_from_litellms_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They have their date in the file; others stay unknown, and costs are not weighed before they are set."""
+def test_prices_of_known_models_come_from_litellms_table() -> None:
+    """The file says of which version; others stay unknown, and costs are not weighed before they are set."""
     with server() as models:
         result = run("--base-url", models.base_url)
         prices = {model.name: model.prices for model in written().models}
-        assert (prices["gpt-4.1-mini"].input, prices["gpt-4.1-mini"].output) == (0.4, 1.6)
+        found = prices["gpt-4.1-mini"]
+        assert (found.input, found.output, found.cache_read, found.cache_write) == (0.4, 1.6, 0.1, None)
         assert not prices["qwen3-8b"].known
         assert written().objective.cost_weight == 0.0
         assert "prices are unknown for llama-3.1-8b, qwen3-8b" in result.output
-        assert f"litellm {_prices.metadata.version('litellm')}, read on " in Path("fitrouter.yaml").read_text()
-        monkeypatch.setattr(_prices, "table", dict)
-        monkeypatch.setattr(_prices.importlib.util, "find_spec", lambda _name: None)
-        result = run("--base-url", models.base_url, "--config", "without.yaml")
-    assert load_config("without.yaml").unpriced() == MODELS
-    assert "pip install 'fitrouter[litellm]'" in result.output
+        assert f"the table of litellm {_prices.table().litellm}" in Path("fitrouter.yaml").read_text()
+
+
+PRICING = {
+    "prompt": "0.0000005",
+    "completion": "0.000002",
+    "input_cache_read": "0.00000005",
+    "input_cache_write": "0",  # not priced apart
+    "internal_reasoning": "0",
+    "audio": "0.000001",
+    "request": "0.002",
+    "image": "0.01",
+}
+"""Of a model, as OpenRouter lists it."""
 
 
 def test_what_the_list_says_of_a_model_is_kept() -> None:
     """Context windows of vLLM and prices of OpenRouter; a price of -1 varies, and is unknown."""
     entries = [
         {"id": "a", "max_model_len": 8192},
-        {"id": "b", "context_length": 4096, "pricing": {"prompt": "0.0000005", "completion": "0.000002"}},
+        {"id": "b", "context_length": 4096, "pricing": PRICING},
         {"id": "c", "pricing": {"prompt": "-1", "completion": "-1"}},
         {"id": "b"},
         {"id": 7},
@@ -98,7 +107,8 @@ def test_what_the_list_says_of_a_model_is_kept() -> None:
         assert run("--base-url", models.base_url).exit_code == 0
     a, b, c = written().models
     assert (a.context_window, b.context_window, c.context_window) == (8192, 4096, 128_000)
-    assert (b.prices.input, b.prices.output, c.prices.known) == (0.5, 2.0, False)
+    assert b.prices == PricesConfig(input=0.5, output=2.0, cache_read=0.05, audio_input=1.0, request=0.002)
+    assert not c.prices.known
 
 
 def test_a_url_without_v1_is_found() -> None:

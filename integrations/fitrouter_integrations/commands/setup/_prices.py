@@ -1,67 +1,85 @@
-"""Prices and limits of known models, from the table inside litellm's package; litellm itself is not imported."""
+"""Prices and limits of known models, from a table made from litellm's by `benchmarks.training.prices`."""
 
 from __future__ import annotations
 
 import functools
-import importlib.util
-import logging
 import re
-import time
 from collections.abc import Mapping
-from importlib import metadata
-from pathlib import Path
+from importlib import resources
 from typing import Any
 
 import msgspec
 
-_log = logging.getLogger("fitrouter")
-_FILE = "model_prices_and_context_window_backup.json"
-WAYS = ("input", "output")
+FILE = "models.json"
+PARTS = {
+    "input": "input_cost_per_token",
+    "output": "output_cost_per_token",
+    "cache_read": "cache_read_input_token_cost",
+    "cache_write": "cache_creation_input_token_cost",
+    "cache_write_1h": "cache_creation_input_token_cost_above_1hr",
+    "reasoning": "output_cost_per_reasoning_token",
+    "audio_input": "input_cost_per_audio_token",
+    "audio_output": "output_cost_per_audio_token",
+    "request": "input_cost_per_request",
+}
+"""Part of our prices → litellm's name for it, in USD per token or request."""
+_WHOLE = frozenset({"input", "output"})
+_CAN = ("supports_function_calling", "supports_vision", "supports_audio_input", "supports_pdf_input")
+COLUMNS = ("mode", "max_input_tokens", "max_output_tokens", *_CAN, *PARTS.values())
+
+
+class Table(msgspec.Struct, frozen=True, dict=True):
+    """The models of litellm's table; the last value of a row is their names."""
+
+    litellm: str
+    columns: tuple[str, ...]
+    rows: list[list[Any]]
+
+    @functools.cached_property
+    def models(self) -> Mapping[str, Mapping[str, Any]]:
+        """Name → what is known of it, under litellm's names."""
+        known = [
+            ({k: v for k, v in zip(self.columns, row, strict=False) if v is not None}, row[-1]) for row in self.rows
+        ]
+        return {name: facts for facts, names in known for name in names}
 
 
 @functools.cache
-def table() -> Mapping[str, Any]:
-    """Load litellm's table of models, name → entry; empty without litellm, or if it cannot be read."""
-    spec = importlib.util.find_spec("litellm")
-    if spec is None or spec.origin is None:
-        return {}
-    try:
-        found: dict[str, Any] = msgspec.json.decode(Path(spec.origin).with_name(_FILE).read_bytes())
-    except (OSError, msgspec.DecodeError) as error:
-        _log.warning("litellm's table of prices is not readable: %s", error)
-        return {}
-    return found
+def table() -> Table:
+    """Load the table."""
+    return msgspec.json.decode(resources.files(__package__).joinpath(FILE).read_bytes(), type=Table)
 
 
 def source() -> str:
-    """Source and date of prices, for a comment beside them."""
-    if not table() and importlib.util.find_spec("litellm") is not None:
-        return "litellm's table of prices is not readable, so no prices were looked up"
-    if not table():
-        return "litellm is not installed, so no prices were looked up; `pip install 'fitrouter[litellm]'` has a table"
-    return f"prices from the table of litellm {metadata.version('litellm')}, read on {time.strftime('%Y-%m-%d')}"
+    """Source of prices, for a comment beside them."""
+    return f"the table of litellm {table().litellm}"
 
 
 def facts_of(*names: object) -> Mapping[str, Any]:
-    """Look up the first of some model names in litellm's table, with or without vendor; empty if none is there."""
-    known = table()
+    """Look up the first of some model names in the table, with or without vendor; empty if none is there."""
+    known = table().models
     for name in names:
         if not isinstance(name, str) or not name:
             continue
         for each in (name, name.partition("/")[2], re.sub(r"^bedrock/(converse|invoke)/", "", name)):
-            if isinstance(found := known.get(each), dict):
-                return found
+            if each in known:
+                return known[each]
     return {}
 
 
 def usd_per_million(*places: Mapping[str, Any]) -> dict[str, float] | None:
-    """Return input and output price, each from the first place that has it; None if one is unknown."""
+    """Return the prices of the first place that has one of input or output; None if one of both is unknown.
+
+    What that place leaves out of both is taken from the next. Other parts are not: they belong to their input price.
+    """
     found: dict[str, float] = {}
-    for way in WAYS:
-        for place in places:
-            if (usd := number(place.get(f"{way}_cost_per_token"))) is not None:
-                found.setdefault(way, float(f"{usd * 1e6:.6g}"))
-    return found if len(found) == len(WAYS) else None
+    for place in places:
+        own = {part: usd for part, name in PARTS.items() if (usd := number(place.get(name))) is not None}
+        known = _WHOLE if found or own.keys().isdisjoint(_WHOLE) else own.keys()
+        # A price of 0 for a part of what is not free says that the part is not priced apart.
+        priced = {part: usd for part, usd in own.items() if part in known and (usd or part in _WHOLE)}
+        found = {part: float(f"{usd if part == 'request' else usd * 1e6:.6g}") for part, usd in priced.items()} | found
+    return found if found.keys() >= _WHOLE else None
 
 
 def number(value: object) -> float | None:

@@ -148,9 +148,7 @@ def _missing_prices(config: Config) -> list[Finding]:
         targets = {model.name: model.target or model.name for model in config.models}
         tabled = {name: _prices.usd_per_million(_prices.facts_of(targets[name], name)) for name in unpriced}
         if listed := [f"{name} {flow(prices)}" for name, prices in tabled.items() if prices]:
-            text += f"; {_prices.source()}: {', '.join(listed)}"
-        elif not _prices.table():
-            text += f"; {_prices.source()}"
+            text += f"; in {_prices.source()}: {', '.join(listed)}"
         if config.money_matters():
             where = "budget" if config.budget is not None else "objective.cost_weight"
             text += f"; {where} needs them: set `prices: {{input: …, output: …}}` in USD per million tokens"

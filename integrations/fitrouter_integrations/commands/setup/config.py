@@ -69,14 +69,11 @@ def import_(
     out: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Convert a configuration of litellm's proxy. Comments list the settings that could not be converted."""
-    from fitrouter_integrations.commands.setup import _prices
     from fitrouter_integrations.commands.setup.import_litellm import import_litellm
 
     config = out or config
     made = import_litellm(file, config)
     option = "" if config == DEFAULT else f" --config {config}"
-    if not _prices.table():
-        typer.echo(_prices.source())
     typer.echo(f"wrote {config} with {made.models} models; its first lines hold {len(made.notes)} notes to review")
     typer.echo(f"share is 0: the default model answers everything; raise it with `fitrouter config share 0.05{option}`")
     typer.echo(f"next: fitrouter config check{option}")

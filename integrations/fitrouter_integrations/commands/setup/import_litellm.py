@@ -16,7 +16,7 @@ from fitrouter.config import is_endpoint, parse_config
 from fitrouter.errors import ConfigError
 from fitrouter.types import UNPRICED
 from fitrouter_integrations.commands._files import flow, write_new
-from fitrouter_integrations.commands.setup._prices import facts_of, number, usd_per_million
+from fitrouter_integrations.commands.setup._prices import PARTS, facts_of, number, usd_per_million
 from fitrouter_integrations.commands.setup._prices import source as source_of_prices
 
 _FROM_ENV = "os.environ/"
@@ -24,9 +24,7 @@ _COMPATIBLE = frozenset({"openai", "hosted_vllm", "openai_like", "custom_openai"
 """Model prefixes that speak OpenAI's protocol at their `api_base`."""
 _OPTIONS = ("api_version", "organization", "vertex_project", "vertex_location", "aws_region_name")
 """Deployment parameters that are not secret and that litellm needs."""
-_TAKEN = frozenset(
-    {"model", "api_base", "base_url", "api_key", "input_cost_per_token", "output_cost_per_token", *_OPTIONS}
-)
+_TAKEN = frozenset({"model", "api_base", "base_url", "api_key", *PARTS.values(), *_OPTIONS})
 _NO_KEYS = frozenset({"", "none", "null", "empty", "dummy", "fake", "fake-key"})
 _CAPABILITIES = {"images": "supports_vision", "audio": "supports_audio_input", "files": "supports_pdf_input"}
 _NOTED: dict[str, dict[str, str]] = yaml.safe_load(
@@ -173,7 +171,7 @@ class _Import:
             compatible = next(each.kind for each, key in self.providers.items() if key == provider) != "litellm"
             card = {"name": self._unique(name), "provider": provider}
             card["target"] = target.partition("/")[2] or target if compatible else target
-            self.models.append(card | self._facts(name, params, {**known, **info}))
+            self.models.append(card | self._facts(name, params, info, known))
             dropped = sorted(_word(each) for each in params if each not in _TAKEN)
             if dropped:
                 self.notes.append(f"{name}: {', '.join(dropped)} of its litellm_params")
@@ -256,10 +254,11 @@ class _Import:
         self.notes.append(f"{name}: its key was in the file; set the environment variable {self._keys[text]}")
         return self._keys[text]
 
-    def _facts(self, name: str, params: Mapping[str, Any], info: Mapping[str, Any]) -> dict[str, Any]:
-        """Return prices, limits and capabilities from the file, else from litellm's table."""
+    def _facts(self, name: str, params: Any, info: Any, known: Mapping[str, Any]) -> dict[str, Any]:
+        """Return prices, limits and capabilities from the file, else from the table of known models."""
         facts: dict[str, Any] = {}
-        if prices := usd_per_million(params, info):
+        prices, info = usd_per_million(params, info, known), {**known, **info}
+        if prices:
             facts["prices"] = prices
         else:
             self.notes.append(f"{name}: its price is unknown; add `prices`. {UNPRICED}")
@@ -302,7 +301,7 @@ def _render(made: _Import, aliases: Mapping[str, str], source: str) -> str:
         yield "\ndata: fitrouter-data"
         yield "\n# Keys stay in the environment; these are the names of their variables.\nproviders:"
         yield from (f"  {flow(key)}: {flow(provider.entry())}" for provider, key in made.providers.items())
-        yield f"\n# Prices are USD per million tokens; {source_of_prices()}.\nmodels:"
+        yield f"\n# Prices are USD per million tokens, from the file, else from {source_of_prices()}.\nmodels:"
         yield from (f"  - {flow(model)}" for model in made.models)
         yield "\n# Share of the traffic that is routed; the default model takes the rest. With 0 nothing changes for"
         yield "# your users, and every decision is logged; raise it with `fitrouter config share 0.05`, then 1."

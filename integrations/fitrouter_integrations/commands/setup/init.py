@@ -25,29 +25,11 @@ from fitrouter_integrations.commands.setup.listing import Listed, Listing, NoLis
 
 _BASE_URL_ENV = ("OPENAI_BASE_URL", "OPENAI_API_BASE")
 _CHATS = frozenset({None, "chat", "responses", "completion"})
-"""Modes in litellm's table of models that answer chats; None is a model that it does not have."""
+"""Modes in the table of models that answer chats; None is a model that it does not have."""
 _COST_WEIGHT = 0.05
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _SHOWN = 6
 _WIDTH = 112
-
-
-class _Model(msgspec.Struct, frozen=True):
-    """A model: name, provider's name (`target`), USD per million tokens, context window, image input."""
-
-    name: str
-    input: float
-    output: float
-    window: int
-    target: str = ""
-    images: bool = True
-
-    def entry(self) -> dict[str, Any]:
-        """Return the model's settings in fitrouter.yaml."""
-        target = {"target": self.target} if self.target else {}
-        capabilities = ["streaming", "tools", "json", *(["images"] if self.images else [])]
-        prices = {"input": self.input, "output": self.output}
-        return {**target, "context_window": self.window, "prices": prices, "capabilities": capabilities}
 
 
 class Vendor(msgspec.Struct, frozen=True):
@@ -58,7 +40,8 @@ class Vendor(msgspec.Struct, frozen=True):
     base_url_env: tuple[str, ...] = ()
     path: str = ""
     prefix: str = ""
-    models: tuple[_Model, ...] = ()
+    models: dict[str, str] = {}
+    """Name → the provider's name."""
     lists: bool = True
     keyless: bool = False
     free: bool = False
@@ -72,7 +55,6 @@ class Vendor(msgspec.Struct, frozen=True):
 class _Texts(msgspec.Struct, frozen=True):
     """The content of `init.yaml`."""
 
-    dated: str
     vendors: dict[str, Vendor]
     not_chat: frozenset[str]
     head: str
@@ -108,7 +90,7 @@ def found(environ: Mapping[str, str]) -> tuple[str, ...]:
 def known(name: str, key_env: str | None = None) -> KeySource:
     """Return a provider with the models that `init.yaml` lists for it."""
     vendor = VENDORS[name]
-    models = {model.name: model.entry() for model in vendor.models}
+    models = _written(name, vendor)
     return KeySource(name, vendor.kind, models, vendor.base_url, key_env or next(iter(vendor.key_env), None))
 
 
@@ -172,7 +154,7 @@ def _source(
         key_env or _first(environ, vendor.key_env) or (None if vendor.keyless else next(iter(vendor.key_env), None))
     )
     name = provider or _name_of(url or "")
-    written = {model.name: model.entry() for model in vendor.models}
+    written = _written(name, vendor)
     if written and url == vendor.base_url and set(models) <= set(written):
         return KeySource(name, vendor.kind, {each: written[each] for each in models or written}, url, key_env)
     if url is None:  # through litellm, which lists nothing
@@ -227,8 +209,16 @@ def _unfit(listing: Listing) -> dict[str, str]:
     return found
 
 
+def _written(name: str, vendor: Vendor) -> dict[str, dict[str, Any]]:
+    """Return the models that `init.yaml` lists for a provider, with what the table knows of them."""
+    return {
+        each: ({} if target == each else {"target": target}) | _facts(Listed(target), vendor, f"{name}/{target}")
+        for each, target in vendor.models.items()
+    }
+
+
 def _facts(model: Listed, vendor: Vendor, *names: str) -> dict[str, Any]:
-    """Return the known settings of a model, from the provider's list or litellm's table."""
+    """Return the known settings of a model, from the provider's list or the table."""
     table = _prices.facts_of(*names, model.id)
     prices = {"input": 0.0, "output": 0.0} if vendor.free else model.usd_per_million or _prices.usd_per_million(table)
     window = model.window or int(_prices.number(table.get("max_input_tokens")) or 0)
@@ -281,13 +271,13 @@ def render(given: Sequence[KeySource], path: Path = DEFAULT, share: float = 1.0)
     lines += [
         "",
         *textwrap.wrap(
-            f"Prices are USD per million tokens; check them against your contract. {UNPRICED} Sources:",
+            f"Prices are USD per million tokens, from the provider's list, else from {_prices.source()}; check them "
+            f"against your contract. {UNPRICED}",
             width=110,
             initial_indent="# ",
             subsequent_indent="# ",
         ),
     ]
-    lines += [f"# - {source}" for source in _origins(given)]
     lines += ["models:", *(f"  - {_entry(model)}" for model in models)]
     priced = all("prices" in model for model in models) and any(any(model["prices"].values()) for model in models)
     return head + "\n".join(lines) + "\n" + _tail(models[0]["name"], share, priced=priced)
@@ -306,19 +296,12 @@ def _models(given: Sequence[KeySource]) -> Iterator[dict[str, Any]]:
 
 
 def _entry(model: Mapping[str, Any]) -> str:
-    """Format a model's settings as YAML, on two lines where one is too long."""
+    """Format a model's settings as YAML, on more lines where one is too long."""
     if len(line := flow(dict(model))) <= _WIDTH:
         return line
-    below = {name: model[name] for name in ("prices", "capabilities") if name in model}
+    below = [name for name in ("prices", "capabilities") if name in model]
     above = {name: value for name, value in model.items() if name not in below}
-    return f"{flow(above)[:-1]},\n     {flow(below)[1:]}" if below else line
-
-
-def _origins(given: Sequence[KeySource]) -> Iterator[str]:
-    if any(not source.asked for source in given):
-        yield _TEXTS.dated
-    if any(source.asked for source in given):
-        yield f"the provider's own list, else {_prices.source()}"
+    return ",\n     ".join([flow(above)[:-1], *(flow({name: model[name]})[1:-1] for name in below)]) + "}"
 
 
 def _tail(default: str, share: float, *, priced: bool) -> str:
@@ -378,8 +361,6 @@ def _lacking(given: Sequence[KeySource]) -> Iterator[str]:
     unpriced = [entry["name"] for entry in _models(given) if "prices" not in entry]
     if unpriced:
         yield f"prices are unknown for {_shown(unpriced)}: set them before you weigh costs or set a budget"
-        if not _prices.table():
-            yield _prices.source()
     for source in given:
         if source.key_env and not os.environ.get(source.key_env, "").strip():
             yield f"{source.name}: set the environment variable {source.key_env} before you serve"

@@ -14,7 +14,7 @@ import msgspec
 from fitrouter.errors import ConfigError, FitrouterError, masked
 from fitrouter.providers import Secret
 from fitrouter.providers.failures import excerpt
-from fitrouter_integrations.commands.setup._prices import usd_per_million
+from fitrouter_integrations.commands.setup._prices import PARTS, usd_per_million
 
 LIMIT_S = 15.0
 """Time for the whole answer."""
@@ -156,13 +156,23 @@ def _window(entry: Mapping[str, Any]) -> int | None:
     return None
 
 
+_PARTS = {
+    "input": "prompt",
+    "output": "completion",
+    "cache_read": "input_cache_read",
+    "cache_write": "input_cache_write",
+    "reasoning": "internal_reasoning",
+    "audio_input": "audio",
+    "request": "request",
+}
+"""Part of our prices → OpenRouter's name for it."""
+
+
 def _prices(pricing: object) -> dict[str, float] | None:
     """Convert OpenRouter's USD per token to USD per million tokens; None for prices that vary (-1 there)."""
     if not isinstance(pricing, dict):
         return None
-    return usd_per_million(
-        {"input_cost_per_token": pricing.get("prompt"), "output_cost_per_token": pricing.get("completion")}
-    )
+    return usd_per_million({PARTS[part]: pricing.get(name) for part, name in _PARTS.items()})
 
 
 def chosen(listing: Listing, names: Sequence[str], unfit: Mapping[str, str]) -> tuple[Listed, ...]:
