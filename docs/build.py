@@ -66,7 +66,7 @@ def _section(prefix: str, model: type[pydantic.BaseModel], title: str) -> Iterat
     yield "|---|---|---|---|"
     nested = []
     for name, field in model.model_fields.items():
-        inner = _model_in(field.annotation)
+        inner = config.section_in(field.annotation)
         text = texts.get(name, "")
         if inner is not None:
             place = f"{prefix}{name}{_shape(field.annotation)}"
@@ -87,12 +87,6 @@ def _anchor(place: str) -> str:
 def _texts(model: type) -> dict[str, str]:
     """Field → its description, for a cell of a table."""
     return {name: text.replace("|", "\\|") for name, text in described(model).items()}
-
-
-def _model_in(annotation: Any) -> type[pydantic.BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
-        return annotation
-    return next((found for part in typing.get_args(annotation) if (found := _model_in(part))), None)
 
 
 def _shape(annotation: Any) -> str:
@@ -123,7 +117,7 @@ def _type_name(annotation: Any) -> str:
         return f"map of {_type_name(parts[1])}"
     if origin is not None:  # a union with None
         return " or ".join(_type_name(part) for part in parts if part is not type(None))
-    if _model_in(annotation):
+    if config.section_in(annotation):
         return "section"
     names = {str: "text", float: "number", int: "whole number", bool: "true or false", Path: "path", Any: "any"}
     return names.get(annotation, str(annotation))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Hashable, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from urllib.parse import urlsplit
 
 import msgspec
@@ -304,7 +304,7 @@ def _addition(data: object) -> ModelAddition:
     try:
         addition = ModelAddition.model_validate(data)
     except pydantic.ValidationError as error:
-        raise ConfigError(_explain(error, "the model").replace("\n  model.", "\n  ")) from None
+        raise ConfigError(_explain(ModelAddition, error, "the model").replace("\n  model.", "\n  ")) from None
     for field in ("name", "target", "revision"):
         text = getattr(addition.model, field)
         if len(text) > _LONGEST_TEXT or not text.isprintable() or text != text.strip():
@@ -940,7 +940,7 @@ class Config(_Section):
         return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _explain(error: pydantic.ValidationError, source: str) -> str:
+def _explain(root: type[pydantic.BaseModel], error: pydantic.ValidationError, source: str) -> str:
     lines = [f"{source} is invalid:"]
     errors = error.errors()
     for item in errors:
@@ -951,7 +951,7 @@ def _explain(error: pydantic.ValidationError, source: str) -> str:
         if item["type"] in {"model_type", "dict_type"}:
             line = f"  {where}: Input should be settings, each as `name: value`"
         if item["type"] == "extra_forbidden":
-            allowed = _fields_at(item["loc"][:-1])
+            allowed = _fields_at(root, item["loc"][:-1])
             near = difflib.get_close_matches(str(item["loc"][-1]), allowed, n=1)
             line = f"  {where}: unknown setting" + (f"; did you mean {near[0]!r}?" if near else "")
             line += f" Allowed here: {', '.join(sorted(allowed))}."
@@ -965,36 +965,19 @@ def _explain(error: pydantic.ValidationError, source: str) -> str:
     return "\n".join(lines)
 
 
-def _fields_at(loc: tuple[int | str, ...]) -> list[str]:
+def section_in(annotation: Any) -> type[pydantic.BaseModel] | None:
+    """The section that a setting of this type holds, itself or in a list or map; None for a value."""
+    if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := section_in(part))), None)
+
+
+def _fields_at(root: type[pydantic.BaseModel], loc: tuple[int | str, ...]) -> list[str]:
     """Names of the settings allowed at a place in the file."""
-    sections: dict[str, type[_Section]] = {
-        "providers": ProviderConfig,
-        "models": ModelConfig,
-        "prices": PricesConfig,
-        "variants": VariantConfig,
-        "policy": PolicyConfig,
-        "candidates": CandidateConfig,
-        "budget": BudgetConfig,
-        "tenants": TenantBudgetConfig,
-        "session": SessionConfig,
-        "objective": ObjectiveConfig,
-        "feedback": FeedbackConfig,
-        "scorer": ScorerConfig,
-        "quiz": QuizConfig,
-        "server": ServerConfig,
-        "keys": KeyConfig,
-        "additions": AdditionsConfig,
-        "model": ModelConfig,
-        "provider": AddedProviderConfig,
-        "ray": RayConfig,
-        "warehouse": WarehouseConfig,
-        "gateways": RayGatewaysConfig,
-        "scorers": RayScorersConfig,
-    }
-    if loc[:2] == ("scorer", "models"):
-        sections["models"] = RewardModelConfig
-    names = [part for part in loc if isinstance(part, str) and part in sections]
-    return list((sections[names[-1]] if names else Config).model_fields)
+    for part in loc:
+        field = root.model_fields.get(str(part))
+        root = (field and section_in(field.annotation)) or root
+    return list(root.model_fields)
 
 
 class _Once(yaml.SafeLoader):
@@ -1030,7 +1013,7 @@ def parse_config(data: object, source: str = "the configuration") -> Config:
     try:
         return Config.model_validate(data)
     except pydantic.ValidationError as error:
-        raise ConfigError(_explain(error, source)) from None
+        raise ConfigError(_explain(Config, error, source)) from None
 
 
 def load_config(path: str | os.PathLike[str]) -> Config:
@@ -1048,38 +1031,38 @@ def load_config(path: str | os.PathLike[str]) -> Config:
         raise ConfigError(f"{str(path)!r} cannot be read: {error.strerror or error}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{str(path)!r} is not valid YAML: {error}") from None
-    config = parse_config(data, f"{str(path)!r}")
     root = file.resolve().parent
-    if config.policy.prior is not None:
-        policy = config.policy.model_copy(update={"prior": root / config.policy.prior})
-        config = config.model_copy(update={"policy": policy})
-    scorer = config.scorer.model_copy(update={"models": tuple(_rooted(model, root) for model in config.scorer.models)})
+    config: Config = _rooted(parse_config(data, f"{str(path)!r}"), root)
+    scorer = config.scorer
     if scorer.prior not in {"shipped", "none"}:
         scorer = scorer.model_copy(update={"prior": str(root / scorer.prior)})
-    config = config.model_copy(update={"scorer": scorer})
-    if config.quiz.answers is not None:
-        quiz = config.quiz.model_copy(update={"answers": root / config.quiz.answers})
-        config = config.model_copy(update={"quiz": quiz})
-    providers = {
-        name: provider.model_copy(
-            update={
-                field: root / path for field in ("path", "ca_file") if (path := getattr(provider, field)) is not None
-            }
-        )
-        for name, provider in config.providers.items()
-    }
-    if config.warehouse.segments is not None and "://" not in config.warehouse.segments:
-        place = str(root / Path(config.warehouse.segments).expanduser())
-        warehouse = config.warehouse.model_copy(update={"segments": place})
-        config = config.model_copy(update={"warehouse": warehouse})
-    return config.model_copy(update={"data": root / config.data, "providers": providers})
+    scorer = scorer.model_copy(update={"models": tuple(_local(model, root) for model in scorer.models)})
+    warehouse = config.warehouse
+    if warehouse.segments is not None and "://" not in warehouse.segments:
+        warehouse = warehouse.model_copy(update={"segments": str(root / Path(warehouse.segments).expanduser())})
+    return config.model_copy(update={"scorer": scorer, "warehouse": warehouse})
 
 
-def _rooted(model: RewardModelConfig, root: Path) -> RewardModelConfig:
-    """Resolve a reward model's paths against a folder; a name that is no local folder stays a hub id."""
+def _rooted(value: Any, root: Path) -> Any:
+    """Resolve all paths of a section against a folder."""
+    match value:
+        case Path():
+            return root / value
+        case pydantic.BaseModel():
+            fields = {name: getattr(value, name) for name in type(value).model_fields}
+            moved = {name: _rooted(each, root) for name, each in fields.items()}
+            return value.model_copy(update={name: each for name, each in moved.items() if each != fields[name]})
+        case dict():
+            return {name: _rooted(each, root) for name, each in value.items()}
+        case tuple():
+            return tuple(_rooted(each, root) for each in value)
+    return value
+
+
+def _local(model: RewardModelConfig, root: Path) -> RewardModelConfig:
+    """Resolve the folder of a reward model; a name that is no local folder stays a hub id."""
     if model.kind == "judge":
         return model
     path = root / Path(model.model).expanduser()
     local = model.model.startswith((".", "/", "~")) or path.is_dir()
-    found = {"model": str(path) if local else model.model, "basis": model.basis and root / model.basis}
-    return model.model_copy(update=found)
+    return model.model_copy(update={"model": str(path)}) if local else model
