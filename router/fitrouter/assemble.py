@@ -153,12 +153,7 @@ def assemble(
         "journal": journal,
         "identities": identities,
         "encoder": encoder,
-        "timers": Timers(
-            deadline_s=config.server.deadline_s,
-            first_token_s=config.server.first_token_s,
-            chunk_gap_s=config.server.chunk_gap_s,
-            retry_share=config.server.retry_share,
-        ),
+        "timers": msgspec.convert(config.server, Timers, from_attributes=True),
         "slots": SlotParams(
             concurrency={name: provider.concurrency for name, provider in config.providers.items()},
             wait_s=config.server.wait_s,
@@ -376,29 +371,22 @@ def _impersonal_roles(config: Config, registry: str, hooks: Hooks) -> tuple[str,
 
 def _rules(config: Config, cards: list[ModelCard], default_arm: str | None, encoder: str, hooks: Hooks) -> Rules:
     registry = registry_of(cards)
+    sections = (config.policy, config.objective, config.session, config)
+    same = {
+        name: getattr(section, name)
+        for section in sections
+        for name in type(section).model_fields
+        if name in Rules.__struct_fields__
+    }
     return Rules(
-        floor=config.policy.floor,
-        uniform_slice=config.policy.uniform_slice,
-        share=config.share,
-        default_arm=default_arm,
-        ask=config.feedback.ask,
-        cost_weight=config.objective.cost_weight,
-        cost_unit_usd=config.objective.cost_unit_usd,
-        latency_weight=config.objective.latency_weight,
-        latency_unit_s=config.objective.latency_unit_s,
-        friction=config.policy.friction,
-        newcomer_floor=config.policy.newcomer_floor,
-        newcomer_pulls=config.policy.newcomer_pulls,
-        newcomer_labels=config.policy.newcomer_labels,
-        base_delta=config.policy.base_delta,
-        guests=GUEST_SHARE if config.policy.pooling == "shared" else 0.0,
-        consistency=config.session.consistency,
-        redraw_every=config.session.redraw_every,
-        idle_s=config.session.idle_s,
-        personal=config.policy.personal,
-        impersonal_roles=_impersonal_roles(config, registry, hooks),
-        seed=config.seed,
-        config_hash=config.hash(),
-        registry=registry,
-        encoder=encoder,
+        **same
+        | {
+            "default_arm": default_arm,
+            "ask": config.feedback.ask,
+            "guests": GUEST_SHARE if config.policy.pooling == "shared" else 0.0,
+            "impersonal_roles": _impersonal_roles(config, registry, hooks),
+            "config_hash": config.hash(),
+            "registry": registry,
+            "encoder": encoder,
+        }
     )
