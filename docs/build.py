@@ -251,7 +251,7 @@ def providers() -> str:
         keys = " or ".join(f"`{key}`" for key in vendor.key_env) or "none"
         keys = f"{keys}, if it has one" if vendor.keyless and vendor.key_env else keys
         url = f"`{vendor.base_url}`" if vendor.base_url else " or ".join(f"`{key}`" for key in vendor.base_url_env)
-        models = ", ".join(f"`{model.name}`" for model in vendor.models)
+        models = ", ".join(f"`{model}`" for model in vendor.models)
         models = models or ("asked for" if vendor.lists else "named by `--model`")
         lines.append(f"| `{name}` | `{vendor.kind}` | {keys} | {url} | {models} |")
     return "\n".join(lines) + "\n"
