@@ -55,7 +55,7 @@ CODES: tuple[tuple[type[FitrouterError], int, str], ...] = (
     (errors.UnknownDecision, 404, "unknown_decision"),
     (ProviderTimeout, 504, "provider_timeout"),
     (ProviderError, 502, "provider_error"),
-    (errors.BudgetExhausted, 429, "budget_exhausted"),
+    (errors.BudgetExhausted, 402, "budget_exhausted"),
     (errors.AllRateLimited, 429, "models_rate_limited"),
     (errors.Unavailable, 503, "unavailable"),
     (errors.StoreError, 503, "store_unavailable"),

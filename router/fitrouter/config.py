@@ -191,7 +191,8 @@ class ModelConfig(_Section):
     """The provider's name for the model; `name` if empty."""
     prices: PricesConfig = PricesConfig()
     """A model without a price is weighed at the highest input and output prices that are configured, in decisions and
-    budgets; where none is configured, its cost is not weighed. Sums of money leave it out and say so."""
+    budgets; where none is configured, its cost is not weighed. Hard limits exclude it. Sums of money leave it out and
+    say so."""
     context_window: int = Field(default=128_000, gt=0)
     """Tokens of prompt and answer together."""
     capabilities: tuple[Capability, ...] = ("streaming", "tools", "json")
@@ -391,14 +392,18 @@ class TenantBudgetConfig(_Section):
     usd_per_request: float | None = Field(default=None, gt=0)
     """Limit of the mean cost per request."""
     usd_per_period: float | None = Field(default=None, gt=0)
-    """Limit of the cost per period. With `hard`, every call reserves its expected cost first, also of a named model; a
-    request that the rest of the period does not cover gets a 429."""
+    """Limit of the cost per period. With `hard`, every call reserves what it may cost at most first, also of a named
+    model; a request that what is left does not cover is limited to it, waits for it, or gets a 402. See
+    [Hard limits](deployment.md#hard-limits)."""
+    min_answer_tokens: int = Field(default=256, ge=1)
+    """Where a hard limit, also one of a key, does not cover an answer, `max_tokens` is lowered to this at the least."""
     period_s: float = Field(default=86_400.0, gt=0)
     """Length of a period in seconds."""
     usd_per_request_max: float | None = Field(default=None, gt=0)
     """Models with a higher expected cost are excluded, and refused by name; the cheapest never is."""
     hard: bool = True
-    """False: only λ steers; no model is excluded and no request refused by the budget."""
+    """False: only λ steers; no model is excluded and no request refused by the budget. A hard limit excludes models
+    without a price."""
 
 
 class BudgetConfig(TenantBudgetConfig):

@@ -24,7 +24,7 @@ FitrouterError
 ├── AllModelsFailed         every attempt failed before the deadline (502, 504)
 ├── Unavailable             no model can be called now; holds when to try again (503)
 │   ├── AllRateLimited      every model that was called limits the rate of requests (429)
-│   └── BudgetExhausted     the tenant's budget does not cover the request (429)
+│   └── BudgetExhausted     a hard limit does not cover the request (402)
 ├── StoreError              the journal or another store could not be read or written (503)
 │   ├── JournalFull         too many events are waiting to be written (503)
 │   ├── NoWarehouse         no event has been copied to the warehouse yet

@@ -27,11 +27,12 @@ from fitrouter.routing.explanation import Explanation
 from fitrouter.routing.pipeline import Pipeline, Proposal
 from fitrouter.routing.variants import called, expand
 from fitrouter.serving.answers import Answer, Stream
-from fitrouter.serving.attempts import Answering, Assembler, Caller, Timers, Unanswered, close, next_chunk
+from fitrouter.serving.attempts import Answering, Assembler, Caller, Timers, Unanswered, close, limited, next_chunk
 from fitrouter.serving.choices import Choices
 from fitrouter.serving.embeddings import Embedded, Embedder
 from fitrouter.serving.external import ExternalExecution, Outcome, Plan
 from fitrouter.serving.feedback import UNIT, Declared, FeedbackIntake, Understood
+from fitrouter.serving.ledger import Ledger
 from fitrouter.serving.model_registry import Extend, ModelRegistry
 from fitrouter.serving.people import People
 from fitrouter.serving.policy_control import PolicyControl
@@ -40,7 +41,7 @@ from fitrouter.serving.remarks import RemarkListener
 from fitrouter.serving.services import ScorerPlugin, Service
 from fitrouter.serving.services_report import completed
 from fitrouter.serving.slots import SlotParams
-from fitrouter.serving.spending import ABANDONED, Spending, charge, checked_usage
+from fitrouter.serving.spending import ABANDONED, Cover, Spending, charge, checked_usage
 from fitrouter.serving.status import RouterStatus, session_memory_s, status_of
 from fitrouter.serving.sweeper import Workers, close_lost
 from fitrouter.serving.tokens import OutcomeTokens
@@ -100,6 +101,10 @@ class _Turn(msgspec.Struct, kw_only=True):
     span: tracing.Span
     cost_usd: float | None = None
     """Set at the end, if the model has a price."""
+    cover: Cover = Cover()
+    """The reservation for the last call."""
+    lost_usd: float = 0.0
+    """What earlier calls may have cost."""
 
     @property
     def own_deadline(self) -> float:
@@ -180,7 +185,8 @@ class Router:
         )
         self._cards = self.registry.known
         self._breakers = TenantBreakers(configured, self._timers.retry_share)
-        self._spending = Spending(self._cards, learner, self.clock)
+        self._ledger = Ledger(journal, self.clock)
+        self._spending = Spending(self._cards, learner, self.clock, self._ledger)
         self._caller = Caller(self._cards, providers, self._timers, self._breakers, slots or SlotParams())
         self._contents = contents
         self._intake = FeedbackIntake(identities, self._recorder, scorer, self.clock, rating_scale)
@@ -200,6 +206,7 @@ class Router:
             droppable=droppable,
             refresh=self.registry.refresh,
             refused=self.refuse,
+            uncovered=self._spending.uncovered,
         )
         self.registry.attach(self._caller, self._breakers, self._pipeline)
         self.people = People(learner, identities, journal, scorer, contents, self.registry)
@@ -373,6 +380,7 @@ class Router:
         idle_s, told = self._decider.rules.idle_s, False
         while True:
             self._recorder.log_refusals(self.clock())
+            self._ledger.tick()
             self.registry.refresh()
             if not told and (memory_s := session_memory_s(self._learner)) < idle_s:
                 told = True
@@ -410,6 +418,7 @@ class Router:
                 task.cancel()
         for service in self._services:
             await asyncio.to_thread(service.stop)
+        await self._ledger.aclose()
         await asyncio.to_thread(self._workers.leave)
         self._recorder.log_refusals(self.clock())
         await self._recorder.settle()
@@ -488,6 +497,7 @@ class Router:
             cost_usd=turn.cost_usd,
             logged=logged,
             dropped=self._dropped(turn, answering.arm),
+            max_tokens=turn.cover.max_tokens,
         )
 
     async def stream(self, request: Request) -> Stream:
@@ -498,7 +508,9 @@ class Router:
         relay = (self._relay if request.n == 1 else self._relay_choices)(turn, answering, ttft_ms)
         dropped = self._dropped(turn, answering.arm)
         self._streaming.add(turn.decision.id)
-        stream = Stream(turn.decision, answering.arm, False, relay, lambda: turn.cost_usd, dropped)
+        stream = Stream(
+            turn.decision, answering.arm, False, relay, lambda: turn.cost_usd, dropped, turn.cover.max_tokens
+        )
         try:
             stream.logged = await self._logged(turn)
         except BaseException:
@@ -667,10 +679,20 @@ class Router:
             raise
         return answering
 
-    def _reserve(self, turn: _Turn, arm: str, attempts: Sequence[Attempt]) -> bool:
-        """Reserve the cost of a call, on top of the earlier ones; False if the budget does not cover it."""
-        _, lost_usd = self._spending.abandoned(turn.decision, attempts, turn.asked)
-        return self._spending.reserve(turn.decision, arm, turn.asked, turn.request.payer, lost_usd=lost_usd)
+    async def _reserve(self, turn: _Turn, arm: str, attempts: Sequence[Attempt]) -> Cover:
+        """Reserve what a call may cost, on top of the earlier ones."""
+        if attempts and attempts[-1].error in ABANDONED:
+            turn.lost_usd = turn.cover.usd
+        cover = await self._spending.reserve(
+            turn.decision,
+            self._cards[arm],
+            turn.asked,
+            turn.request.payer,
+            lost_usd=turn.lost_usd,
+            until=turn.deadline,
+        )
+        turn.cover = turn.cover if cover.refusal else cover
+        return cover
 
     def _checked(self, turn: _Turn, arm: str, usage: Usage, said_tokens: int, choices: int = 1) -> Usage:
         """Correct the reported usage of a call that is out of bounds."""
@@ -736,7 +758,7 @@ class Router:
     def _choices(self, turn: _Turn, answering: Answering) -> Choices:
         return Choices(
             self._caller,
-            turn.request,
+            limited(turn.request, turn.cover),
             answering,
             tenant=turn.decision.identity.tenant,
             deadline=turn.deadline,
@@ -841,9 +863,16 @@ class Router:
         errors = [attempt.error for attempt in attempts if attempt.error]
         turn.span.end("" if status == "ok" else errors[-1] if errors and not served_by else status)
         self._streaming.discard(turn.decision.id)
-        self._spending.settle(execution)
+        self._spending.settle(execution, turn.request.payer, self._unproven(turn, execution))
         self._recorder.append_outcome(turn.prompt, turn.request, turn.durable, execution, message)
         return execution
+
+    @staticmethod
+    def _unproven(turn: _Turn, execution: Execution) -> float:
+        """USD that a request may have cost, as far as it is not known what its calls were billed."""
+        attempts = execution.attempts
+        left = execution.status != "ok" if execution.served_by else bool(attempts) and attempts[-1].error in ABANDONED
+        return turn.cover.usd if left else turn.lost_usd + execution.cost_usd if turn.lost_usd else 0.0
 
     # --- feedback and explanations ---
 

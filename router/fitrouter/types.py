@@ -89,7 +89,8 @@ class Request(_Value, frozen=True, kw_only=True):
 
 UNPRICED = (
     "A model without a price is weighed at the highest input and output prices that are configured, in decisions and "
-    "budgets; where none is configured, its cost is not weighed. Sums of money leave it out and say so."
+    "budgets; where none is configured, its cost is not weighed. Hard limits exclude it. Sums of money leave it "
+    "out and say so."
 )
 """How models without a price are weighed (`Config.cards`)."""
 

@@ -132,14 +132,14 @@ def budgeted(usd: float) -> Learner:
 def test_a_hard_budget_counts_and_stops_them(tmp_path: Path) -> None:
     """Each call reserves its cost first; what is spent counts against chat completions, too."""
     provider = Embedding(tokens=1000)
-    learner = budgeted(0.025)
+    learner = budgeted(0.06)
     with gateway(tmp_path, provider, learner=learner) as (_, url), client(url) as http:
-        body = {"model": "small", "input": "x" * 4000}  # some 1,000 tokens: .01 USD
-        assert [http.post("/v1/embeddings", json=body).status_code for _ in range(3)] == [200, 200, 429]
+        body = {"model": "small", "input": "x" * 4000}  # some 1,000 tokens, .01 USD; at most 4,256
+        assert [http.post("/v1/embeddings", json=body).status_code for _ in range(3)] == [200, 200, 402]
         refused = http.post("/v1/embeddings", json=body)
         assert refused.json()["error"]["code"] == "budget_exhausted"
         assert int(refused.headers["retry-after"]) >= 1
-        assert learner.projections.budgets.left("default", time.time()) < 0.006
+        assert learner.projections.budgets.left("default", time.time()) == pytest.approx(0.04)
     assert len(provider.embedded) == 2
 
 
@@ -227,12 +227,12 @@ def test_the_limit_of_a_key_counts_them(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("KEY_A", "aaaa-secret-of-tenant-a")
     monkeypatch.setenv("KEY_B", "bbbb-secret-of-tenant-a")
     entries = [
-        {"name": "a", "tenant": "a", "key_env": "KEY_A", "usd_per_day": 0.015},
+        {"name": "a", "tenant": "a", "key_env": "KEY_A", "usd_per_day": 0.05},
         {"name": "b", "tenant": "a", "key_env": "KEY_B"},
     ]
     body = {"model": "small", "input": "x" * 4000}  # some 1,000 tokens: .01 USD
     with gateway(tmp_path, Embedding(tokens=1000), config(keys=entries)) as (_, url), client(url) as http:
-        for secret, expected in (("aaaa", 200), ("aaaa", 429), ("bbbb", 200), ("bbbb", 200)):
+        for secret, expected in (("aaaa", 200), ("aaaa", 402), ("bbbb", 200), ("bbbb", 200)):
             headers = {"authorization": f"Bearer {secret}-secret-of-tenant-a"}
             assert http.post("/v1/embeddings", json=body, headers=headers).status_code == expected
 

@@ -271,7 +271,7 @@ PRODUCED: dict[str, tuple[Callable[[Place], Error], tuple[str, ...]]] = {
     ),
     "budget_exhausted": (
         lambda p: p.post("/v1/chat/completions", key=p.key("poor", "--usd-per-day", "0.000001")),
-        ("the key has",),
+        ("USD at most", "of the key's limit of the day (1e-06 USD)", "are left"),
     ),
     "rate_limited": (often, ("'slow'", "1 requests per minute", "wait")),
     "busy": (busy, ("of this tenant", "wait for its answer")),

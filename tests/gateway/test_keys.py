@@ -235,7 +235,7 @@ def test_rates_are_of_a_key(url: str) -> None:
 
 def test_what_a_key_spends_is_bounded_for_every_kind_of_request(url: str) -> None:
     """Routed, named, streamed and planned requests of a key together cost at most its limit; another key goes on."""
-    poor, rich = run("create", "poor", "--usd-per-day", "0.001"), run("create", "rich")
+    poor, rich = run("create", "poor", "--usd-per-day", "0.002"), run("create", "rich")
     paid, kinds = 0.0, {"auto": chat(), "named": chat(model="alpha"), "streamed": chat(stream=True)}
     with client(url, headers={"authorization": f"Bearer {poor}"}) as http:
         refused = dict.fromkeys(kinds, False)
@@ -247,11 +247,11 @@ def test_what_a_key_spends_is_bounded_for_every_kind_of_request(url: str) -> Non
                     continue
                 refused[kind] = True
                 assert reply.json()["error"]["code"] == "budget_exhausted", reply.text
-                assert "the key has" in reply.json()["error"]["message"]
+                assert "of the key's limit of the day (0.002 USD)" in reply.json()["error"]["message"]
                 assert 0 < int(reply.headers["retry-after"]) <= 86_400
         assert all(refused.values())
-        assert http.post("/v1/plans", json=chat()).status_code == 429
-        assert 0.0005 < paid <= 0.001
+        assert http.post("/v1/plans", json=chat()).status_code == 402
+        assert 0.001 < paid <= 0.002
     assert status(url, rich) == (200, "")
 
 

@@ -24,7 +24,6 @@ from fitrouter.types import (
     Identity,
     Mode,
     ModelCard,
-    Payer,
     Prices,
     decode_event,
     encode_event,
@@ -253,13 +252,3 @@ def test_without_a_limit_a_named_model_needs_no_prediction() -> None:
     made = learner(0, 2)
     made.fit = None  # type: ignore[assignment]
     assert Decider(SquareCB(20.0), made, Rules()).over_budget(1.0, Identity(), X, cards(2), 10) == []
-
-
-def test_a_key_that_spent_more_than_its_limit_has_nothing_left() -> None:
-    """The reason never speaks of less than 0 USD."""
-    made, payer = learner(0, 2), Payer(name="k", usd_per_day=1.0)
-    made.projections.accounts.observe(payer.name, 1.0, 5.0, "d")
-    decider = Decider(SquareCB(20.0), made, Rules())
-    barred = dict(decider.over_budget(1.0, Identity(), X, cards(2), 10, payer))
-    assert list(barred) == ["m01"], "a free model goes on"
-    assert barred["m01"].endswith("the key has 0 left today")

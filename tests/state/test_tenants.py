@@ -277,22 +277,6 @@ def test_nothing_that_b_sends_changes_a_decision_of_a(
         assert lives(tmp_path_factory.mktemp("mixed"), mixed_in, patch) == expected
 
 
-def test_budgets_are_kept_for_every_tenant(tmp_path: Path) -> None:
-    """The reservation of a tenant's first request counts before anything of it is folded."""
-    budget = ProjectionParams(budget=BudgetParams(usd_per_period=1e-9))
-    made = apart(projections=budget)
-    made.tenant = "a"
-    budgets = made.of("b").projections.budgets
-    assert budgets.reserve("b", 1.0, "d", 1e-9)
-    assert not made.of("b").projections.budgets.reserve("b", 1.0, "e", 1e-9)
-    log = Log(MemoryJournal(), np.random.default_rng(0))
-    log.answer("ann", "a")
-    for row in log.journal.tail(0):
-        made.apply(row._replace(event=of_tenant(row.event, "b")))
-    assert list(made.others) == ["b"]
-    assert not made.of("b").projections.budgets.reserve("b", 1.0, "e", 1e-9), "the hold outlives the new learner"
-
-
 def limited(tenant: str, usd: float | None, number: int) -> PolicyChange:
     settings = {"tenant": tenant, "usd_per_period": usd}
     return PolicyChange(id=f"p{number}", ts=2.0, action="budget", settings=settings, config_hash="h")

@@ -35,6 +35,8 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     """Proof for feedback on the answer; from gateways only."""
     dropped: tuple[str, ...] = ()
     """What the model did not get of the request, since it does not support it."""
+    max_tokens: int | None = None
+    """What the answer was limited to, as a hard limit of money covered no more; None where nothing was lowered."""
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):

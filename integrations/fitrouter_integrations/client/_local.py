@@ -8,7 +8,7 @@ import msgspec
 
 from fitrouter.router import Router
 from fitrouter.routing.variants import called
-from fitrouter.serving.answers import Stream
+from fitrouter.serving.answers import Answer, Stream
 from fitrouter.serving.embeddings import Embedded
 from fitrouter.serving.external import Outcome
 from fitrouter.serving.feedback import UNIT, Understood
@@ -54,7 +54,7 @@ class LocalBackend:
             message=completion.message,
             finish_reason=completion.finish_reason,
             usage=completion.usage,
-            about=self._about(answer.decision, answer.served_by, answer.logged, answer.cost_usd, answer.dropped),
+            about=self._answered(answer, answer.cost_usd),
             logprobs=completion.logprobs,
             others=completion.others,
             further=completion.further,
@@ -62,7 +62,7 @@ class LocalBackend:
 
     async def stream(self, request: Request) -> Streaming:
         stream = await self.router.stream(request)
-        return _LocalStream(stream, self._about(stream.decision, stream.served_by, stream.logged, None, stream.dropped))
+        return _LocalStream(stream, self._answered(stream, None))
 
     async def embed(self, request: Request) -> tuple[Embedded, About]:
         embedded = await self.router.embed(request)
@@ -84,6 +84,7 @@ class LocalBackend:
         plan = await self.router.decide(request)
         decision = plan.decision
         about = self._about(decision, decision.chosen, plan.logged, None)
+        about = msgspec.structs.replace(about, max_tokens=plan.max_tokens)
         return Plan(about=about, order=plan.order, deadline_s=plan.deadline_s)
 
     async def report(self, decision_id: str, request: Request, ended: Outcome) -> float | None:
@@ -109,9 +110,11 @@ class LocalBackend:
             comment.decision_id, comment.text, understood=comment.understood, identity=whose, trusted=trusted
         )
 
-    def _about(
-        self, decision: Decision, served_by: str, logged: bool, cost_usd: float | None, dropped: tuple[str, ...] = ()
-    ) -> About:
+    def _answered(self, answer: Answer | Stream, cost_usd: float | None) -> About:
+        about = self._about(answer.decision, answer.served_by, answer.logged, cost_usd)
+        return msgspec.structs.replace(about, dropped=answer.dropped, max_tokens=answer.max_tokens)
+
+    def _about(self, decision: Decision, served_by: str, logged: bool, cost_usd: float | None) -> About:
         return About(
             decision_id=decision.id,
             model=served_by if served_by in self.router.embeddings else self.router.name_of(served_by),
@@ -122,7 +125,6 @@ class LocalBackend:
             asked=decision.asked,
             cost_usd=cost_usd,
             token=self.router.tokens.sign(decision.id, decision.identity.tenant) if self.signed else None,
-            dropped=dropped,
         )
 
 

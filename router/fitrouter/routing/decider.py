@@ -24,6 +24,7 @@ from fitrouter.posterior.labels import Estimate
 from fitrouter.posterior.model import Fit
 from fitrouter.routing.grounds import grounds_of
 from fitrouter.state.accounts import day_left_s
+from fitrouter.state.budgets import over_cap
 from fitrouter.state.projections import Projections
 from fitrouter.types import (
     FULL_SHARE,
@@ -211,7 +212,6 @@ class Decider:
         seq: int = 0,
         current: CurrentModel | None = None,
         capped: bool = True,
-        payer: Payer | None = None,
     ) -> Decision:
         """Compute the pmf over the eligible models and draw one.
 
@@ -226,15 +226,11 @@ class Decider:
             seq: last sequence number folded into the learned state.
             current: the session's present model, if a session is drawn again.
             capped: whether models can be excluded by the tenant's budget.
-            payer: the key, if it has a limit of its own, which then excludes models, too.
-
-        Raises:
-            BudgetExhausted: the budget excludes every model.
         """
         policy, rules = self.live()
         state = self.learner.of(identity.tenant)
         payload = pack(features)
-        context = self._context(rules, ts, identity, unpack(payload), cards, prompt_tokens, current, capped, payer)
+        context = self._context(rules, ts, identity, unpack(payload), cards, prompt_tokens, current, capped)
         if rules.guests:
             context = self._guest(context, policy, rules, decision_id, ts, identity, unpack(payload))
         beliefs = context.beliefs
@@ -323,14 +319,13 @@ class Decider:
         features: Floats,
         cards: Sequence[ModelCard],
         prompt_tokens: int,
-        payer: Payer | None = None,
     ) -> list[tuple[str, str]]:
-        """Return (arm, reason) for the models that the tenant's budget or the key's limit excludes."""
+        """Return (arm, reason) for the models that are too dear for one request by the tenant's budget."""
         state, names = self.learner.of(identity.tenant), tuple(card.arm for card in cards)
-        if payer is None and state.projections.budgets.cap(identity.tenant, ts) == math.inf:
+        if (cap := state.projections.budgets.cap(identity.tenant, ts)) == math.inf:
             return []
         beliefs = state.fit.estimate(identity, unpack(pack(features)), names, ts)
-        return _barred(state, identity.tenant, names, self._cost(cards, beliefs, prompt_tokens), ts, payer)
+        return over_cap(names, self._cost(cards, beliefs, prompt_tokens), cap)
 
     def wait_s(self, tenant: str, ts: float, payer: Payer | None) -> float:
         """Seconds until a tenant or a key whose money is spent gets more."""
@@ -379,7 +374,6 @@ class Decider:
         prompt_tokens: int,
         current: CurrentModel | None,
         capped: bool,
-        payer: Payer | None,
     ) -> _Context:
         """Predictions, costs and exclusions of a request, the same for every policy."""
         tenant, state = identity.tenant, self.learner.of(identity.tenant)
@@ -389,9 +383,7 @@ class Decider:
             names = tuple(card.arm for card in cards)
             beliefs = state.fit.estimate(identity, x, names, ts)
             cost = self._cost(cards, beliefs, prompt_tokens)
-            barred = _barred(state, tenant, names, cost, ts, payer) if capped else []
-            if len(barred) == len(names):
-                raise exhausted(barred, self.wait_s(tenant, ts, payer))
+            barred = over_cap(names, cost, budgets.cap(tenant, ts)) if capped else []
             if rules.base_delta is not None and not barred:
                 barred = state.projections.quality_floor.excluded(names, task_of(identity, x), rules.base_delta, ts)
             if not barred:
@@ -430,18 +422,6 @@ class Decider:
             new=new,
             steps=float(state.fit.labels),
         )
-
-
-def _barred(
-    state: LearnedState, tenant: str, names: tuple[str, ...], cost: Floats, ts: float, payer: Payer | None
-) -> list[tuple[str, str]]:
-    """Return (arm, reason) for the models that cost more than the tenant's budget or the key has left."""
-    barred = dict(state.projections.budgets.over_budget(tenant, names, cost, ts))
-    left = state.projections.accounts.left(payer, ts)
-    for name, usd in zip(names, cost.tolist(), strict=True):
-        if usd > 0.0 and usd > left:
-            barred[name] = f"budget: expected to cost {usd:.4g} USD, the key has {max(left, 0.0):.4g} left today"
-    return list(barred.items())
 
 
 def exhausted(barred: Sequence[tuple[str, str]], retry_after_s: float) -> BudgetExhausted:

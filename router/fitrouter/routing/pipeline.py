@@ -14,7 +14,7 @@ import numpy as np
 from fitrouter.context.encoders import Encoder
 from fitrouter.context.features import Reading, context_features, is_followup, read_prompt, session_key
 from fitrouter.draw import uuid7
-from fitrouter.errors import BudgetExhausted, InvalidRequest, NoEligibleModel, Unavailable
+from fitrouter.errors import InvalidRequest, NoEligibleModel, Unavailable
 from fitrouter.hooks import Hooks
 from fitrouter.policies import Uniform
 from fitrouter.routing.breakers import TenantBreakers
@@ -77,6 +77,7 @@ class Pipeline:
         refresh: called before each decision; calls `renew` where the models have changed.
         refused: told of each sound request that gets no decision: its identity as events hold it, why, the arm that it
             names, and its key.
+        uncovered: why no hard limit of a tenant and a key can cover a call of a model; empty if they may.
     """
 
     def __init__(
@@ -94,7 +95,9 @@ class Pipeline:
         droppable: Collection[str] = (),
         refresh: Callable[[], None] = lambda: None,
         refused: Callable[[Identity, str, str, str], None] = lambda identity, reason, model, key: None,  # noqa: ARG005
+        uncovered: Callable[[ModelCard, Wants, str, Payer | None], str] = lambda card, asked, tenant, payer: "",  # noqa: ARG005
     ) -> None:
+        self._uncovered = uncovered
         self.breakers, self.refresh, self._refused = breakers, refresh, refused
         self.aliases = aliases
         self.renew(cards)
@@ -146,7 +149,7 @@ class Pipeline:
         reading = read_prompt(request, asked.history_tokens)
         x = await self._features(reading)
         if not observed:  # from here to the first call nothing waits, so that one request at a time is the probe
-            can = self._callable(can, request.identity.tenant)
+            can = self._payable(self._callable(can, request.identity.tenant), asked, request)
         now = self.clock()
         user_turn = begins_turn(request.messages)
         redraw, current = "", None
@@ -157,7 +160,7 @@ class Pipeline:
             previous = previous_decision(session, request.messages, reading.turn)
         decision_id = uuid7(now)
         if pinned and not observed:
-            self._check_budget(pinned, now, identity, x, asked, request.payer)
+            self._check_budget(pinned, now, identity, x, asked)
         try:
             drawn = self.decider.decide(
                 decision_id,
@@ -170,10 +173,7 @@ class Pipeline:
                 seq=self.learner.seq,
                 current=current,
                 capped=not observed,
-                payer=request.payer,
             )
-        except BudgetExhausted:
-            raise
         except Exception as error:  # noqa: BLE001 - routing never fails because learning did
             self.hooks.trouble("policy", error)
             drawn = self._uniform(decision_id, now, identity, can.cards, can.excluded)
@@ -198,18 +198,30 @@ class Pipeline:
             found = _steered(drawn, Mode.STICKY, session.arm, session.draw_id)
         return Proposal(found, fallback, can.dropped, reading.text, asked, previous)
 
-    def _check_budget(
-        self, pinned: str, ts: float, identity: Identity, x: Floats, asked: Wants, payer: Payer | None
-    ) -> None:
+    def _check_budget(self, pinned: str, ts: float, identity: Identity, x: Floats, asked: Wants) -> None:
         """Refuse a named model that the budget would exclude from routing.
 
         Raises:
             BudgetExhausted: it does.
         """
         cards = self.roster.eligible(asked, droppable=self.droppable).cards
-        barred = dict(self.decider.over_budget(ts, identity, x, cards, asked.prompt_tokens, payer))
+        barred = dict(self.decider.over_budget(ts, identity, x, cards, asked.prompt_tokens))
         if pinned in barred:
-            raise exhausted([(pinned, barred[pinned])], self.decider.wait_s(identity.tenant, ts, payer))
+            raise exhausted([(pinned, barred[pinned])], self.decider.wait_s(identity.tenant, ts, None))
+
+    def _payable(self, can: Eligible, asked: Wants, request: Request) -> Eligible:
+        """Exclude models whose calls no hard limit can cover.
+
+        Raises:
+            BudgetExhausted: that are all.
+        """
+        tenant, payer = request.identity.tenant, request.payer
+        reasons = ((card.arm, self._uncovered(card, asked, tenant, payer)) for card in can.cards)
+        barred = {arm: f"budget: {reason}" for arm, reason in reasons if reason}
+        if len(barred) == len(can.cards):
+            raise exhausted([*barred.items()], self.decider.wait_s(tenant, self.clock(), payer))
+        cards = tuple(card for card in can.cards if card.arm not in barred)
+        return msgspec.structs.replace(can, cards=cards, excluded=(*can.excluded, *barred.items())) if barred else can
 
     def _callable(self, can: Eligible, tenant: str) -> Eligible:
         """Exclude models that are paused, and those whose breaker is open."""

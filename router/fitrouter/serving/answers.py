@@ -21,6 +21,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     logged: bool
     dropped: tuple[str, ...] = ()
     """Parameters of the request that the model does not support, and did not get."""
+    max_tokens: int | None = None
+    """What the answer was limited to, as a hard limit covered no more; None where nothing was lowered."""
 
 
 class Stream:
@@ -37,8 +39,10 @@ class Stream:
         chunks: AsyncIterator[Chunk],
         spent: Callable[[], float | None] = lambda: None,
         dropped: tuple[str, ...] = (),
+        max_tokens: int | None = None,
     ) -> None:
         self.decision, self.served_by, self.logged, self.dropped = decision, served_by, logged, dropped
+        self.max_tokens = max_tokens
         self._chunks, self._spent = chunks, spent
         self._begun = False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -39,6 +39,7 @@ from fitrouter.routing.parameters import (
 )
 from fitrouter.routing.variants import apply
 from fitrouter.serving.slots import CONCURRENCY, SlotParams, Slots
+from fitrouter.serving.spending import Cover
 from fitrouter.types import NOT_CALLED, Attempt, Call, Chunk, Completion, Decision, Message, ModelCard, Request, Usage
 
 Answer: TypeAlias = Completion | AsyncIterator[Chunk]
@@ -72,7 +73,7 @@ class Answering(msgspec.Struct, kw_only=True):
     head: tuple[Chunk, ...] = ()
     rest: AsyncIterator[Chunk] | None = None
     waited_s: float = 0.0
-    """Seconds spent waiting for slots."""
+    """Seconds spent waiting for slots and for money."""
     release: Callable[[], None] = lambda: None
     """Gives the slot of a stream back."""
     span: tracing.Span = tracing.NOTHING
@@ -137,7 +138,7 @@ class Caller:
         deadline: float,
         *,
         attempts: list[Attempt],
-        reserve: Callable[[str], bool],
+        reserve: Callable[[str], Awaitable[Cover]],
         dropped: Mapping[str, tuple[str, ...]] | None = None,
     ) -> Answering:
         """Call the chosen model, then fallbacks drawn from the pmf, until one starts to answer.
@@ -151,7 +152,7 @@ class Caller:
             fallback: decision whose pmf gives the next ones; None for no fallback.
             deadline: absolute, on the monotonic clock.
             attempts: gets each attempt when it has ended, also one that is cancelled.
-            reserve: whether the budget covers a call of a model, which it then holds.
+            reserve: reserves what a call of a model may cost, and waits for that.
             dropped: arm → parameters omitted from its call.
 
         Raises:
@@ -161,7 +162,7 @@ class Caller:
         calls, failed, said = 0, set[str](), list[str]()
         """Calls made, the providers that failed them, and what each model's failure was."""
         arm, probability = decision.chosen, 1.0
-        started, waited, patience = time.monotonic(), 0.0, 0.0
+        started, waited, unpaid, patience = time.monotonic(), 0.0, 0.0, 0.0
         breakers = self.breakers.of(decision.identity.tenant)
         while True:
             begun = time.monotonic()
@@ -171,7 +172,10 @@ class Caller:
                 last = last or draw_next(fallback, [*attempts, late]) is None
             failure: ProviderError
             try:
-                entry = self._enter(breakers, arm, reserve, failed)
+                cover = await self._covered(arm, reserve)
+                unpaid += time.monotonic() - begun
+                begun = time.monotonic()
+                entry = breakers.enter(arm, retry=self.cards[arm].provider in failed)
                 try:
                     slots, tenant = self.slots[self.cards[arm].provider], decision.identity.tenant
                     await slots.take(tenant, min(deadline - begun, slots.params.wait_s - waited))
@@ -180,7 +184,7 @@ class Caller:
                     self._confirm(breakers, entry, slots, tenant)
                     patience = (1.0 if last else 0.6) * (deadline - begun)
                     left_out = (dropped or {}).get(arm, ())
-                    call = _ModelCall(request, arm, left_out, slots, tenant)
+                    call = _ModelCall(limited(request, cover), arm, left_out, slots, tenant)
                     answering = await self._start(call, patience)
                 except BaseException as error:
                     hurried = _hurried(request, error) and patience < self.timers.first_token_s
@@ -199,7 +203,8 @@ class Caller:
                 breakers.leave(entry, None)
                 attempts.append(attempt_of(arm, probability, None, begun, probe=bool(entry.probes)))
                 answering.arm, answering.attempts = arm, tuple(attempts)
-                answering.provider_s, answering.waited_s = time.monotonic() - started - waited, waited
+                answering.waited_s = waited + unpaid
+                answering.provider_s = time.monotonic() - started - answering.waited_s
                 return answering
             if isinstance(failure, NotCalled):
                 waited += time.monotonic() - begun
@@ -252,15 +257,17 @@ class Caller:
         answering.arm = arm
         return answering
 
-    def _enter(self, breakers: Breakers, arm: str, reserve: Callable[[str], bool], failed: Collection[str]) -> Entry:
-        """Ask the budget and the breakers to allow a call.
+    @staticmethod
+    async def _covered(arm: str, reserve: Callable[[str], Awaitable[Cover]]) -> Cover:
+        """Reserve what a call may cost.
 
         Raises:
-            NotCalled: one of them does not allow it.
+            NotCovered: a hard limit does not cover it.
         """
-        if not reserve(arm):
-            raise NotCovered(f"{arm!r} is not called: the budget does not cover it")
-        return breakers.enter(arm, retry=self.cards[arm].provider in failed)
+        cover = await reserve(arm)
+        if cover.refusal:
+            raise NotCovered(f"{arm!r} is not called: {cover.refusal}")
+        return cover
 
     @staticmethod
     def _confirm(breakers: Breakers, entry: Entry, slots: Slots, tenant: str) -> None:
@@ -350,6 +357,15 @@ def attempt_of(
     name = kind_of(error).__name__ if error is not None else None
     ms = (time.monotonic() - begun) * 1000.0
     return Attempt(model=arm, probability=probability, error=name, ms=ms, probe=probe)
+
+
+def limited(request: Request, cover: Cover) -> Request:
+    """The request with its answer limited to what is covered, where that is less."""
+    if cover.max_tokens is None:
+        return request
+    names = [name for name in ("max_tokens", "max_completion_tokens") if request.params.get(name)] or ["max_tokens"]
+    lowered = dict.fromkeys(names, cover.max_tokens)
+    return msgspec.structs.replace(request, params={**request.params, **lowered})
 
 
 def _prepare(request: Request, card: ModelCard, dropped: tuple[str, ...]) -> Request:

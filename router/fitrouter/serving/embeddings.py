@@ -104,12 +104,13 @@ class Embedder:
             payer="" if request.payer is None else request.payer.name,
             key=request.key,
         )
-        if not self.spending.reserve(decision, card.arm, asked, request.payer):
+        cover = await self.spending.reserve(decision, card, asked, request.payer)
+        if cover.refusal:
             projections = self.spending.learner.of(tenant).projections
             left = projections.accounts.left(request.payer, now)
             wait_s = max(projections.budgets.period_left_s(tenant, now), 0.0 if left == math.inf else day_left_s(now))
             self.recorder.refuse(Identity(tenant=tenant), BudgetExhausted.reason, card.arm, request.key)
-            raise exhausted([(card.arm, f"expected to cost {decision.cost[0]:.4g} USD")], wait_s)
+            raise exhausted([(card.arm, cover.refusal)], wait_s)
         stored = self.recorder.append_event(decision)
         status, usage = "failed", Usage()
         try:
@@ -136,7 +137,7 @@ class Embedder:
                 estimated=usage.estimated or charged.estimated,
                 latency_ms=(self.clock() - now) * 1000.0,
             )
-            self.spending.settle(execution)
+            self.spending.settle(execution, request.payer, cover.usd if usage.estimated and status != "ok" else 0.0)
             self.recorder.append_outcome("", request, stored, execution, None)
         logged = await self.recorder.durable(decision, stored)
         return Embedded(decision=decision, found=found, cost_usd=execution.cost_usd, logged=logged)

@@ -14,14 +14,15 @@ import msgspec
 
 from fitrouter.context.features import read_prompt
 from fitrouter.draw import renormalise
-from fitrouter.errors import InvalidRequest, StoreError, UnknownDecision, in_words
+from fitrouter.errors import BudgetExhausted, InvalidRequest, StoreError, UnknownDecision, in_words
+from fitrouter.routing.decider import exhausted
 from fitrouter.routing.eligibility import wants
 from fitrouter.routing.pipeline import Pipeline
 from fitrouter.routing.variants import called
 from fitrouter.serving.attempts import Timers, said_tokens
 from fitrouter.serving.recorder import STORE_WAIT_S, Recorder, execution_of
 from fitrouter.serving.remarks import RemarkListener
-from fitrouter.serving.spending import PLAN_S, Charge, Spending, charge, checked_usage
+from fitrouter.serving.spending import PLAN_S, Charge, Cover, Spending, charge, checked_usage
 from fitrouter.state.learner import Learner
 from fitrouter.stores.journal import LONGEST_MS, MOST_TOKENS, MOST_USD, Journal
 from fitrouter.types import (
@@ -67,6 +68,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     deadline_s: float
     """Seconds for the whole request. A plan is marked lost half a minute after the router's own deadline."""
     logged: bool
+    max_tokens: int | None = None
+    """What the answer has to be limited to, as a hard limit covers no more; None where nothing is lowered."""
 
 
 class AttemptReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,9 +186,15 @@ class ExternalExecution:
         if recorded:
             decision = msgspec.structs.replace(decision, cost=(), asked=False, asked_probability=0.0)
         deadline_s = request.deadline_s or self.timers.deadline_s
+        cover = Cover()
         if not observed:
             valid_s = deadline_s + PLAN_S
-            self.spending.reserve(decision, decision.chosen, proposal.asked, request.payer, valid_s=valid_s)
+            card, payer = self.cards[decision.chosen], request.payer
+            cover = await self.spending.reserve(decision, card, proposal.asked, payer, valid_s=valid_s)
+            if cover.refusal:
+                self.recorder.refuse(decision.identity, BudgetExhausted.reason, "", request.key)
+                wait_s = self.pipeline.decider.wait_s(decision.identity.tenant, self.clock(), payer)
+                raise exhausted([(decision.chosen, cover.refusal)], wait_s)
         stored = self.recorder.append_event(decision)
         self.remarks.listen(proposal)
         logged = await self.recorder.durable(decision, stored)
@@ -199,6 +208,7 @@ class ExternalExecution:
             ),
             deadline_s=deadline_s,
             logged=logged,
+            max_tokens=cover.max_tokens,
         )
         return plan, proposal.prompt, stored
 
@@ -301,7 +311,7 @@ class ExternalExecution:
             believed=trusted,
         )
         if outcome.status != RECORDED:  # nothing was reserved
-            self.spending.settle(execution)
+            self.spending.settle(execution, request.payer)
         message = completion.message if completion is not None and outcome.status in {"ok", RECORDED} else None
         self.recorder.append_outcome(prompt, request, stored, execution, message)
 

@@ -1,4 +1,4 @@
-"""Cost of calls: reservations before a call, charged tokens after it.
+"""Cost of calls: what may be charged is reserved before a call, what was charged is booked after it.
 
 What a provider says that a call cost is its cost; else tokens times prices. Counts are taken where the model's context
 window can hold them: tools that the provider runs add more to a prompt than its text. Where it reports none, since a
@@ -7,6 +7,7 @@ stream was left or a call abandoned, they are estimated and marked: the provider
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -16,6 +17,9 @@ import msgspec
 from fitrouter.providers.usage import consistent
 from fitrouter.routing.eligibility import Wants
 from fitrouter.routing.parameters import draws_choices
+from fitrouter.serving.ledger import Account, Ledger
+from fitrouter.state.accounts import DAY_S
+from fitrouter.state.budgets import BudgetParams
 from fitrouter.state.learner import Learner
 from fitrouter.types import WHOLE, Attempt, Decision, Execution, ModelCard, Payer, Prices, Usage
 
@@ -23,52 +27,131 @@ ABANDONED = frozenset({"ProviderTimeout", "CancelledError"})
 """Errors of calls that the provider may have answered, and billed."""
 MOST_STATED_USD = 1.0
 """A stated cost up to it is always plausible: fees of tools that the provider ran are no tokens."""
+MEDIA = frozenset({"audio", "files", "images", "video"})
+TEMPLATE, TOOLS = 256, 1024
+"""Prompt tokens that are reserved for the provider's template, and for its instructions for tools."""
 PLAN_S = 60.0
 """How long the reservation of a plan that nobody reports outlives its deadline."""
 
 
+USUAL = 4096
+"""Tokens that an answer is limited to where a hard limit does not cover the whole context window of a model whose own
+limit is not known: most models refuse a `max_tokens` above their own."""
+
+
+_UNPRICED = "it has no price, so that a hard limit cannot count it; set its `prices`"
+
+
+class Cover(NamedTuple):
+    """A reservation for a call, or why there is none."""
+
+    usd: float = 0.0
+    answer_tokens: int | None = None
+    """Tokens of each answer that are covered; None where no hard limit counts them."""
+    lowered: bool = False
+    """Whether these are fewer than what the request, or the model, would allow."""
+    refusal: str = ""
+
+    @property
+    def max_tokens(self) -> int | None:
+        """What the answer has to be limited to; None where nothing is lowered."""
+        return self.answer_tokens if self.lowered else None
+
+
 class Spending:
-    """Reserves the cost of calls in the tenants' budgets.
+    """Reserves what calls may cost within hard limits, and books what they cost.
 
     Args:
         cards: arm → card.
         learner: its budgets; replaced by a refit, so read anew each time.
         clock: seconds since the epoch.
+        ledger: of reservations.
     """
 
-    def __init__(self, cards: Mapping[str, ModelCard], learner: Learner, clock: Callable[[], float]) -> None:
-        self.cards, self.learner, self.clock = cards, learner, clock
+    def __init__(
+        self, cards: Mapping[str, ModelCard], learner: Learner, clock: Callable[[], float], ledger: Ledger
+    ) -> None:
+        self.cards, self.learner, self.clock, self.ledger = cards, learner, clock, ledger
 
-    def reserve(
+    async def reserve(
         self,
         decision: Decision,
-        arm: str,
+        card: ModelCard,
         asked: Wants,
         payer: Payer | None = None,
         *,
         lost_usd: float = 0.0,
+        until: float = 0.0,
         valid_s: float = math.inf,
-    ) -> bool:
-        """Reserve the expected cost of a call; False if a hard budget, or the key's limit, does not cover it.
+    ) -> Cover:
+        """Reserve what a call may cost at most, under the tenant's hard limit and the key's.
+
+        Where that is not covered, the answer is limited to what is, and then money is waited for.
 
         Args:
             decision: of the request.
-            arm: to be called.
-            asked: requirements of the request; an answer cannot cost more than its limit.
+            card: of the model to be called.
+            asked: requirements of the request.
             payer: the key, if it has a limit.
-            lost_usd: cost of the request's earlier calls.
+            lost_usd: what the request's earlier calls may have cost.
+            until: when to stop waiting, on the monotonic clock.
             valid_s: how long the reservation holds if nobody settles it.
         """
-        tenant = decision.identity.tenant
-        projections = self.learner.of(tenant).projections
-        usd = decision.cost[decision.eligible.index(arm)]
-        if asked.answer_tokens:
-            most = Usage(prompt_tokens=asked.prompt_tokens, completion_tokens=asked.answer_tokens)
-            usd = min(usd, spent(self.cards[arm].prices, most))
-        now = self.clock()
-        usd = lost_usd + asked.choices * usd
-        covered = projections.budgets.reserve(tenant, now, decision.id, usd, now + valid_s)
-        return covered and projections.accounts.reserve(payer, now, decision.id, usd, now + valid_s)
+        tenant, now = decision.identity.tenant, self.clock()
+        limit = answer_limit(card, asked)
+        most = call_usd(card, asked, limit)
+        accounts = self.accounts(tenant, payer, now)
+        if accounts and not card.prices.known:
+            return Cover(refusal=_UNPRICED)
+        if not accounts or most <= 0.0:
+            return Cover()
+        floor = self._floor(card, asked, tenant)
+        usual = limit if asked.answer_tokens or card.max_output_tokens else min(limit, max(floor, USUAL))
+        found = await self.ledger.reserve(
+            decision.id,
+            accounts,
+            most=lost_usd + most,
+            least=lost_usd + call_usd(card, asked, floor),
+            rather=lost_usd + call_usd(card, asked, usual),
+            until=until,
+            expires=now + valid_s,
+        )
+        if found.refusal:
+            return Cover(refusal=found.refusal)
+        if found.usd >= lost_usd + most:
+            return Cover(found.usd, limit)
+        fixed = call_usd(card, asked, 0)
+        tokens = int((found.usd - lost_usd - fixed) / (call_usd(card, asked, 1) - fixed) * (1.0 + 1e-9))
+        return Cover(found.usd, max(tokens, floor), lowered=True)
+
+    def uncovered(self, card: ModelCard, asked: Wants, tenant: str, payer: Payer | None) -> str:
+        """Say why no hard limit can cover a call of a model, however long it waits; empty if they may."""
+        accounts = self.accounts(tenant, payer, self.clock())
+        if accounts and not card.prices.known:
+            return _UNPRICED
+        least = call_usd(card, asked, self._floor(card, asked, tenant)) if accounts else 0.0
+        reasons = (self.ledger.uncovered(account, least) for account in accounts if least > 0.0)
+        return next(filter(None, reasons), "")
+
+    def _floor(self, card: ModelCard, asked: Wants, tenant: str) -> int:
+        """Tokens below which an answer is not limited."""
+        params = self.learner.of(tenant).projections.budgets.params(tenant) or BudgetParams()
+        return min(answer_limit(card, asked), params.min_answer_tokens + _thinking_tokens(asked))
+
+    def accounts(self, tenant: str, payer: Payer | None, ts: float) -> list[Account]:
+        """Return the hard limits that a request of a tenant and a key counts towards at a time."""
+        projections, found = self.learner.of(tenant).projections, list[Account]()
+        params = projections.budgets.params(tenant)
+        if params is not None and params.hard and params.usd_per_period is not None:
+            period = int(ts // params.period_s)
+            name, ends = json.dumps(["tenant", tenant, params.period_s, period]), (period + 1) * params.period_s
+            spent_usd = projections.budgets.spent(tenant, ts)
+            found.append(Account(name, "the limit of the period", params.usd_per_period, ends, spent_usd))
+        if payer is not None:
+            day = int(ts // DAY_S)
+            name, spent_usd = json.dumps(["key", payer.name, day]), projections.accounts.spent(payer.name, ts)
+            found.append(Account(name, "the key's limit of the day", payer.usd_per_day, (day + 1) * DAY_S, spent_usd))
+        return found
 
     def abandoned(self, decision: Decision, attempts: Sequence[Attempt], asked: Wants) -> tuple[Usage, float]:
         """Estimate tokens and USD of calls that were given up before an answer.
@@ -90,12 +173,49 @@ class Spending:
         prompt_tokens = asked.prompt_tokens * len(calls)
         return Usage(prompt_tokens=prompt_tokens, completion_tokens=int(tokens), estimated=bool(calls)), usd
 
-    def settle(self, execution: Execution) -> None:
-        """Replace the reservation of a request by its real cost."""
-        tenant = execution.identity.tenant
-        projections = self.learner.of(tenant).projections
-        projections.budgets.settle(tenant, execution.ts, execution.decision_id, execution.cost_usd)
-        projections.accounts.settle(execution.payer, execution.ts, execution.decision_id, execution.cost_usd)
+    def settle(self, execution: Execution, payer: Payer | None = None, least_usd: float = 0.0) -> None:
+        """Replace the reservation of a request by its cost.
+
+        Args:
+            execution: of the request.
+            payer: the key, if it has a limit.
+            least_usd: what is booked at least, as calls without a known end may have cost it.
+        """
+        tenant, usd = execution.identity.tenant, max(execution.cost_usd, least_usd)
+        self.ledger.settle(execution.decision_id, self.accounts(tenant, payer, execution.ts), usd)
+
+
+def answer_limit(card: ModelCard, asked: Wants) -> int:
+    """Tokens that each answer of a call can have: by the request, the variant, the model, or its context window."""
+    variant = {} if card.variant is None else card.variant.params
+    limits = (asked.answer_tokens, variant.get("max_tokens"), card.max_output_tokens)
+    return next((int(limit) for limit in limits if limit), card.context_window)
+
+
+def call_usd(card: ModelCard, asked: Wants, answer_tokens: int) -> float:
+    """Most USD that a call can cost if its answers have at most so many tokens: all of them at the dearest price."""
+    audio, price = "audio" in asked.capabilities, card.prices.of
+    prompt = max(map(price, ("input", "cache_read", "cache_write", "cache_write_1h", *["audio_input"] * audio)))
+    answer = max(map(price, ("output", "reasoning", *["audio_output"] * audio)))
+    usd = (prompt * most_prompt_tokens(card, asked) + answer * answer_tokens) / 1e6 + card.prices.request
+    return asked.choices * usd
+
+
+def most_prompt_tokens(card: ModelCard, asked: Wants) -> int:
+    """Most tokens that a provider can count for a prompt: a token is a byte or more, and media hold any number."""
+    if not MEDIA.isdisjoint(asked.capabilities):
+        return card.context_window
+    prefix = 0 if card.variant is None else len(card.variant.prefix.encode("utf-8", "replace"))
+    added = TEMPLATE + (TOOLS if "tools" in asked.capabilities else 0)
+    # The configured window may be too small, but twice the estimate is a lot.
+    return min(4 * asked.prompt_tokens + prefix + added, max(card.context_window, 2 * asked.prompt_tokens))
+
+
+def _thinking_tokens(asked: Wants) -> int:
+    """Tokens that Anthropic's `thinking` reserves: a limit of the answer below them is refused."""
+    thinking = asked.params.get("thinking")
+    budget = thinking.get("budget_tokens") if isinstance(thinking, dict) else None
+    return budget if isinstance(budget, int) and 0 < budget < 2**31 else 0
 
 
 def checked_usage(

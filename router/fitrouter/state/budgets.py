@@ -13,9 +13,8 @@ A model that is expected to cost more than the bucket holds is excluded before t
 reason (`over_cap`), except the cheapest one and those that cost little more than the unit. Expected costs are
 multiplied by the ratio of real to expected costs seen so far, if above 1.
 
-The hard limit of a period is kept by reservations: each call reserves its expected cost first, also one of a named
-model, and is not made if the rest of the period does not cover it. This process's own reservations (`Budgets.reserve`)
-count at once and are not part of the state, those of other processes as soon as their decisions are folded.
+The hard limit of a period is kept by reservations of what each call may cost at most (`fitrouter.serving.ledger`). Here
+the dearer models are excluded whose expected cost is above what is not spent yet.
 
 The limit of a tenant's period can be changed at run time: a `PolicyChange` with the action `budget` overrides the
 configuration's until the configuration changes. Spending so far, the bucket and λ stay as they are.
@@ -108,6 +107,8 @@ class BudgetParams(msgspec.Struct, frozen=True, kw_only=True):
     """Step of log λ per request: up by this if the bucket is empty, down if it is full."""
     fast: float = 0.5
     """Proportional term of log λ: its increase if the bucket is empty instead of half full."""
+    min_answer_tokens: int = 256
+    """Where a hard limit does not cover an answer, its limit is lowered to this at most; then the request waits."""
     floor_share: float = 0.05
     """Share of the limit that the exploration floor spends at most."""
 
@@ -138,22 +139,12 @@ class _Account:
         """Contents of the bucket in units; negative for a debt."""
         self.pending: OrderedDict[str, float] = OrderedDict()
         """Decision without an Execution → expected cost in units."""
-        self.pending_usd: dict[str, float] = {}
-        """Decision without an Execution → expected cost in USD. Not part of the state: a unit's USD changes."""
         self.compared = (0.0, 0.0)
         """Decaying sums of the real and of the expected costs of the same requests, in units."""
         self.periods: dict[int, tuple[float, int]] = {}
         """Period → USD and requests."""
         self.first = 0.0
         """Time of the first request."""
-
-
-class _Hold(msgspec.Struct):
-    """Money reserved for a request whose Execution is not folded yet."""
-
-    usd: float
-    expires: float
-    """When it is forgotten, if it is never folded."""
 
 
 class _Stored(msgspec.Struct, array_like=True):
@@ -180,8 +171,6 @@ class Budgets(Projection):
         self.limits: dict[str, float] = {}
         """Tenant → USD per period, over the configuration's."""
         self._accounts: dict[str, _Account] = {}
-        self.holds: dict[str, dict[str, _Hold]] = {}
-        """Tenant → decision → reservation of this process. Not part of the state."""
 
     def params(self, tenant: str) -> BudgetParams | None:
         """The budget of a tenant; None where it has none."""
@@ -226,13 +215,11 @@ class Budgets(Projection):
             return
         account = self._account(tenant, params, ts)
         account.pending[decision_id] = self._units(tenant, ts, expected_usd)
-        account.pending_usd[decision_id] = max(expected_usd, 0.0)
         if len(account.pending) > PENDING:
-            account.pending_usd.pop(account.pending.popitem(last=False)[0], None)
+            account.pending.popitem(last=False)
 
     def observe(self, tenant: str, ts: float, cost_usd: float, decision_id: str = "") -> None:
         """Book the cost of a request, also of a failed one."""
-        self.holds.get(tenant, {}).pop(decision_id, None)
         params = self.params(tenant)
         if params is None or not (math.isfinite(cost_usd) and math.isfinite(ts)):
             return
@@ -242,7 +229,6 @@ class Budgets(Projection):
             self._count(account, int(ts // params.period_s), max(cost_usd, 0.0))
         if not params.limited:
             return
-        account.pending_usd.pop(decision_id, None)
         expected = account.pending.pop(decision_id, None)
         if expected is not None:
             real, predicted = account.compared
@@ -328,74 +314,16 @@ class Budgets(Projection):
         return account.periods.get(int(ts // params.period_s), (0.0, 0))[0]
 
     def left(self, tenant: str, ts: float) -> float:
-        """USD of a period's hard limit that are neither spent nor reserved; infinite without such a limit."""
+        """USD of a period's hard limit that are not spent; infinite without such a limit."""
         params = self.params(tenant)
         if params is None or params.usd_per_period is None or not params.hard:
             return math.inf
-        holds = self.holds.get(tenant, {})
-        for decision_id in [name for name, hold in holds.items() if hold.expires <= ts]:
-            del holds[decision_id]
-        reserved = math.fsum(hold.usd for hold in holds.values())
-        if (account := self._accounts.get(tenant)) is not None:
-            reserved += math.fsum(usd for name, usd in account.pending_usd.items() if name not in holds)
-        return params.usd_per_period - self.spent(tenant, ts) - reserved
-
-    def reserve(self, tenant: str, ts: float, decision_id: str, usd: float, expires: float = math.inf) -> bool:
-        """Reserve the cost of a request before a call, replacing its earlier reservation.
-
-        Args:
-            tenant: whose budget.
-            ts: seconds since the epoch.
-            decision_id: of the request.
-            usd: expected cost of the call, and the cost of earlier ones.
-            expires: when the reservation ends if nobody settles it.
-
-        Returns:
-            Whether the call may be made: the rest of a hard limit covers it, or it costs nothing.
-        """
-        if (limit := self.left(tenant, ts)) == math.inf:
-            return True
-        holds = self.holds.setdefault(tenant, {})
-        own = holds[decision_id].usd if decision_id in holds else 0.0
-        if usd > own and usd - own > limit:
-            return False
-        holds[decision_id] = _Hold(usd, expires)
-        return True
-
-    def settle(self, tenant: str, ts: float, decision_id: str, usd: float) -> None:
-        """Replace a reservation by the real cost, which counts until its Execution is folded."""
-        params = self.params(tenant)
-        if params is None or params.usd_per_period is None or not params.hard:
-            return
-        expires = (ts // params.period_s + 1.0) * params.period_s
-        holds = self.holds.setdefault(tenant, {})
-        holds[decision_id] = _Hold(usd, expires)
-        if len(holds) > PENDING:  # a journal that takes nothing: keep the sum
-            settled = [name for name, hold in holds.items() if hold.expires < math.inf]
-            holds[""] = _Hold(math.fsum(holds.pop(name).usd for name in settled), expires)
+        return params.usd_per_period - self.spent(tenant, ts)
 
     def period_left_s(self, tenant: str, ts: float) -> float:
         """Seconds until the tenant's period ends."""
         params = self.params(tenant)
         return 60.0 if params is None or params.usd_per_period is None else params.period_s - ts % params.period_s
-
-    def over_budget(self, tenant: str, names: Sequence[str], costs: Floats, ts: float) -> list[tuple[str, str]]:
-        """Return (arm, reason) for the models that a tenant's budget excludes now; see `over_cap`.
-
-        Args:
-            tenant: whose budget.
-            names: K arms.
-            costs: float64[K], their expected USD.
-            ts: time of the request.
-        """
-        if (cap := self.cap(tenant, ts)) == math.inf:
-            return []
-        barred = dict(over_cap(names, costs, cap))
-        left = self.left(tenant, ts)
-        for name, cost in zip(names, costs.tolist(), strict=True):
-            if cost > 0.0 and cost > left:
-                barred[name] = f"budget: expected to cost {cost:.4g} USD, the period has {max(left, 0.0):.4g} left"
-        return list(barred.items())
 
     def cap(self, tenant: str, ts: float) -> float:
         """Largest expected cost of one request now, in USD, for `over_cap`; 0 allows only the cheapest model."""

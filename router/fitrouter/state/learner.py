@@ -277,7 +277,6 @@ class Learner:
 
     def take_over(self, other: Learner) -> None:
         """Take over another learner's state; everything is then part of the next snapshot."""
-        other.projections.keep_holds(self.projections)
         before = set(self._keys())
         self.fit, self.projections = other.fit, other.projections
         self.open, self.seq, self.stale = other.open, other.seq, other.stale
@@ -453,7 +452,7 @@ class Learner:
         self.projections.sessions.observe_execution(event)
         self.projections.budgets.observe(event.identity.tenant, event.ts, event.cost_usd, event.decision_id)
         if event.payer:
-            self.projections.accounts.observe(event.payer, event.ts, event.cost_usd, event.decision_id)
+            self.projections.accounts.observe(event.payer, event.ts, event.cost_usd)
         if not event.believed:
             return
         self.projections.arm_counts.observe(event.attempts)

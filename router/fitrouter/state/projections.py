@@ -108,16 +108,12 @@ class Projections:
         self.accounts = Accounts()
         self.budgets = Budgets(self.params.budget, self.params.tenants)
 
-    def keep_holds(self, other: Projections) -> None:
-        """Share the reservations of another state of this process."""
-        self.budgets.holds, self.accounts.holds = other.budgets.holds, other.accounts.holds
-
     def book(self, erasure: Erasure) -> None:
         """Book the costs of an erased user's requests, which a refit no longer finds in the journal."""
         for spent in erasure.spent:
             self.budgets.book(erasure.tenant, spent.ts, spent.usd, spent.requests)
             if spent.payer:
-                self.accounts.observe(spent.payer, spent.ts, spent.usd, "")
+                self.accounts.observe(spent.payer, spent.ts, spent.usd)
 
     def named(self) -> dict[str, Projection]:
         """Return the projections by name, in a fixed order; the names are keys of snapshots."""

@@ -83,7 +83,6 @@ class TenantLearner(Learner):
         made = self.part(tenant)
         for arms in self._registries:
             made.join(arms)
-        made.projections.keep_holds(self.projections)
         made.projections.budgets.limits = self.projections.budgets.limits
         return made
 
@@ -162,8 +161,6 @@ class TenantLearner(Learner):
         if isinstance(other, TenantLearner):
             self.tenant, self.others, self._registries = other.tenant, other.others, other._registries
             self._nobody, self._front = None, other.seq
-            for part in self.others.values():
-                part.projections.keep_holds(self.projections)
 
     def shrink(self) -> None:
         """Move the users that were not used for longest out of memory. Blocks on the disk."""

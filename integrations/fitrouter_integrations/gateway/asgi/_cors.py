@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 _SHOWN = (
     *("x-fitrouter-decision", "x-fitrouter-model", "x-fitrouter-propensity", "x-fitrouter-logged", "x-fitrouter-asked"),
-    *("x-fitrouter-token", "x-fitrouter-dropped", "x-request-id", "retry-after"),
+    *("x-fitrouter-token", "x-fitrouter-dropped", "x-fitrouter-max-tokens", "x-request-id", "retry-after"),
 )
 """Headers of answers that pages may read."""
 

@@ -37,7 +37,7 @@ def event(value: object) -> bytes:
 
 
 def decision_headers(about: About) -> dict[str, str]:
-    """Return the `x-fitrouter-…` headers of a decision: id, model, propensity, logged, asked, token, and dropped."""
+    """Return the `x-fitrouter-…` headers of a decision, those of token, dropped and max-tokens where there are any."""
     return {
         "x-fitrouter-decision": about.decision_id,
         "x-fitrouter-model": quote(about.model, safe=_PLAIN),
@@ -46,6 +46,7 @@ def decision_headers(about: About) -> dict[str, str]:
         "x-fitrouter-asked": _bool(about.asked),
         **({"x-fitrouter-token": about.token} if about.token else {}),
         **dropped_header(about.dropped),
+        **({"x-fitrouter-max-tokens": str(about.max_tokens)} if about.max_tokens is not None else {}),
     }
 
 
@@ -60,8 +61,9 @@ def about_json(about: About) -> dict[str, Any]:
 
 
 def told_json(about: About) -> dict[str, Any]:
-    """Return the decision as in the field `fitrouter`; `dropped` only where something was."""
-    return {name: value for name, value in msgspec.to_builtins(about).items() if name != "dropped" or value}
+    """Return the decision as in the field `fitrouter`; `dropped` and `max_tokens` only where something was."""
+    seldom = ("dropped", "max_tokens")
+    return {name: value for name, value in msgspec.to_builtins(about).items() if name not in seldom or value}
 
 
 def completion_json(reply: Reply) -> dict[str, Any]:
@@ -158,6 +160,7 @@ _ANTHROPIC = {
     403: "permission_error",
     404: "not_found_error",
     413: "request_too_large",
+    402: "billing_error",
     429: "rate_limit_error",
     503: "overloaded_error",
     504: "timeout_error",

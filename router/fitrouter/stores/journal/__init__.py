@@ -2,6 +2,7 @@
 
 from fitrouter.stores.journal._archive import Archive
 from fitrouter.stores.journal._base import Entry, Journal, Lease, Row, Snapshot, Spooled
+from fitrouter.stores.journal._claims import Claim, Grant
 from fitrouter.stores.journal._copy import BATCH, Copied, FilePlace, Part, Place, Raw, copy, digest_of_place
 from fitrouter.stores.journal._memory import MemoryJournal
 from fitrouter.stores.journal._ranges import LONGEST_MS, LONGEST_NAME, MOST_TOKENS, MOST_USD, fault_in
@@ -18,9 +19,11 @@ __all__ = [
     "MOST_USD",
     "SEGMENT",
     "Archive",
+    "Claim",
     "Copied",
     "Entry",
     "FilePlace",
+    "Grant",
     "Journal",
     "JournalCheck",
     "Lease",

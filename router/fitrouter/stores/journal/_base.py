@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from fitrouter.stores.journal._claims import Claim, Grant
 from fitrouter.types import Event, ProfileChange
 
 
@@ -151,6 +152,14 @@ class Journal(Protocol):
 
     def lease(self, name: str) -> Lease:
         """The lease of this name; a process that dies loses it within 5 seconds."""
+        ...
+
+    def claim(self, claim: Claim) -> Grant:
+        """Claim money of an account that all processes of the journal share, or give it back, in one transaction.
+
+        Raises:
+            StoreError: it cannot be written, or perhaps was.
+        """
         ...
 
     def watch(self, call: Callable[[], object]) -> None:

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from fitrouter.draw import uuid7
 from fitrouter.errors import JournalFull, StoreError
 from fitrouter.stores.journal._base import Entry, Row, Snapshot, Spooled
+from fitrouter.stores.journal._claims import Claim, ClaimRow, Grant, granted
 from fitrouter.stores.journal._record import Fault, Record, costs_of, digest_of, no_fault, record, rehearse
 from fitrouter.types import Erasure, Event, ProfileChange, decode_event
 
@@ -46,6 +47,7 @@ class MemoryJournal:
         self._spool: dict[str, Spooled] = {}
         self._snapshot = Snapshot(0, {})
         self._holders: dict[str, _MemoryLease] = {}
+        self._claims: dict[str, dict[str, ClaimRow]] = {}
         self._mutex = threading.Lock()
         self._closed = False
 
@@ -169,6 +171,14 @@ class MemoryJournal:
 
     def compact(self, patience_s: float = 30.0) -> None:
         """Do nothing."""
+
+    def claim(self, claim: Claim) -> Grant:
+        """Claim money of an account; see `Journal.claim`."""
+        with self._mutex:
+            rows = self._claims.setdefault(claim.account, {})
+            found, written = granted(claim, list(rows.values()))
+            rows.update({holder: (holder, usd, spent, seen) for _, holder, usd, spent, seen, _ in written})
+        return found
 
     def watch(self, call: Callable[[], object]) -> None:
         """Do nothing: no other process appends."""

@@ -36,7 +36,11 @@ _PROFILES = "CREATE INDEX IF NOT EXISTS events_profile ON events (subject, seq) 
 _ERASED = """CREATE TABLE IF NOT EXISTS erased (
     digest TEXT NOT NULL UNIQUE, seq INTEGER NOT NULL, done INTEGER NOT NULL DEFAULT 0
 )"""
-"""Both are no part of the format: files of earlier versions get them when they are opened."""
+_CLAIMS = """CREATE TABLE IF NOT EXISTS claims (
+    account TEXT NOT NULL, holder TEXT NOT NULL, usd REAL NOT NULL, spent REAL NOT NULL, seen REAL NOT NULL,
+    ends REAL NOT NULL, PRIMARY KEY (account, holder)
+)"""
+"""These are no part of the format: files of earlier versions get them when they are opened."""
 
 
 def open_checked(path: Path) -> sqlite3.Connection:
@@ -77,6 +81,7 @@ def create(connection: sqlite3.Connection, path: Path) -> None:
             connection.execute(statement)
     connection.execute(_PROFILES)
     connection.execute(_ERASED)
+    connection.execute(_CLAIMS)
 
 
 def _check(connection: sqlite3.Connection, path: Path) -> None:

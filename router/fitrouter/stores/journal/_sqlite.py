@@ -19,6 +19,7 @@ from fitrouter.errors import StoreError
 from fitrouter.stores._files import OpenFiles, connect, is_busy, is_damaged, make_folder
 from fitrouter.stores.journal._archive import Archive, Segment
 from fitrouter.stores.journal._base import Entry, Row, Snapshot, Spooled
+from fitrouter.stores.journal._claims import KEPT_S, Claim, Grant, granted
 from fitrouter.stores.journal._erase import erase
 from fitrouter.stores.journal._lease import FileLease, FileLock
 from fitrouter.stores.journal._pages import damage_in_log
@@ -42,6 +43,8 @@ _EMPTIED = 2000
 _OLDEST = """SELECT seq, id, ts, kind, decision_id, subject, payload, crc FROM events WHERE seq > ?1
 AND seq <= (SELECT seq FROM snapshot_position) AND seq <= ?2 ORDER BY seq LIMIT ?3"""
 _EMPTY = "UPDATE events SET payload = x'' WHERE seq = ? AND id = ? AND crc = ? AND kind <> 'erasure'"
+_CLAIMS = "SELECT holder, usd, spent, seen FROM claims WHERE account = ?"
+_CLAIM = "INSERT OR REPLACE INTO claims (account, holder, usd, spent, seen, ends) VALUES (?, ?, ?, ?, ?, ?)"
 _FULL = """SELECT 1 FROM events WHERE seq BETWEEN ? AND ? AND kind <> 'erasure' AND length(payload) > 0 LIMIT 1"""
 
 
@@ -321,6 +324,16 @@ class SqliteJournal:
         with self._mutex:
             self._leases.append(lease)
         return lease
+
+    def claim(self, claim: Claim) -> Grant:
+        """Claim money of an account; see `Journal.claim`."""
+        with self._exclusive() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            found, written = granted(claim, connection.execute(_CLAIMS, (claim.account,)).fetchall())
+            connection.executemany(_CLAIM, written)
+            connection.execute("DELETE FROM claims WHERE ends < ? AND account <> ?", (claim.ts - KEPT_S, claim.account))
+            connection.execute("COMMIT")
+        return found
 
     def watch(self, call: Callable[[], object]) -> None:
         """Do nothing: processes of one machine poll."""

@@ -18,6 +18,7 @@ from fitrouter.errors import StoreError
 from fitrouter.stores._files import OpenFiles, connect, connect_read_only, copied_aside
 from fitrouter.stores.journal._archive import Archive
 from fitrouter.stores.journal._base import Entry, Snapshot
+from fitrouter.stores.journal._claims import Claim, Grant
 from fitrouter.stores.journal._schema import create
 from fitrouter.stores.journal._sqlite import SEGMENT, SqliteJournal
 
@@ -101,6 +102,11 @@ class UnloggedJournal(SqliteJournal):
         """Refuse the erasure."""
         self._refuse()
         return super().erase(subjects, tenant, ts)
+
+    def claim(self, claim: Claim) -> Grant:
+        """Refuse to share money."""
+        self._refuse()
+        return super().claim(claim)
 
     def archive(self, before: float, until: int, size: int = SEGMENT) -> int:
         """Do nothing, as nothing can be moved; return 0."""

@@ -15,6 +15,7 @@ from typing import Any, LiteralString, TypeVar
 from fitrouter.errors import StoreError
 from fitrouter.stores._files import make_folder
 from fitrouter.stores.journal._base import Entry, Lease, Row, Snapshot, Spooled
+from fitrouter.stores.journal._claims import KEPT_S, Claim, Grant, granted
 from fitrouter.stores.journal._lease import FileLease
 from fitrouter.stores.journal._record import Fault, next_sound, no_fault, record, sound_rows
 from fitrouter.stores.journal._writer import GroupWriter
@@ -37,6 +38,9 @@ _OF_THE_FOLDER = frozenset({"warehouse", "erasure"})
 """Leases of work on files in the folder, which each machine has for itself."""
 _OPEN = """SELECT digest, seq FROM fitrouter.erased e
 WHERE NOT EXISTS (SELECT 1 FROM fitrouter.finished f WHERE f.folder = %b AND f.digest = e.digest)"""
+_CLAIMS = "SELECT holder, usd, spent, seen FROM fitrouter.claims WHERE account = %b"
+_CLAIM = """INSERT INTO fitrouter.claims (account, holder, usd, spent, seen, ends) VALUES (%b, %b, %b, %b, %b, %b)
+ON CONFLICT (account, holder) DO UPDATE SET usd = excluded.usd, spent = excluded.spent, seen = excluded.seen"""
 _FINISH = """INSERT INTO fitrouter.finished (folder, digest)
 SELECT %b, digest FROM fitrouter.erased WHERE digest = ANY(%b::text[]) ON CONFLICT DO NOTHING"""
 
@@ -212,6 +216,20 @@ class PostgresJournal:
             self._of_files.append(FileLease(self.folder / f"postgres.{name}.lease", lambda: not self._closed))
             return self._of_files[-1]
         return SessionLease(name, self._leases)
+
+    def claim(self, claim: Claim) -> Grant:
+        """Claim money of an account; see `Journal.claim`."""
+
+        def write(session: Session) -> Grant:
+            with session.transaction():
+                session.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (claim.account,))
+                found, written = granted(claim, session.execute(_CLAIMS, (claim.account,), binary=True).fetchall())
+                session.cursor().executemany(_CLAIM, written)
+                old = claim.ts - KEPT_S, claim.account
+                session.execute("DELETE FROM fitrouter.claims WHERE ends < %b AND account <> %b", old)
+            return found
+
+        return self._use(write)
 
     def watch(self, call: Callable[[], object]) -> None:
         """Register a function to call after appends of any gateway; see `Journal.watch`."""

@@ -41,6 +41,15 @@ CREATE TABLE fitrouter.finished (
     digest text NOT NULL REFERENCES fitrouter.erased ON DELETE CASCADE,
     PRIMARY KEY (folder, digest)
 );
+CREATE TABLE fitrouter.claims (
+    account text NOT NULL,
+    holder text NOT NULL,
+    usd double precision NOT NULL,
+    spent double precision NOT NULL,
+    seen double precision NOT NULL,
+    ends double precision NOT NULL,
+    PRIMARY KEY (account, holder)
+);
 CREATE TABLE fitrouter.head (
     one integer PRIMARY KEY CHECK (one = 1),
     version integer NOT NULL,
