@@ -102,6 +102,8 @@ def main() -> None:
         app()
     except FitrouterError as error:
         _fail(str(error), 2 if isinstance(error, ConfigError) else 1)
+    except RecursionError:
+        _fail("a file that was given is nested too deeply; flatten it", 2)
     except ModuleNotFoundError as error:
         _fail(str(MissingExtra.of(error.name, "this command")), 2)
 

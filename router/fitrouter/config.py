@@ -985,6 +985,9 @@ def _fields_at(root: type[pydantic.BaseModel], loc: tuple[int | str, ...]) -> li
     return list(root.model_fields)
 
 
+_MOST_VALUES, _DEEPEST = 100_000, 64
+
+
 class _Once(yaml.SafeLoader):
     """Loader that refuses a mapping with the same key twice: YAML would keep the last one without a word."""
 
@@ -1006,7 +1009,20 @@ def load_yaml(text: str) -> Any:
     Raises:
         yaml.YAMLError: it is not valid, or a mapping has a key twice.
     """
-    return yaml.load(text, _Once)  # noqa: S506 - a SafeLoader
+    try:
+        found = yaml.load(text, _Once)  # noqa: S506 - a SafeLoader
+    except RecursionError:
+        raise yaml.YAMLError("it is nested too deeply") from None
+    left, inside = _MOST_VALUES, [(found, 0)]
+    while inside:
+        item, depth = inside.pop()
+        left -= 1
+        if left < 0 or depth > _DEEPEST:
+            text = f"it has more than {_MOST_VALUES} values, or more than {_DEEPEST} levels"
+            raise yaml.YAMLError(f"{text}; an alias counts as all that it stands for")
+        if isinstance(item, dict | list):
+            inside += [(each, depth + 1) for each in (item.values() if isinstance(item, dict) else item)]
+    return found
 
 
 def parse_config(data: object, source: str = "the configuration") -> Config:

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -517,6 +518,13 @@ class Router:
             await stream.aclose()
             raise
         return stream
+
+    def addresses(self) -> dict[str, str]:
+        """Addresses of the providers' servers, which callers need not know, the longest first → the provider."""
+        given = {getattr(each, "address", ""): name for name, each in self._caller.providers.items()}
+        parts = [(url, urlsplit(url), name) for url, name in given.items() if url]
+        found = {text: name for url, at, name in parts for text in (url, at.netloc, at.hostname or url)}
+        return dict(sorted(found.items(), key=lambda pair: -len(pair[0])))
 
     def refuse(self, identity: Identity, reason: str, model: str = "", key: str = "") -> None:
         """Count a request that is refused before a decision, such as by a gateway that is overloaded.

@@ -1,8 +1,10 @@
-"""Each kind of trouble that was reported about gateways and agents has a table of inputs, and the tests are there."""
+"""What was reported about gateways and agents, and what hostile peers achieved, has tests, and these are there."""
 
 from __future__ import annotations
 
 import ast
+import tomllib
+from itertools import chain
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,12 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 CASES = yaml.safe_load((ROOT / "tests" / "acceptance" / "cases.yaml").read_text(encoding="utf-8"))
+HOSTILE = yaml.safe_load((ROOT / "tests" / "acceptance" / "hostile.yaml").read_text(encoding="utf-8"))
 LEAST = 5
+FIXED = {"aiohttp": (3, 14, 3), "cryptography": (50,), "starlette": (1, 10)}
+"""Requirement → the first version without a known hole that matters here."""
+OURS_TO_GUARD = ("uvicorn", "httptools")
+"""What the HTTP server builds on though it is internal to them: their next versions are to be read first."""
 
 
 def rows_of(test: str, table: str | None) -> int:
@@ -62,3 +69,25 @@ def test_a_short_table_would_be_noticed() -> None:
     """The count is of what is written: this one has two."""
     assert rows_of("tests/gateway/test_cors.py::test_a_listed_page_reaches_the_models", None) == 2
     assert len(CASES) == 29
+
+
+@pytest.mark.parametrize("row", HOSTILE)
+def test_every_attack_has_a_test(row: str) -> None:
+    """With siblings where its kind has inputs: three beside the one that was tried, or two and two ways of each."""
+    case = HOSTILE[row]
+    file, _, name = case["test"].partition("::")
+    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+    assert name in {getattr(node, "name", "") for node in tree.body}
+    assert case.get("alone") or rows_of(case["test"], case.get("rows")) >= 2
+    assert {int(each.split()[0]) for each in HOSTILE} == {*range(1, 20)} - {6, 12}  # pooling, and outages, elsewhere
+
+
+def test_lower_bounds_are_above_fixes() -> None:
+    """What a resolver may choose has no known hole, and no internals that were not read."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = [*project["dependencies"], *chain.from_iterable(project["optional-dependencies"].values())]
+    found = {each.split(">=")[0]: each.split(">=")[1] for each in wanted if ">=" in each}
+    for name, fixed in FIXED.items():
+        assert tuple(map(int, found[name].split(",")[0].split("."))) >= fixed, name
+    for name in OURS_TO_GUARD:
+        assert "<" in found[name], f"{name} has no upper bound"

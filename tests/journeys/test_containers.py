@@ -164,6 +164,19 @@ def manifests() -> list[dict[str, Any]]:
     return list(yaml.safe_load_all((FOLDER / "kubernetes" / "gateway.yaml").read_text(encoding="utf-8")))
 
 
+def test_the_pod_reaches_no_metadata_service() -> None:
+    """The NetworkPolicy is part of what is applied, is valid, and leaves out addresses of links."""
+    policy = yaml.safe_load((FOLDER / "kubernetes" / "network.yaml").read_text(encoding="utf-8"))
+    applied = yaml.safe_load((FOLDER / "kubernetes" / "kustomization.yaml").read_text(encoding="utf-8"))
+    assert "network.yaml" in applied["resources"]
+    assert strange(policy, "V1NetworkPolicy", "NetworkPolicy") == []
+    assert policy["spec"]["podSelector"] == manifests()[1]["spec"]["selector"]
+    blocks_ = [peer["ipBlock"] for rule in policy["spec"]["egress"] for peer in rule.get("to", ())]
+    assert [each["except"][0] for each in blocks_] == ["169.254.0.0/16", "fd00:ec2::/32"]
+    services = COMPOSE["services"]
+    assert services["postgres"]["environment"]["POSTGRES_PASSWORD"] != services["gateway"]["environment"]["PGPASSWORD"]
+
+
 def test_compose_names_what_exists(tmp_path: Path) -> None:
     """Mounted files exist, images have versions, variables are those of the page; rights are dropped."""
     text = (FOLDER / "compose.yaml").read_text(encoding="utf-8")
@@ -240,7 +253,7 @@ def test_manifests_are_valid() -> None:
             ["kubectl", "kustomize", str(FOLDER / "kubernetes")], capture_output=True, text=True, check=False
         )
         assert built.returncode == 0, built.stderr
-        assert {each["kind"] for each in yaml.safe_load_all(built.stdout)} == {"ConfigMap", *kinds}
+        assert {each["kind"] for each in yaml.safe_load_all(built.stdout)} == {"ConfigMap", "NetworkPolicy", *kinds}
 
 
 def test_the_image_has_what_it_copies() -> None:

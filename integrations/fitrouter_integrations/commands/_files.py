@@ -33,18 +33,22 @@ def read_file(path: Path, option: str) -> bytes:
         raise ConfigError(f"{option}: {str(path)!r} cannot be read: {error.strerror}") from None
 
 
-def write_new(path: Path, text: str, option: str) -> None:
-    """Write a file that must not exist yet.
+def write_new(path: Path, text: str, option: str, *, private: bool = True) -> None:
+    """Write a file that must not exist yet; a private one can be read by its owner only.
 
     Raises:
         ConfigError: it exists, or cannot be written.
     """
     refuse_existing(path, option)
     try:
-        with path.open("x", encoding="utf-8") as file:
+        with open(path, "x", encoding="utf-8", opener=_private if private else None) as file:
             file.write(text)
     except OSError as error:
         raise ConfigError(f"{str(path)!r} cannot be written: {error.strerror}") from None
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def as_json(value: Any) -> str:
@@ -61,7 +65,8 @@ def write_json(value: Any, out: Path | None) -> None:
     if out is None:
         return
     try:
-        out.write_text(as_json(value) + "\n", encoding="utf-8")
+        with open(out, "w", encoding="utf-8", opener=_private) as file:
+            file.write(as_json(value) + "\n")
     except OSError as error:
         raise ConfigError(f"--json: {str(out)!r} cannot be written: {error.strerror}") from None
 

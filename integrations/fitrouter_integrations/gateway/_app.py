@@ -49,6 +49,7 @@ from fitrouter_integrations.gateway.asgi._direct import Direct, Endpoint
 from fitrouter_integrations.gateway.asgi._limits import authorization, headers_of
 from fitrouter_integrations.gateway.asgi._stream import ClientGone, EventStream, begun, while_client_waits
 from fitrouter_integrations.gateway.asgi._wire import (
+    HIDES,
     Problem,
     about_json,
     as_problem,
@@ -196,11 +197,11 @@ class Gateway:
         total = config.server.max_inflight_bytes
         self._audit = AuditLog(config.data)
         self._bodies = Bodies(total, total // 2 if self._keys else total)
-        self._started = False
+        self._started, self._schema = False, b""
         self._backend = LocalBackend(router, signed=True)
         self._quizzes = Quizzes(router, config)
-        self.personal = Personal(router, config, self._body)
         self.whole_log = WholeLog(config, self._body)
+        self.personal = Personal(router, config, self._body, self.whole_log.alone)
         self.lists = Listings(router.lists)
         self.administration = ModelAdministration(router, config.server.additions, self._audit, self._body)
         self._born = int(time.time())
@@ -238,6 +239,8 @@ class Gateway:
             try:
                 found = headers(request)
                 call = AuthenticatedCall(request, found, self._admit(found, scope), self._bodies)
+                if not call.admin:
+                    request.scope[HIDES] = self.router.addresses
                 held = call.held
                 response = await handler(call)
             except asyncio.CancelledError:  # only the server cancels, at the end of its grace period
@@ -315,7 +318,7 @@ class Gateway:
         if isinstance(error, ClientGone):
             self.metrics.refused("client_gone")
             return Response(status_code=499)
-        problem = as_problem(error)
+        problem = as_problem(error, scope)
         if problem.status == 500:
             told = masked("".join(traceback.format_exception(error)))
             _log.error("a request failed: %s\n%s", scope.get(REQUEST_ID, ""), told)
@@ -366,6 +369,7 @@ class Gateway:
         body = await self._body(call)
         request = call.paying(chat_request(dialect.chat_body(body), call.headers, call.tenant, dialect.choices))
         self._check_model(request.model)
+        self._rates.charge(call.caller, request.n - 1)
         dropped = tuple(dialect.dropped)
         if request.stream:
             stream = await begun(self._backend.stream(request), call.http.receive)
@@ -534,7 +538,9 @@ class Gateway:
 
     async def schema(self, call: AuthenticatedCall) -> Response:
         """The OpenAPI schema of this gateway."""
-        return _json(call.http.app.openapi())
+        if not self._schema:
+            self._schema = dump(call.http.app.openapi())
+        return Response(self._schema, media_type="application/json")
 
     async def healthz(self, _call: AuthenticatedCall) -> Response:
         """Liveness: the process answers."""

@@ -209,6 +209,12 @@ class Rates:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
         """Name of a key → requests that are left, at a time on the monotonic clock."""
 
+    def charge(self, caller: Caller, calls: int) -> None:
+        """Count further calls of a request that goes on; where they are more than is left, later requests wait."""
+        if calls > 0 and caller.name in self._buckets:
+            left, since = self._buckets[caller.name]
+            self._buckets[caller.name] = (left - calls, since)
+
     def take(self, caller: Caller) -> float:
         """Count a request of a caller; 0.0 if it may go on, else the seconds until it may."""
         rate = caller.requests_per_minute

@@ -115,7 +115,17 @@ def _public(address: str) -> bool:
     """
     found = ipaddress.ip_address(address.partition("%")[0])
     inner = getattr(found, "ipv4_mapped", None) or getattr(found, "sixtofour", None) or found
-    return bool(inner.is_global and not inner.is_multicast)
+    if any(inner in each for each in _EMBEDDING):
+        inner = ipaddress.IPv4Address(int(inner) & 0xFFFF_FFFF)
+    return bool(inner.is_global and not inner.is_multicast and not any(inner in each for each in _NOT_PUBLIC))
+
+
+_EMBEDDING = tuple(map(ipaddress.ip_network, ("64:ff9b::/96", "::/96")))
+"""Networks whose addresses end with that of an IPv4 host."""
+_NOT_PUBLIC = tuple(
+    map(ipaddress.ip_network, ("192.0.0.0/24", "192.88.99.0/24", "fec0::/10", "64:ff9b:1::/48", "5f00::/16"))
+)
+"""What Python calls global, though it is of one site, a translator's or a network's own."""
 
 
 def _json(body: dict[str, Any]) -> Response:

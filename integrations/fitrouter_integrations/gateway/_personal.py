@@ -7,6 +7,7 @@ application gets the population's scores.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import msgspec
@@ -33,19 +34,27 @@ class Personal:
         router: of the gateway.
         config: locates recorded answers.
         body: reads the JSON body of a call.
+        alone: refuses a call beside too many of its tenant.
     """
 
-    def __init__(self, router: Router, config: Config, body: Callable[[Any], Awaitable[dict[str, Any]]]) -> None:
-        self.router, self._body = router, body
+    def __init__(
+        self,
+        router: Router,
+        config: Config,
+        body: Callable[[Any], Awaitable[dict[str, Any]]],
+        alone: Callable[[AuthenticatedCall, int], AbstractContextManager[None]],
+    ) -> None:
+        self.router, self._body, self._alone = router, body, alone
         self._scores, self._boards = Scores(router), Leaderboards(router)
         self._profiles = Profiles(router)
         self._reports = Reports(router, config)
 
     async def score(self, call: AuthenticatedCall) -> Response:
         """Score any texts with a person's reward model, or the population's: ratings, uncertainty, reasons."""
-        items, who = score_items(await self._body(call), call.headers, call.tenant)
-        _may_read(call, who)
-        found = await self._scores.score(who, items, published=not call.trusted)
+        with self._alone(call, 4):
+            items, who = score_items(await self._body(call), call.headers, call.tenant)
+            _may_read(call, who)
+            found = await self._scores.score(who, items, published=not call.trusted)
         return _json("scores", {"items": [{"answers": msgspec.to_builtins(answers)} for answers in found]})
 
     async def leaderboard(self, call: AuthenticatedCall) -> Response:

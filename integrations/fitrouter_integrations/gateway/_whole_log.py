@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import msgspec
@@ -43,7 +44,7 @@ class WholeLog:
 
     def __init__(self, config: Config, body: Callable[[Any], Awaitable[dict[str, Any]]]) -> None:
         self._config, self._body = config, body
-        self._busy: set[str] = set()
+        self._busy: dict[str, int] = {}
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def satisfaction(self, call: AuthenticatedCall) -> Response:
@@ -72,8 +73,10 @@ class WholeLog:
 
     async def diagnose(self, call: AuthenticatedCall) -> Response:
         """Diagnose where a chat system's personalisation fails, from recorded conversations. Nothing is stored."""
-        history = histories(await self._body(call))
-        return await self._made("diagnosis", call, Identity(tenant=call.tenant), history=history)
+        call.require_people("read what the log says of people")
+        with self.alone(call):
+            history = histories(await self._body(call))
+            return await self._made("diagnosis", call, Identity(tenant=call.tenant), history=history, entered=True)
 
     async def audit(self, call: AuthenticatedCall) -> Response:
         """The latest signed audit of the role of the headers; as an HTML page where `accept` prefers it."""
@@ -97,20 +100,31 @@ class WholeLog:
             return Response(page, media_type="text/html", headers={"x-content-type-options": "nosniff"})
         return Response(dump(document), media_type="application/json")
 
-    async def _made(self, what: str, call: AuthenticatedCall, who: Identity, **more: Any) -> Response:
+    @contextmanager
+    def alone(self, call: AuthenticatedCall, most: int = 1) -> Iterator[None]:
+        """Refuse a request beside `most` others of its tenant that take as long."""
+        running = self._busy.get(call.tenant, 0)
+        if running >= most:
+            text = "another request of this tenant reads the whole log or scores texts; wait for its answer"
+            raise Problem(429, "busy", text, headers={"retry-after": "5"})
+        self._busy[call.tenant] = running + 1
+        try:
+            yield
+        finally:
+            self._busy[call.tenant] -= 1
+            if not self._busy[call.tenant]:
+                del self._busy[call.tenant]
+
+    async def _made(
+        self, what: str, call: AuthenticatedCall, who: Identity, *, entered: bool = False, **more: Any
+    ) -> Response:
         """Compute an answer in a background process; at most one at a time for each tenant."""
         call.require_people("read what the log says of people")
-        if call.tenant in self._busy:
-            text = "another request of this tenant reads the whole log; wait for its answer"
-            raise Problem(429, "busy", text, headers={"retry-after": "5"})
-        self._busy.add(call.tenant)
-        try:
+        with nullcontext() if entered else self.alone(call):
             async with self._slots:
                 asked = {"what": what, "config": self._config.as_json(), "who": msgspec.to_builtins(who)}
                 command = f"fitrouter {_COMMANDS.get(what, what)}"
                 found = await in_background(__name__, asked | more, command=command)
-        finally:
-            self._busy.discard(call.tenant)
         if "invalid" in found:
             raise InvalidRequest(found["invalid"])
         if "error" in found:

@@ -85,6 +85,7 @@ class LiteLLM:
         require("litellm", "the provider kind 'litellm'")
         self._key = api_key
         self._options = dict(options or {})
+        self.address = str(self._options.get("api_base") or self._options.get("base_url") or "")
         for name, value in (*self._options.items(), *os.environ.items()):  # litellm reads keys from the environment
             if isinstance(value, str) and _HOLDS_A_KEY.search(name):
                 conceal(value)

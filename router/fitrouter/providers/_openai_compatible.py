@@ -94,7 +94,7 @@ class OpenAICompatible:
             raise ConfigError(f"base_url is {base_url!r}; use an http or https URL up to and including /v1")
         if parts.username or parts.password:
             raise ConfigError("base_url contains a user or password; use 'api_key_env' for the key instead")
-        self._base_url = base_url.rstrip("/")
+        self._base_url = self.address = base_url.rstrip("/")
         self._key = api_key
         self._headers = dict(headers or {})
         self._scheme, self._host, self._given_proxy = parts.scheme, parts.hostname, proxy
@@ -233,12 +233,17 @@ class OpenAICompatible:
         yield Chunk(usage=whole.usage)
 
     async def _chunks(self, response: aiohttp.ClientResponse, n: int) -> AsyncGenerator[Chunk]:
-        said = finished = False
+        said, finished, pieces = False, False, 0
         uniform: defaultdict[int, UniformChoice] = defaultdict(UniformChoice)
         with self._translated():
             async for data in sse_data(response.content.iter_any(), self._base_url, self._max_bytes):
                 if data == b"[DONE]":
                     break
+                pieces += 1
+                if pieces > _MOST_PIECES:
+                    raise ProviderUnavailable(f"{self._base_url} streamed more than {_MOST_PIECES} events")
+                if pieces % _TURN == 0:
+                    await asyncio.sleep(0)  # others' turn: what has arrived is read without waiting
                 if not data:
                     yield Chunk()
                     continue
@@ -291,6 +296,8 @@ class OpenAICompatible:
         return bytes(received)
 
     def _object(self, received: bytes) -> dict[str, Any]:
+        if len(received) > _SMALL and sum(map(received.count, (b",", b"[", b"{"))) > _MOST_VALUES:
+            raise ProviderUnavailable(f"{self._base_url} answered with more than {_MOST_VALUES} values")
         try:
             body = msgspec.json.decode(received if self._key is None else self._key.scrub(received))
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
@@ -324,6 +331,14 @@ async def _close(response: aiohttp.ClientResponse) -> None:
 
 _Choice: TypeAlias = tuple[int, dict[str, Any], str | None, dict[str, Any] | None]
 """Index, message or delta, finish reason, logprobs."""
+_MOST_PIECES = 500_000
+"""Events of a stream."""
+_TURN = 32
+"""Events of a stream that are read before other requests have their turn."""
+_MOST_VALUES = 500_000
+"""Commas and opening brackets of an answer, those in texts included."""
+_SMALL = 65_536
+"""Bytes of an answer whose values are not counted."""
 _NO_CHOICE: list[_Choice] = [(0, {}, None, None)]
 
 

@@ -24,7 +24,6 @@ from fitrouter.errors import (
     ProviderUnavailable,
     QuotaExhausted,
     RateLimited,
-    in_words,
 )
 from fitrouter.providers.failures import kind_of
 from fitrouter.types import ModelCard
@@ -245,7 +244,8 @@ class Breakers:
         if breaker.until is not None and breaker.until > now:
             whose = f"provider {breaker.name}" if cooldown.provider else f"model {breaker.name}"
             wait_s = breaker.until - now
-            _log.warning("%s is not called for %.0f s: %s (%s)", whose, wait_s, cooldown.reason, in_words(error))
+            how = kind_of(error).__name__  # not its words: they may repeat a prompt
+            _log.warning("%s is not called for %.0f s: %s (%s)", whose, wait_s, cooldown.reason, how)
 
     def _is_the_account(self, model: _Breaker, provider: _Breaker, now: float) -> bool:
         """Whether a refusal for the account's sake stops a provider: its only model's, or the second model's in a row.

@@ -24,6 +24,8 @@ _LONGEST_DWELL_S = LONGEST_MS / 1000.0
 _LARGEST_RATING = 1e6
 _NARROWEST_SCALE = 1e-6
 _STATEMENTS = 64
+MOST_EVENTS = 256
+"""Events of a decision, beyond which it takes no further vote: each vote reads all of them."""
 UNIT = (0.0, 1.0)
 """Scale of ratings, where neither they nor the configuration name one."""
 LONGEST_COMMENT = 1000
@@ -293,6 +295,10 @@ class FeedbackIntake:
         rows = await self.recorder.events(decision_id, speaker.tenant)
         decision = rows[0]
         assert isinstance(decision, Decision)
+        if len(rows) > MOST_EVENTS:
+            raise InvalidRequest(
+                f"decision_id: {decision_id!r} has {MOST_EVENTS} votes and remarks, the most that count"
+            )
         subject = decision.identity.user
         if speaker.user is None and subject is not None and not trusted:
             raise NotAuthorized(

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from fitrouter.config import is_endpoint, parse_config
+from fitrouter.config import is_endpoint, load_yaml, parse_config
 from fitrouter.errors import ConfigError
 from fitrouter.types import UNPRICED
 from fitrouter_integrations.commands._files import flow, write_new
@@ -63,7 +63,7 @@ def import_litellm(source: Path, out: Path) -> Imported:
         ConfigError: the source cannot be read or used, or the target exists.
     """
     made = convert(_whole(source), str(source))
-    write_new(out, made.text, "--config")
+    write_new(out, made.text, "--config", private=False)
     return made
 
 
@@ -74,7 +74,7 @@ def _whole(source: Path, within: frozenset[Path] = frozenset()) -> object:
         ConfigError: one of them cannot be read.
     """
     try:
-        data = yaml.safe_load(source.read_text(encoding="utf-8"))
+        data = load_yaml(source.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, ValueError, yaml.YAMLError) as error:
         kind = error.strerror if isinstance(error, OSError) else type(error).__name__  # a YAML error quotes the file
         raise ConfigError(f"{str(source)!r} cannot be read as YAML: {kind}") from None

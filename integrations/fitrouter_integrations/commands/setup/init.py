@@ -340,7 +340,7 @@ def command(
     refuse_existing(config, "--config")
     given, notes = sources(os.environ, base_url, key_env, provider, model or ())
     text = render(given, config, share)
-    write_new(config, text, "--config")
+    write_new(config, text, "--config", private=False)
     option = "" if config == DEFAULT else f" --config {config}"
     if not given:
         typer.echo(f"wrote {config} with simulated models, since no provider key is set")

@@ -131,7 +131,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the stream."""
         try:
-            await while_client_waits(self._pump(_Writer(scope, send)), receive)
+            await while_client_waits(self._pump(_Writer(scope, send), scope), receive)
         except ClientGone:
             self._failed("client_gone")
         except asyncio.CancelledError:
@@ -140,7 +140,7 @@ class EventStream(Response):
         finally:
             self._ended()
 
-    async def _pump(self, writer: _Writer) -> None:
+    async def _pump(self, writer: _Writer, scope: Scope) -> None:
         beat: asyncio.Task[None] | None = None
         try:
             await writer.start(self.status_code, self.raw_headers)
@@ -160,7 +160,7 @@ class EventStream(Response):
                     await writer.end()
                 raise
             except Exception as error:  # noqa: BLE001 - the client must learn that the answer is incomplete
-                problem = as_problem(error)
+                problem = as_problem(error, scope)
                 if problem.status == 500:
                     _log.error("a stream failed:\n%s", masked("".join(traceback.format_exception(error))))
                 self._failed(problem.code)

@@ -9,6 +9,7 @@ from urllib.parse import quote
 from uuid import UUID
 
 import msgspec
+from starlette.types import Scope
 
 from fitrouter import errors
 from fitrouter.errors import FitrouterError, masked
@@ -178,7 +179,20 @@ def _when(error: FitrouterError, status: int) -> dict[str, str]:
     return {"retry-after": "1"} if status == 503 else {}
 
 
-def as_problem(error: Exception) -> Problem:
+HIDES = "fitrouter.hides"
+"""Of a request's scope: function that returns what its caller must not read → what stands for it."""
+
+
+def as_problem(error: Exception, scope: Scope | None = None) -> Problem:
+    """Return the error response for an exception, without what the caller of the scope must not read."""
+    problem = _problem(error)
+    if scope is not None and HIDES in scope:
+        for address, name in scope[HIDES]().items():
+            problem.message = problem.message.replace(address, f"provider {name}")
+    return problem
+
+
+def _problem(error: Exception) -> Problem:
     """Return the error response for an exception; unexpected exceptions reveal no details."""
     match error:
         case Problem():

@@ -1,0 +1,379 @@
+"""Hostile and broken peers: what providers send is bounded, dear work has a budget, and nobody's text is logged."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from tests.kits.fake_openai import FakeOpenAI, Reply, event, in_a_thread, reply, sse
+from tests.kits.gateway import Echo, chat, client, config, make_router, serving, wait_for
+from typer.testing import CliRunner
+
+from fitrouter.config import load_config
+from fitrouter.errors import ConfigError, ProviderUnavailable
+from fitrouter.providers import OpenAICompatible, _openai_compatible, tracing
+from fitrouter.serving import feedback
+from fitrouter.types import Call
+from fitrouter_evaluators.personal import Scores
+from fitrouter_integrations import cli
+from fitrouter_integrations.commands._files import write_json, write_new
+from fitrouter_integrations.gateway import _whole_log
+from fitrouter_integrations.gateway._models import _public
+
+SECRETS = {"KEY_A": "aaaa-secret-of-tenant-a", "KEY_T": "tttt-secret-of-a-backend", "KEY_O": "oooo-secret-of-the-admin"}
+NAMED = [
+    {"name": "app", "tenant": "a", "key_env": "KEY_A", "requests_per_minute": 20},
+    {"name": "backend", "tenant": "a", "key_env": "KEY_T", "trusted": True},
+    {"name": "operator", "key_env": "KEY_O", "admin": True},
+]
+ENDS = event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+DONE = b"data: [DONE]\n\n"
+
+
+@pytest.fixture(autouse=True)
+def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+
+
+@contextmanager
+def speaking(url: str, key: str = "") -> Iterator[httpx.Client]:
+    with client(url, headers={"authorization": f"Bearer {SECRETS[key]}"} if key else {}) as http:
+        yield http
+
+
+# --- what providers send ---------------------------------------------------------------------------------------------
+
+MANY = 600_000
+HUGE: dict[str, bytes] = {
+    "numbers": b'{"a": [' + b"1," * MANY + b"1]}",
+    "objects": b'{"a": [' + b"{}," * MANY + b"{}]}",
+    "arrays in an array": b'{"a": [' + b"[]," * MANY + b"[]]}",
+    "strings": b'{"a": [' + b'"",' * MANY + b'""]}',
+    "members": b"{" + b",".join(b'"%x":0' % i for i in range(MANY)) + b"}",
+    "levels": b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "choices": json.dumps({"choices": [{"index": 0, "message": {}}] * 300_000}).encode(),
+    "embeddings": b'{"error": [' + b"0," * MANY + b"0]}",
+}
+
+
+async def read(server: FakeOpenAI, *, stream: bool) -> list[Any]:
+    """What a provider makes of a scripted answer."""
+    provider = OpenAICompatible(server.base_url)
+    try:
+        asked = Call(target="m", messages=({"role": "user", "content": "x"},), stream=stream)
+        found: Any = await provider.complete(asked)
+        return [chunk async for chunk in found] if stream else [found]
+    finally:
+        await provider.aclose()
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("body", HUGE.values(), ids=HUGE)
+async def test_an_answer_of_many_values_is_refused_before_it_is_parsed(body: bytes, stream: bool) -> None:
+    """Number and depth are bounded as for requests: others do not wait for what one provider sends."""
+    given = sse(b"data: " + body + b"\n\n", DONE) if stream else reply(200, body)
+    async with FakeOpenAI([given]) as server:
+        with pytest.raises(ProviderUnavailable, match=r"more than 500000 values|invalid JSON"):
+            await read(server, stream=stream)
+
+
+async def test_a_long_text_is_no_number_of_values() -> None:
+    """An answer of a million commas in a text is read: four times as much as any model writes."""
+    text = "a, b. " * 100_000
+    body = {"choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}]}
+    async with FakeOpenAI([reply(200, body)]) as server:
+        provider = OpenAICompatible(server.base_url)
+        found = await provider.complete(Call(target="m", messages=({"role": "user", "content": "x"},)))
+        assert found.message["content"] == text  # type: ignore[union-attr]
+        await provider.aclose()
+
+
+PIECES: dict[str, bytes] = {
+    "words": event({"choices": [{"index": 0, "delta": {"content": "x"}}]}),
+    "empty deltas": event({"choices": [{"index": 0, "delta": {}}]}),
+    "no choices": b"data: {}\n\n",
+    "thinking": event({"choices": [{"index": 0, "delta": {"reasoning_content": "h"}}]}),
+}
+
+
+@pytest.mark.parametrize("piece", PIECES.values(), ids=PIECES)
+async def test_pieces_that_arrive_at_once_leave_others_their_turn(piece: bytes) -> None:
+    """Between any 32 pieces of a stream the event loop runs what waits."""
+    turns, pieces = [0], 4_000
+
+    async def beat() -> None:
+        while True:
+            turns[0] += 1
+            await asyncio.sleep(0)
+
+    async with FakeOpenAI([sse(piece * pieces + ENDS, DONE)]) as server:
+        provider = OpenAICompatible(server.base_url)
+        found = await provider.complete(Call(target="m", messages=({"role": "user", "content": "x"},), stream=True))
+        other = asyncio.create_task(beat())
+        seen = [turns[0] async for _ in found]  # type: ignore[union-attr]
+        other.cancel()
+        await provider.aclose()
+    longest = max(seen.count(turn) for turn in set(seen))
+    assert longest <= 2 * _openai_compatible._TURN
+
+
+async def test_the_number_of_pieces_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that never says anything ends."""
+    monkeypatch.setattr(_openai_compatible, "_MOST_PIECES", 1000)
+    async with FakeOpenAI([sse(b"data: {}\n\n" * 2000, DONE)]) as server:
+        with pytest.raises(ProviderUnavailable, match="more than 1000 events"):
+            await read(server, stream=True)
+
+
+# --- what providers say ----------------------------------------------------------------------------------------------
+
+WORD = "canary-of-a-prompt"
+PAGES: dict[str, Any] = {
+    "an error": lambda said: reply(500, {"error": {"message": said}}),
+    "a refused key": lambda said: reply(401, {"error": {"message": said}}),
+    "a rate": lambda said: reply(429, {"error": {"message": said}}),
+    "a page": lambda said: reply(502, f"<html>{said}</html>".encode(), "text/html"),
+    "no JSON": lambda said: reply(200, f"{said}: {{".encode()),
+    "an error with a 200": lambda said: reply(200, {"error": {"message": said}}),
+    "an event": lambda said: sse(event({"error": {"message": said}})),
+    "no event": lambda said: sse(f"{said}\n\n".encode()),
+    "a type": lambda said: reply(200, b"x", f"text/{said}"),
+    "a finish reason": lambda said: reply(
+        200, {"choices": [{"index": 0, "message": {"content": "x"}, "finish_reason": said}], "model": said, "id": said}
+    ),
+    "a refusal": lambda said: reply(400, {"error": {"message": said, "type": said, "code": said, "param": said}}),
+    "a header": lambda said: Reply(f"HTTP/1.1 500 {said}\r\nretry-after: {said}\r\ncontent-length: 0\r\n\r\n".encode()),
+}
+
+
+@pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
+def test_what_others_say_is_not_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, page: Any
+) -> None:
+    """Words of an upstream, a client and their headers reach no log, metric, span, or another tenant's error."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.delenv("OTEL_SDK_DISABLED", raising=False)  # set for the tests of frameworks
+    kept, traces = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
+    traces.add_span_processor(SimpleSpanProcessor(kept))
+    monkeypatch.setattr(tracing, "_tracer", traces.get_tracer("t"))
+    streamed = page(WORD).pieces and b"event-stream" in page(WORD).pieces[0]
+    with in_a_thread(FakeOpenAI([page(WORD) for _ in range(30)])) as server:
+        router = make_router(tmp_path, {"echo": OpenAICompatible(server.base_url)})
+        with serving(router, config(keys=NAMED, access_log="json")) as url:
+            with speaking(url, "KEY_T") as http:
+                for _ in range(12):
+                    body = chat(WORD, model="alpha", stream=bool(streamed), metadata={"trace": WORD, "role": "cook"})
+                    http.post("/v1/chat/completions", json=body, headers={"x-fitrouter-task": "t", "x-other": WORD})
+                http.post("/v1/chat/completions", content=f'{{"model": "{WORD}'.encode())
+                http.post("/v1/feedback", json={"decision_id": WORD, "kind": WORD, "comment": WORD})
+                http.get(f"/v1/nowhere/{WORD}?q={WORD}")
+            with speaking(url, "KEY_O") as http:
+                told = [http.get("/metrics").text, http.get("/readyz").text, http.get("/v1/policy").text]
+                server._script = iter([reply(500, {"error": {"message": "out of order"}})] * 9)
+                told.append(http.post("/v1/chat/completions", json=chat("Hi", model="alpha")).text)
+    own = [record for record in caplog.records if record.name.startswith(("fitrouter", "uvicorn", "asyncio"))]
+    lines = [f"{record.getMessage()} {record.exc_text or ''}" for record in own]
+    without_paths = [line for line in lines if "/v1/nowhere" not in line]  # the caller's own path
+    spans = [span.to_json() for span in kept.get_finished_spans()]
+    assert len(spans) > 5
+    assert not [text for text in (*without_paths, *told, *spans) if WORD in text]
+
+
+@pytest.mark.parametrize("page", [page for name, page in PAGES.items() if name != "a finish reason"])
+def test_a_callers_error_names_no_address(tmp_path: Path, page: Any) -> None:
+    """Neither the provider's URL nor its host; an administrator, and whoever needs no key, read them."""
+    with in_a_thread(FakeOpenAI()) as server:
+        at = server.base_url.removeprefix("http://").removesuffix("/v1")
+        server._script = iter([page(f"see {server.base_url} and {at}") for _ in range(60)])
+        streamed = b"event-stream" in page(WORD).pieces[0]
+        router = make_router(tmp_path, {"main": OpenAICompatible(server.base_url)}, models=None)
+        router._caller.providers["echo"] = router._caller.providers["main"]
+        said: dict[str, str] = {}
+        with serving(router, config(keys=NAMED)) as url:
+            for key in ("KEY_A", "KEY_T", "KEY_O"):
+                with speaking(url, key) as http:
+                    for path in ("/v1/chat/completions", "/v1/messages"):
+                        body = {**chat("Hi", model="alpha", stream=streamed), "max_tokens": 9}
+                        said[key] = said.get(key, "") + http.post(path, json=body).text
+        for key in ("KEY_A", "KEY_T"):
+            assert at not in said[key]
+            assert "127.0.0.1" not in said[key]
+
+
+def test_without_keys_the_address_is_told(tmp_path: Path) -> None:
+    """Whoever starts a gateway on this machine must learn which server does not answer."""
+    router = make_router(tmp_path, {"echo": OpenAICompatible("http://127.0.0.1:9/v1")})
+    with serving(router) as url, client(url) as http:
+        assert "http://127.0.0.1:9/v1" in http.post("/v1/chat/completions", json=chat()).text
+
+
+# --- money and time of others ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n", "stream"), [(15, False), (19, False), (8, True), (2, False)])
+def test_rates_count_calls(tmp_path: Path, n: int, stream: bool) -> None:
+    """A request for n choices is n requests of its key's rate; what is over is waited for."""
+    with serving(make_router(tmp_path), config(keys=NAMED)) as url, speaking(url, "KEY_A") as http:
+        answered = 0
+        for _ in range(40):
+            reply = http.post("/v1/chat/completions", json=chat(n=n, stream=stream))
+            if reply.status_code == 429:
+                break
+            assert reply.status_code == 200, reply.text
+            answered += 1
+        assert reply.json()["error"]["code"] == "rate_limited"
+        assert (answered - 1) * n < 20 <= answered * n + n
+        assert int(reply.headers["retry-after"]) >= (answered * n - 20) * 3
+
+
+def test_votes_of_one_answer_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reads all of them, so that a crowd of votes would slow down everybody's; other answers take theirs."""
+    monkeypatch.setattr(feedback, "MOST_EVENTS", 12)
+    router = make_router(tmp_path)
+    with serving(router) as url, client(url) as http:
+        one, other = (http.post("/v1/chat/completions", json=chat(user="ann")).headers for _ in range(2))
+        codes: list[int] = []
+        for kind, value in (("thumb", "up"), ("rating", 3), ("thumb", "down")) * 8:
+            vote = {"decision_id": one["x-fitrouter-decision"], "user": "ann", "kind": kind, "value": value}
+            reply = http.post("/v1/feedback", json=vote | ({"scale": [0, 5]} if kind == "rating" else {}))
+            codes.append(reply.status_code)
+        assert 200 in codes
+        assert codes[-1] == 400
+        assert "the most that count" in reply.text
+        assert http.get(f"/v1/decisions/{one['x-fitrouter-decision']}").status_code == 200
+        vote = {"decision_id": other["x-fitrouter-decision"], "user": "ann", "kind": "thumb", "value": "up"}
+        assert http.post("/v1/feedback", json=vote).status_code == 200
+
+
+DEAR = {
+    "/v1/score": ({"items": [{"prompt": "2 + 2?", "answers": ["4"]}]}, 4),
+    "/v1/diagnose": ({"history": [{"messages": [{"role": "user", "content": "Hi"}]}]}, 1),
+}
+
+
+@pytest.mark.parametrize("path", DEAR)
+def test_dear_routes_have_a_budget_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    """Beside some others of its tenant a request is refused before its body is read; another tenant's is answered."""
+    (body, most), begun, go_on = DEAR[path], list[object](), threading.Event()
+
+    async def slow(*_: Any, **__: Any) -> Any:
+        begun.append(None)
+        await asyncio.to_thread(go_on.wait, 120.0)
+        return []
+
+    monkeypatch.setattr(Scores, "score", slow)
+    monkeypatch.setattr(_whole_log, "in_background", slow)
+
+    def ask(key: str) -> None:
+        with speaking(url, key) as http:
+            http.post(path, json=body)
+
+    with serving(make_router(tmp_path), config(keys=NAMED)) as url:
+        asking = [threading.Thread(target=ask, args=("KEY_T",)) for _ in range(most)]
+        for one in asking:
+            one.start()
+        wait_for(lambda: len(begun) == most)
+        with speaking(url, "KEY_T") as http:
+            refused = http.post(path, content=b"{" * 50_000, headers={"content-type": "application/json"})
+        asking.append(threading.Thread(target=ask, args=("KEY_O",)))
+        asking[-1].start()
+        wait_for(lambda: len(begun) == most + 1)
+        go_on.set()
+        for one in asking:
+            one.join(120.0)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "busy")
+    assert refused.headers["retry-after"]
+
+
+def test_the_schema_is_encoded_once(tmp_path: Path) -> None:
+    """It is long, and the same for everybody."""
+    with serving(make_router(tmp_path)) as url, client(url) as http:
+        first, second = (http.get("/openapi.json") for _ in range(2))
+    assert first.content == second.content
+    assert first.headers["content-type"] == "application/json"
+
+
+# --- addresses, files, YAML ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("64:ff9b::a9fe:a9fe", "64:ff9b::10.0.0.1", "64:ff9b:1::a9fe:a9fe", "::127.0.0.1", "::10.1.2.3", "fec0::1"),
+        *("192.0.0.192", "192.0.0.8", "192.88.99.1", "::ffff:127.0.0.1", "::ffff:169.254.169.254", "2002:7f00:1::"),
+        *("fe80::1", "fc00::1", "ff02::1", "2001:db8::1", "100.64.0.1", "0.0.0.0", "255.255.255.255", "224.0.0.1"),
+        *("5f00::1", "198.18.0.1", "fe80::1%eth0", "::"),
+    ],
+)
+def test_addresses_of_this_network_are_not_public(address: str) -> None:
+    """However they are written: mapped, translated, compatible, of a site, or reserved."""
+    assert not _public(address)
+
+
+@pytest.mark.parametrize(
+    "address", ["1.1.1.1", "2606:4700:4700::1111", "64:ff9b::1.1.1.1", "::ffff:1.1.1.1", "8.8.8.8"]
+)
+def test_addresses_of_the_internet_are_public(address: str) -> None:
+    """Also behind a translator."""
+    assert _public(address)
+
+
+LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+BOMBS: dict[str, str] = {
+    "aliases of aliases": LAUGHS,
+    "aliases in mappings": LAUGHS.replace("[", "{k1: ").replace(", ", ", k: ").replace("]", "}"),
+    "an alias of itself": "models: &a [*a]",
+    "a mapping in itself": "models: &a {b: *a}",
+    "deep lists": "models: " + "[" * 3_000 + "]" * 3_000,
+    "levels": "models: " + "[" * 80 + "]" * 80,
+    "deep mappings": "models: " + "{a: " * 2_000 + "1" + "}" * 2_000,
+    "many values": "models: [" + "1, " * 120_000 + "1]",
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_file_that_grows_is_refused(tmp_path: Path, name: str) -> None:
+    """Aliases count as what they stand for; the message says what the bounds are."""
+    file = tmp_path / "fitrouter.yaml"
+    text = BOMBS[name]
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=r"more than 100000 values, or more|nested too deeply|stands here"):
+        load_config(file)
+    checked = CliRunner().invoke(cli.app, ["config", "check", "--config", str(file)])
+    assert checked.exit_code != 0
+    assert not isinstance(checked.exception, RecursionError)
+
+
+def test_exports_are_private(tmp_path: Path) -> None:
+    """What the commands write of people can be read by its owner only; a configuration has no secret."""
+    before = os.umask(0o022)
+    try:
+        write_new(tmp_path / "export.json", "{}", "FILE")
+        write_new(tmp_path / "fitrouter.yaml", "{}", "--config", private=False)
+        write_json({}, tmp_path / "report.json")
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert modes == {"export.json": 0o600, "fitrouter.yaml": 0o644, "report.json": 0o600}
+
+
+def test_a_crowd_of_echoes_is_answered(tmp_path: Path) -> None:
+    """The bounds above leave ordinary traffic alone."""
+    with serving(make_router(tmp_path, {"echo": Echo()}), config(keys=NAMED)) as url, speaking(url, "KEY_T") as http:
+        assert all(http.post("/v1/chat/completions", json=chat()).status_code == 200 for _ in range(20))
