@@ -282,7 +282,7 @@ COST = [
         "Saved per request",
         "currencyUSD",
         "Against the best single model; the interval is in the panel below.",
-        [('fitrouter_saved_usd{bound="estimate"}', "saved")],
+        [('fitrouter_saved_usd{against="best",bound="estimate"}', "saved")],
         "number",
         6,
     ),
@@ -318,7 +318,7 @@ COST = [
         "Saved per request, with its interval",
         "currencyUSD",
         "Estimated from the log; 95 % interval of one look.",
-        _bounds("fitrouter_saved_usd"),
+        _bounds("fitrouter_saved_usd", 'against="best"'),
     ),
     Panel(
         "Tokens",

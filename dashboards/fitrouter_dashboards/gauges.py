@@ -11,7 +11,7 @@ from prometheus_client import Gauge
 from fitrouter.serving.services import ModelHealth
 from fitrouter.serving.status import Gain, RouterStatus
 from fitrouter_dashboards.families import Families, Family
-from fitrouter_dashboards.quality import Quality
+from fitrouter_dashboards.quality import Estimate, Quality
 
 
 class Gauges:
@@ -91,9 +91,13 @@ class Gauges:
         )
         self._saved = gauge(
             "saved_usd",
-            "Cost saved per request against the best single model, with a 95 % interval.",
+            "Cost saved per request against the default and the best single model, with a 95 % interval.",
             "livemax",
+            "against",
             "bound",
+        )
+        self._saved_share = gauge(
+            "saved_ratio", "The same as a share of that model's cost.", "livemax", "against", "bound"
         )
 
     def show(self, status: RouterStatus) -> None:
@@ -154,9 +158,10 @@ class Gauges:
             for bound, value in estimate._asdict().items():
                 if not math.isnan(value):
                     self._satisfaction.labels(measure, bound).set(value)
-        if found.saved_usd is not None:
-            for bound, value in found.saved_usd._asdict().items():
-                self._saved.labels(bound).set(value)
+        for against, saved in found.saved.items():
+            for bound in Estimate._fields:
+                self._saved.labels(against, bound).set(getattr(saved.usd, bound))
+                self._saved_share.labels(against, bound).set(getattr(saved.share, bound))
 
     def _waited(self, status: RouterStatus) -> float:
         now, (seq, since) = time.monotonic(), self._moved

@@ -118,7 +118,7 @@ class Metrics:
         if router is None or router.warehouse is None or status is None or not self._feeds:
             return 0
         if status.seq != self._measured:
-            self.gauges.quality(measure(router.warehouse))
+            self.gauges.quality(measure(router.warehouse, router.policy.default))
             self._measured = status.seq
         return 0
 
@@ -204,6 +204,9 @@ class Metrics:
             self._ttft.labels(model).observe(event.ttft_ms / 1000.0, exemplar)
         self._tokens.labels(model, "input").inc(event.prompt_tokens)
         self._tokens.labels(model, "output").inc(event.completion_tokens)
+        for part in ("cached", "written", "reasoning"):
+            self._parts.labels(model, part).inc(getattr(event, f"{part}_tokens"))
+        self._estimated.labels(model).inc(event.estimated)
 
     def _score(self, event: Score) -> None:
         self._scores.labels(event.status).inc()
@@ -240,6 +243,8 @@ class Metrics:
         self._failures = counter("attempts_failed_total", "Failed attempts to call a model.", "model", "error")
         self._decisions = counter("decisions_total", "Decisions, by the chosen model.", "model", "role", "mode")
         self._tokens = counter("tokens_total", "Tokens, as reported by providers or estimated.", "model", "direction")
+        self._parts = counter("token_parts_total", "Those cached, written, reasoning.", "model", "part")
+        self._estimated = counter("estimated_total", "Answers whose tokens or cost are estimated.", "model")
         self._cost = counter("cost_usd_total", "Cost in USD of the answers whose price is known.", "model")
         self._unpriced = counter("unpriced_total", "Answers without a price, whose cost is not known.", "model")
         self._feedback = counter("feedback_total", "Feedback events.", "kind", "asked")

@@ -42,7 +42,7 @@ from fitrouter.serving.remarks import RemarkListener
 from fitrouter.serving.services import ScorerPlugin, Service
 from fitrouter.serving.services_report import completed
 from fitrouter.serving.slots import SlotParams
-from fitrouter.serving.spending import ABANDONED, Cover, Spending, charge, checked_usage
+from fitrouter.serving.spending import ABANDONED, Cover, Spending, charge, checked_usage, counted
 from fitrouter.serving.status import RouterStatus, session_memory_s, status_of
 from fitrouter.serving.sweeper import Workers, close_lost
 from fitrouter.serving.tokens import OutcomeTokens
@@ -818,8 +818,7 @@ class Router:
             status=status,
             served_by=answering.arm,
             message=message if status == "ok" else None,
-            prompt_tokens=usage.prompt_tokens,
-            completion_tokens=usage.completion_tokens,
+            **counted(usage),
             cost_usd=cost_usd,
             cost_assumed=cost_assumed,
             estimated=usage.estimated or lost.estimated or charged.estimated,
@@ -837,8 +836,7 @@ class Router:
             attempts,
             status=status,
             served_by=None,
-            prompt_tokens=usage.prompt_tokens,
-            completion_tokens=usage.completion_tokens,
+            **counted(usage),
             cost_usd=usd,
             cost_assumed=self._unpriced(attempts),
             estimated=usage.estimated,

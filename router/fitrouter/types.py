@@ -465,6 +465,12 @@ class Execution(_Event, frozen=True, kw_only=True, tag="execution"):
     """Tokens of the prompt."""
     completion_tokens: int = 0
     """Tokens of the answer."""
+    cached_tokens: int = 0
+    """Tokens of the prompt that were read from the provider's cache."""
+    written_tokens: int = 0
+    """Tokens of the prompt that were written to it."""
+    reasoning_tokens: int = 0
+    """Tokens of the answer that were hidden reasoning."""
     cost_usd: float = 0.0
     """Cost of all calls in USD. Where `cost_assumed`, no sum may count it; the views leave it out."""
     cost_assumed: bool = False
@@ -491,6 +497,8 @@ class Execution(_Event, frozen=True, kw_only=True, tag="execution"):
         return None if self.cost_assumed else self.cost_usd
 
 
+TOKENS = ("prompt_tokens", "completion_tokens", "cached_tokens", "written_tokens", "reasoning_tokens")
+"""Counts of a `Usage` that an Execution keeps."""
 OUTCOMES = {
     "ok": "answered",
     "failed": "failed",

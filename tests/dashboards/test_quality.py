@@ -34,10 +34,41 @@ def test_savings_are_against_the_best_single_model() -> None:
         drawn.append(
             (chosen, 0.5, ["cheap", "dear"], [0.02, 0.02], list[str](), paid)
         )  # expectations that know nothing
-    saved = savings(drawn, "dear")
+    saved = savings([*drawn, (*drawn[0][:5], None)], "dear")
     assert saved is not None
-    assert saved.low < 0.01 < saved.high
-    assert saved.high - saved.low < 0.002
+    assert saved.usd.low < 0.01 < saved.usd.high
+    assert saved.usd.high - saved.usd.low < 0.002
+    assert saved.share.low < 1 / 3 < saved.share.high
+    assert saved.share.high - saved.share.low < 0.06
+    low, high = (f"{100 * each:.0f}" for each in (saved.share.low, saved.share.high))
+    assert str(saved) == (
+        f"−{100 * saved.share.estimate:.0f} % [{low}, {high}] against dear, without 1 answers of unknown cost"
+    )
+
+
+def test_shares_saved_have_intervals_that_cover() -> None:
+    """Of 200 logs of 200 draws, about 95 in 100 hold the truth: a third of what the dear model would have cost."""
+    rng, covered = np.random.default_rng(2), 0
+    for _ in range(200):
+        dear = rng.random(200) < 0.5
+        paid = np.where(dear, 0.03, 0.01) * rng.uniform(0.5, 1.5, 200)
+        saved = savings(
+            [
+                ("dear" if d else "cheap", 0.5, ["cheap", "dear"], [0.01, 0.03], [], p)
+                for d, p in zip(dear, paid, strict=True)
+            ],
+            "dear",
+        )
+        assert saved is not None
+        covered += saved.share.low <= 1 / 3 <= saved.share.high
+    assert 180 <= covered <= 199
+
+
+def test_dearer_than_a_model_is_no_saving() -> None:
+    """What cost more says so; where nothing would have been paid there is no share."""
+    dearer = savings([("b", 0.5, ["a", "b"], [1.0, 2.0], [], 2.0)] * LEAST, "a")
+    assert str(dearer) == "+100 % against a"
+    assert str(savings([("b", 0.5, ["a", "b"], [0.0, 2.0], [], 2.0)] * LEAST, "a")) == "not known against a"
 
 
 @given(
@@ -56,7 +87,8 @@ def test_savings_are_against_the_best_single_model() -> None:
 def test_the_estimate_lies_in_its_interval(drawn: list[tuple[object, ...]]) -> None:
     """Whatever was drawn and paid."""
     saved = savings(drawn, "a")
-    assert saved is None or math.isnan(saved.low) or saved.low <= saved.estimate <= saved.high
+    for found in () if saved is None else (saved.usd, saved.share):
+        assert math.isnan(found.low) or found.low <= found.estimate <= found.high
 
 
 def test_the_warehouse_is_read(tmp_path: Path) -> None:
@@ -100,11 +132,13 @@ def test_the_warehouse_is_read(tmp_path: Path) -> None:
             ),
         ]
     warehouse.ingest([Row(i + 1, event) for i, event in enumerate(events)])
-    found = measure(warehouse)
+    found = measure(warehouse, "b")
     assert isinstance(found, Quality)
     assert found.best_single == "a"
-    assert found.saved_usd is not None
-    assert math.isclose(found.saved_usd.estimate, 0.004, rel_tol=1e-9)  # 40 of 100 draws went to the cheap one
+    best, default = found.saved["best"], found.saved["default"]
+    assert (best.model, default.model) == ("a", "b")
+    assert math.isclose(best.usd.estimate, 0.004, rel_tol=1e-9)  # 40 of 100 draws went to the cheap one
+    assert math.isclose(default.usd.estimate, -0.006, rel_tol=1e-9)
     told = measure_satisfaction(warehouse.path, None, tenant="default", now=200.0)
     assert isinstance(found.satisfaction["mean"], Estimate)
     for name, each in found.satisfaction.items():

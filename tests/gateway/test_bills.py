@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -16,7 +17,10 @@ from fitrouter.config import PricesConfig, parse_config
 from fitrouter.providers.usage import COUNTS, consistent, read_usage
 from fitrouter.router import Router
 from fitrouter.serving.spending import charge, parts, spent
+from fitrouter.stores.figures import MODEL, figures, traffic
+from fitrouter.stores.warehouse import Warehouse
 from fitrouter.types import Execution, ModelCard, Prices, Usage
+from fitrouter_dashboards.metrics import Metrics
 
 PRICES: dict[str, dict[str, float]] = {
     "plain": {"input": 3.0, "output": 15.0},
@@ -305,6 +309,51 @@ def ask(http: Any, row: Row, stream: bool) -> Any:
 
 def assert_is(told: Any, row: Row) -> None:
     assert told["cost_usd"] == (None if row.bill is None else pytest.approx(row.bill, abs=1e-9))
+
+
+TURN = openai(
+    100_000, 500, of_prompt={"cached_tokens": 95_000, "cache_write_tokens": 1_000}, of_answer={"reasoning_tokens": 300}
+)
+TOLD = {"prompt_tokens": 200_000, "completion_tokens": 1_000}
+PARTS = {"cached_tokens": 190_000, "written_tokens": 2_000, "reasoning_tokens": 600}
+SAID = "200,000 in, 1,000 out (190,000 cached, 2,000 written, 600 reasoning)"
+
+
+def test_parts_are_shown_wherever_tokens_are(tmp_path: Path) -> None:
+    """Console, metrics, reports and the decision itself; what is taken for something else is counted as estimated."""
+    turn = Row("plain", TURN)
+    with in_a_thread(FakeOpenAI(map(whole, (turn, turn)))) as upstream:
+        settings = parse_config(
+            {
+                "data": str(tmp_path),
+                "providers": {"up": {"kind": "openai_compatible", "base_url": upstream.base_url}},
+                "models": [{"name": "plain", "provider": "up", "prices": PRICES["plain"]}],
+                "server": {"port": 0},
+            }
+        )
+        router, metrics = Router.from_config(settings), Metrics()
+        with serving(router, settings, metrics) as url, client(url) as http:
+            ids = [ask(http, turn, stream=False)["decision_id"] for _ in range(2)]
+            now = wait_for(lambda: shown(http))
+            explained = http.get(f"/v1/decisions/{ids[0]}").json()["execution"]
+            counted = http.get("/metrics").text
+    assert {name: now[name] for name in (TOLD | PARTS)} == TOLD | PARTS
+    assert now["estimated"] == 2
+    assert {name: 2 * explained[name] for name in (TOLD | PARTS)} == TOLD | PARTS
+    assert explained["estimated"] is True
+    for part, n in PARTS.items():
+        line = f'fitrouter_token_parts_total{{model="plain",part="{part.removesuffix("_tokens")}"}} {float(n)}'
+        assert line in counted
+    assert 'fitrouter_estimated_total{model="plain"} 2.0' in counted
+    ((_, told),) = figures(Warehouse(tmp_path / "fitrouter.duckdb").queries, traffic(by=MODEL))[0].by.items()
+    assert told.tokens == SAID
+
+
+def shown(http: Any) -> Any:
+    """The console's totals, once both requests are in the warehouse."""
+    reply = http.get("/console/api/now?window=all")
+    found = reply.json() if reply.status_code == 200 else {}
+    return found.get("totals") if (found.get("totals") or {}).get("requests") == 2 else None
 
 
 # --- all usages ------------------------------------------------------------------------------------------------------

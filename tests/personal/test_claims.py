@@ -292,7 +292,7 @@ TABLE: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]] | str] = {
     "results.ModelResult": (suite_of_one, ("answers",)),
     "beliefs.ModelFit": (lambda _: believed(), ()),
     "quality.Estimate": (
-        lambda _: savings([("a", 0.5, ["a", "b"], [1.0, 2.0], [], 1.0)] * LEAST, "b")._asdict(),  # type: ignore[union-attr]
+        lambda _: savings([("a", 0.5, ["a", "b"], [1.0, 2.0], [], 1.0)] * LEAST, "b").usd._asdict(),  # type: ignore[union-attr]
         (),
     ),
     "models.calibration": (lambda _: calibrated(), ("ratings", "people")),

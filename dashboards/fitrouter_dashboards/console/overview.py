@@ -11,6 +11,7 @@ import msgspec
 from fitrouter.stores.figures import Figure, Traffic, ratings, traffic
 from fitrouter.types import Identity
 from fitrouter_dashboards.console.reads import Reads
+from fitrouter_dashboards.quality import saved
 
 WINDOWS = {"1h": 3600.0, "24h": 86_400.0, "7d": 604_800.0, "30d": 2_592_000.0}
 """Name → seconds. `all` begins with the first request; `auto` is the shortest with `ENOUGH` requests, or with all."""
@@ -36,7 +37,7 @@ _FLOWS = """
 """
 
 
-def overview(reads: Reads, tenant: str | None, window: str, now: float) -> dict[str, Any]:
+def overview(reads: Reads, tenant: str | None, window: str, now: float, default: str | None) -> dict[str, Any]:
     """Read the figures of a window that ends now. Blocks.
 
     Args:
@@ -44,6 +45,7 @@ def overview(reads: Reads, tenant: str | None, window: str, now: float) -> dict[
         tenant: whose requests; None for all.
         window: `auto`, `all`, or a name of `WINDOWS`.
         now: seconds since the epoch.
+        default: the default model, which savings are against.
     """
     ((first, *spans),) = reads.rows((_SPAN, [tenant, now]))[0]
     everything, *counts = (int(n or 0) for n in spans)
@@ -86,6 +88,7 @@ def overview(reads: Reads, tenant: str | None, window: str, now: float) -> dict[
             for at, each in moving.by.items()
         ],
         "ratings": [{"point": at, **msgspec.to_builtins(each)} for at, each in rated.by.items()],
+        "saved": saved(reads.rows, default, tenant),
         "flows": _folded(flows, totals.requests),
     }
 

@@ -57,6 +57,8 @@ class ModelUsage(msgspec.Struct, frozen=True, kw_only=True):
     """Mean of the answers whose price is known; None if that of none is."""
     latency_s: float
     """Median."""
+    tokens: str = ""
+    """Of all these answers, in words."""
 
 
 class ModelFit(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,7 +211,9 @@ class Reports:
             except KeyError:  # a model, or a revision, that is configured no more
                 continue
             latency_s = (each.p50_ms or 0.0) / 1000.0
-            found[name] = ModelUsage(answers=each.requests, cost_usd=each.cost.each, latency_s=latency_s)
+            found[name] = ModelUsage(
+                answers=each.requests, cost_usd=each.cost.each, latency_s=latency_s, tokens=each.tokens
+            )
         return found
 
     def _recorded(self, taste: Floats) -> tuple[dict[str, tuple[Quote, ...]], dict[str, Base]]:

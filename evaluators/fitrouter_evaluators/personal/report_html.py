@@ -154,7 +154,7 @@ def _card(model: ModelFit, standing: LeaderboardRow) -> str:
         if name != "overall"
     ]
     if model.usage is not None:
-        rows.append(("cost", cost_words(model.usage)))
+        rows += [("cost", cost_words(model.usage)), ("tokens", model.usage.tokens)]
         rows.append(("latency", f"{seconds(model.usage.latency_s)}, median of {model.usage.answers} answers"))
     if model.base is not None:
         rows.append(("base", describe_base(model.base)))

@@ -255,11 +255,14 @@ def best_single(drawn: Iterable[tuple[str, float, float]]) -> tuple[str, float]:
     return best, means.get(best, math.nan)
 
 
+def single_of(rows: Sequence[tuple[Any, ...]]) -> tuple[str, float]:
+    """Return `best_single` of the rows of `satisfaction_of`."""
+    return best_single((row[4], row[6][row[5].index(row[4])], row[2]) for row in rows if row[7] and row[4] in row[5])
+
+
 def _worse_off(rows: Sequence[tuple[Any, ...]], people: Any, y: Floats) -> tuple[str, Interval | None, int]:
     """Share of people who are worse off than under the best single model: its name, the share, and of how many."""
-    best, mean = best_single(
-        (row[4], row[6][row[5].index(row[4])], row[2]) for row in rows if row[7] and row[4] in row[5]
-    )
+    best, mean = single_of(rows)
     if not best:
         return "", None, 0
     units, other = [], []

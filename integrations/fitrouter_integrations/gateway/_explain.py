@@ -10,7 +10,7 @@ import msgspec
 
 from fitrouter.routing.explanation import Explanation
 from fitrouter.stores.content import Content
-from fitrouter.types import Decision, Event, Execution, Feedback, Remark, Score
+from fitrouter.types import TOKENS, Decision, Event, Execution, Feedback, Remark, Score
 
 MOST_SHOWN = 20_000
 """Characters of a kept text that are shown."""
@@ -26,7 +26,7 @@ _COLUMNS = {
 }
 """Field of a model's row → field of the decision."""
 _EXECUTION = (
-    *("status", "served_by", "attempts", "prompt_tokens", "completion_tokens"),
+    *("status", "served_by", "attempts", *TOKENS, "estimated"),
     *("ttft_ms", "latency_ms", "overhead_ms", "finish_reason"),
 )
 _ATTEMPT = ("model", "probability", "error", "ms")

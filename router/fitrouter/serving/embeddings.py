@@ -30,7 +30,7 @@ from fitrouter.routing.eligibility import Wants
 from fitrouter.serving.attempts import call_span
 from fitrouter.serving.recorder import Recorder, execution_of
 from fitrouter.serving.slots import Slots
-from fitrouter.serving.spending import Charge, Spending, charge, checked_usage, spent
+from fitrouter.serving.spending import Charge, Spending, charge, checked_usage, counted, spent
 from fitrouter.state.accounts import day_left_s
 from fitrouter.types import (
     Decision,
@@ -131,7 +131,7 @@ class Embedder:
                 status=status,
                 served_by=card.arm if status == "ok" else None,
                 attempts=(),
-                prompt_tokens=usage.prompt_tokens,
+                **counted(usage),
                 cost_usd=charged.usd,
                 cost_assumed=charged.assumed,
                 estimated=usage.estimated or charged.estimated,

@@ -22,7 +22,7 @@ from fitrouter.routing.variants import called
 from fitrouter.serving.attempts import Timers, said_tokens
 from fitrouter.serving.recorder import STORE_WAIT_S, Recorder, execution_of
 from fitrouter.serving.remarks import RemarkListener
-from fitrouter.serving.spending import PLAN_S, Charge, Cover, Spending, charge, checked_usage
+from fitrouter.serving.spending import PLAN_S, Charge, Cover, Spending, charge, checked_usage, counted
 from fitrouter.state.learner import Learner
 from fitrouter.stores.journal import LONGEST_MS, MOST_TOKENS, MOST_USD, Journal
 from fitrouter.types import (
@@ -300,8 +300,7 @@ class ExternalExecution:
             status=unanswered([each.error for each in attempts]) if status == "failed" else status,
             served_by=served_by,
             attempts=attempts,
-            prompt_tokens=usage.prompt_tokens,
-            completion_tokens=usage.completion_tokens,
+            **counted(usage),
             cost_usd=charged.usd,
             cost_assumed=charged.assumed,
             estimated=usage.estimated or charged.estimated,

@@ -131,6 +131,11 @@ class PolicyControl:
             price=budgets.weight(tenant, now),
         )
 
+    @property
+    def default(self) -> str | None:
+        """The arm of the default model."""
+        return self._decider.rules.default_arm
+
     def outlook(self, tenant: str = "default") -> Outlook:
         """Reports of a tenant's monitors."""
         state = self._decider.learner.of(tenant)

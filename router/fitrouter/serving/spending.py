@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -21,7 +21,7 @@ from fitrouter.serving.ledger import Account, Ledger
 from fitrouter.state.accounts import DAY_S
 from fitrouter.state.budgets import BudgetParams
 from fitrouter.state.learner import Learner
-from fitrouter.types import WHOLE, Attempt, Decision, Execution, ModelCard, Payer, Prices, Usage
+from fitrouter.types import TOKENS, WHOLE, Attempt, Decision, Execution, ModelCard, Payer, Prices, Usage
 
 ABANDONED = frozenset({"ProviderTimeout", "CancelledError"})
 """Errors of calls that the provider may have answered, and billed."""
@@ -290,6 +290,11 @@ def parts(usage: Usage) -> dict[str, int]:
         "reasoning": usage.reasoning_tokens,
         "audio_output": usage.audio_completion_tokens,
     }
+
+
+def counted(usage: Usage) -> dict[str, Any]:
+    """The counts that an Execution keeps."""
+    return {name: getattr(usage, name) for name in TOKENS}
 
 
 def spent(prices: Prices, usage: Usage) -> float:

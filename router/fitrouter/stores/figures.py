@@ -15,7 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from fitrouter.types import Event, Execution, Feedback, Identity
+from fitrouter.types import TOKENS, Event, Execution, Feedback, Identity
 
 T = TypeVar("T")
 Query = tuple[str, Sequence[Any]]
@@ -36,7 +36,7 @@ _WHERE = """($1::VARCHAR IS NULL OR tenant = $1) AND ($2::VARCHAR IS NULL OR "us
 _TRAFFIC = f"""
     SELECT grouping(key), key, coalesce(sum(n), 0), {_ENDS},
         count(*) FILTER (served_by <> chosen),
-        coalesce(sum(prompt_tokens), 0), coalesce(sum(completion_tokens), 0),
+        {", ".join(f"coalesce(sum({each}), 0)" for each in TOKENS)}, count(*) FILTER (estimated),
         coalesce(sum(cost_usd) FILTER ({_PRICED}), 0), coalesce(sum(n) FILTER ({_PRICED}), 0),
         count(*) FILTER (NOT {_PRICED}),
         quantile_cont(latency_ms, [0.5, 0.95]) FILTER (served_by IS NOT NULL)
@@ -145,10 +145,26 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     """Answers by another model than the chosen one."""
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int
+    """Of the prompts, read from providers' caches."""
+    written_tokens: int
+    """Of the prompts, written to them."""
+    reasoning_tokens: int
+    """Of the answers, hidden."""
+    estimated: int
+    """Requests whose tokens or cost are estimated."""
     cost: Money
     p50_ms: float | None
     """Of the answers; None without any."""
     p95_ms: float | None
+
+    @property
+    def tokens(self) -> str:
+        """The tokens in words."""
+        found = f"{self.prompt_tokens:,} in, {self.completion_tokens:,} out"
+        parts = {"cached": self.cached_tokens, "written": self.written_tokens, "reasoning": self.reasoning_tokens}
+        said = ", ".join(f"{n:,} {name}" for name, n in parts.items() if n)
+        return f"{found} ({said})" if said else found
 
 
 class Rating(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,14 +223,14 @@ def traffic(
     def read(row: tuple[Any, ...]) -> Traffic:
         requests, *counts = map(int, row[: len(OUTCOMES) + 1])
         ends: dict[str, Any] = dict(zip(OUTCOMES, counts, strict=True))
-        fallbacks, prompt, completion, known, priced, unpriced, latency = row[len(OUTCOMES) + 1 :]
+        fallbacks, *tokens, estimated, known, priced, unpriced, latency = row[len(OUTCOMES) + 1 :]
         p50, p95 = latency or (None, None)
         return Traffic(
             requests=requests,
             **ends,
             fallbacks=fallbacks,
-            prompt_tokens=int(prompt),
-            completion_tokens=int(completion),
+            **dict(zip(TOKENS, map(int, tokens), strict=True)),
+            estimated=estimated,
             cost=Money.of(known, int(priced), unpriced),
             p50_ms=p50,
             p95_ms=p95,

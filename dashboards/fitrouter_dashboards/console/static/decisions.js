@@ -1,6 +1,6 @@
 // The log, newest first, by filters; and one decision: why this model.
 
-import { h, card, note, empty, name, count, ratio, signed, usd, cost, duration, percent, when, moment, choice } from "./dom.js";
+import { h, card, note, empty, name, count, ratio, signed, usd, cost, tokens, duration, percent, when, moment, choice } from "./dom.js";
 import { bar, hue, learnColours } from "./charts.js";
 import { api, href, say } from "./main.js";
 
@@ -98,7 +98,7 @@ function summary(data, session) {
       fact("Person", data.user ? person(data, session) : "unknown"), fact("Mode", data.mode),
       execution ? [fact("Answered by", execution.served_by ? name(execution.served_by) : "nobody"), fact("Outcome", execution.status),
         fact("Cost", cost(execution)), fact("Latency", duration(execution.latency_ms)),
-        fact("Tokens", `${count(execution.prompt_tokens)} in, ${count(execution.completion_tokens)} out`), fact("Time in the router", duration(execution.overhead_ms))] : fact("Outcome", "still running"),
+        fact("Tokens", tokens(execution) + (execution.estimated ? ", estimated" : "")), fact("Time in the router", duration(execution.overhead_ms))] : fact("Outcome", "still running"),
       data.score?.status === "ok" ? fact("Predicted rating", `${ratio(data.score.mean)} ± ${ratio(data.score.sd)}`) : null),
     execution && execution.attempts.length > 1 ? h("ol", { class: "attempts" }, execution.attempts.map((a) =>
       h("li", null, name(a.model), `: ${a.error ?? "answered"} after ${duration(a.ms)}`))) : null);

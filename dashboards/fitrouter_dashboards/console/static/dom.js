@@ -63,6 +63,11 @@ export const money = (cost) => {
 };
 /** The cost of one answer: {cost_usd, unpriced}. */
 export const cost = (one) => (one?.unpriced ? "price not known" : usd(one?.cost_usd));
+/** Tokens in words, with those that were cached, written to a cache, or hidden reasoning. */
+export const tokens = (of) => {
+  const parts = ["cached", "written", "reasoning"].filter((part) => of[`${part}_tokens`]).map((part) => `${count(of[`${part}_tokens`])} ${part}`);
+  return `${count(of.prompt_tokens)} in, ${count(of.completion_tokens)} out${parts.length ? ` (${parts.join(", ")})` : ""}`;
+};
 export const duration = (ms) => {
   if (!known(ms)) return none;
   if (ms < 1000) return number(ms, ms > 0 && ms < 10 ? 1 : 0) + " ms";

@@ -1,6 +1,6 @@
 // What happens now: four figures over time, traffic from roles to models, what personalisation buys, and alarms.
 
-import { h, card, note, empty, name, count, ratio, signed, usd, money, duration, percent, interval, switcher, moment } from "./dom.js";
+import { h, card, note, empty, name, count, ratio, signed, usd, money, tokens, duration, percent, interval, switcher, moment } from "./dom.js";
 import { overTime, sankey, whisker, learnColours, hue } from "./charts.js";
 import { api, href } from "./main.js";
 
@@ -42,7 +42,8 @@ function figures(data) {
       overTime({ label: "Mean rating", from: data.from, step: data.rating_step_s, points: Math.ceil((data.points * data.step_s) / data.rating_step_s), show: (v) => ratio(v), top: 1, band: new Map(data.ratings.map((r) => [r.point, [r.low, r.high]])),
         lines: [{ name: "mean", values: new Map(data.ratings.map((r) => [r.point, r.mean])), class: "k2" }] })),
     figure("cost", "Cost", money(totals.cost),
-      totals.cost.each === null ? "" : `${usd(totals.cost.each)} per request${totals.cost.unpriced ? " with a known price" : ""}`,
+      [totals.cost.each === null ? "" : `${usd(totals.cost.each)} per request${totals.cost.unpriced ? " with a known price" : ""}`,
+        totals.estimated ? `${count(totals.estimated)} estimated` : "", `tokens: ${tokens(totals)}`, ...data.saved.map((text) => `ever: ${text}`)].filter(Boolean).join("; "),
       overTime({ label: "Cost", ...axis, show: usd, lines: [{ name: "cost", values: filled("cost_usd"), class: "k1", area: true }] })),
     figure("latency", "Latency, median", duration(totals.p50_ms), `95 % of answers within ${duration(totals.p95_ms)}`,
       overTime({ label: "Latency", ...axis, show: duration, lines: [{ name: "median", values: of("p50_ms"), class: "k4" }, { name: "95 %", values: of("p95_ms"), class: "k4 thin" }] })));

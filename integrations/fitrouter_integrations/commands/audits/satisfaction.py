@@ -10,6 +10,8 @@ import typer
 
 from fitrouter.config import load_config
 from fitrouter.router import Router
+from fitrouter.stores.warehouse import Warehouse
+from fitrouter_dashboards.quality import saved
 from fitrouter_evaluators.personal.satisfaction import Interval, Satisfaction, measure_satisfaction
 from fitrouter_integrations.commands._files import as_json
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile
@@ -34,7 +36,10 @@ def command(
     settings = load_config(config)
     with Router.offline(settings) as router:
         found = measure_satisfaction(settings.data, router, tenant=tenant, now=time.time())
-    typer.echo(as_json({"object": "fitrouter.satisfaction", **msgspec.to_builtins(found)}) if out else _text(found))
+        read = Warehouse(settings.data / "fitrouter.duckdb").queries
+        costs = saved(lambda *queries: read(queries, whole=True), router.policy.default, tenant) if found.people else []
+    whole = {"object": "fitrouter.satisfaction", **msgspec.to_builtins(found), "saved": costs}
+    typer.echo(as_json(whole) if out else "\n".join([_text(found), *(f"Cost: {each}." for each in costs)]))
 
 
 def _text(found: Satisfaction) -> str:

@@ -62,7 +62,7 @@ def text(report: FitReport) -> list[str]:
     for model in report.models:
         said = [f"it {each.words}".replace(" which you", " which they") for each in model.style]
         if model.usage is not None:
-            said.append(cost_words(model.usage))
+            said += [cost_words(model.usage), model.usage.tokens]
             said.append(seconds(model.usage.latency_s))
         if model.base is not None:
             said.append(describe_base(model.base))

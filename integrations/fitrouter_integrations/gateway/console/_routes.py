@@ -204,7 +204,8 @@ class Console:
             raise Problem(400, "invalid_request", f"window: got {window[:40]!r}; give auto, all, {', '.join(WINDOWS)}")
         tenant = tenant_of(call)
         found = await self._reads.get(
-            ("now", tenant, window), partial(overview, self._reads, tenant, window, self._router.clock())
+            ("now", tenant, window),
+            partial(overview, self._reads, tenant, window, self._router.clock(), self._router.policy.default),
         )
         outlook = self._router.policy.outlook(call.tenant)
         outages = self._router.health.outages(tenant)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from fitrouter.types import (
+    TOKENS,
     Decision,
     Erasure,
     Event,
@@ -59,6 +60,9 @@ def _plainly_sound(event: Event) -> bool:
                 0.0 <= event.cost_usd < MOST_USD
                 and 0 <= event.prompt_tokens < MOST_TOKENS
                 and 0 <= event.completion_tokens < MOST_TOKENS
+                and 0 <= event.cached_tokens + event.written_tokens <= event.prompt_tokens
+                and min(event.cached_tokens, event.written_tokens, event.reasoning_tokens) >= 0
+                and event.reasoning_tokens <= event.completion_tokens
                 and 0.0 <= event.latency_ms < LONGEST_MS
                 and 0.0 <= (event.ttft_ms or 0.0) < LONGEST_MS
                 and -LONGEST_MS < event.overhead_ms < LONGEST_MS
@@ -98,8 +102,8 @@ def _numbers(event: Event) -> Iterable[tuple[str, float, float, float]]:
             yield "length of dimension", len(event.dimension), 1, LONGEST_NAME
         case Execution():
             yield "cost_usd", event.cost_usd, 0.0, MOST_USD
-            yield "prompt_tokens", event.prompt_tokens, 0, MOST_TOKENS
-            yield "completion_tokens", event.completion_tokens, 0, MOST_TOKENS
+            for name in TOKENS:
+                yield name, getattr(event, name), 0, MOST_TOKENS
             yield "latency_ms", event.latency_ms, 0.0, LONGEST_MS
             yield "ttft_ms", event.ttft_ms or 0.0, 0.0, LONGEST_MS
             yield "overhead_ms", event.overhead_ms, -LONGEST_MS, LONGEST_MS

@@ -26,6 +26,7 @@ from fitrouter.stores.journal import Row
 from fitrouter.types import (
     OUTCOMES,
     RECORDED,
+    TOKENS,
     WHOLE,
     Decision,
     Execution,
@@ -169,11 +170,12 @@ CREATE VIEW requests AS
     SELECT
         seq, ts, tenant, "user", role, decision_id, chosen, served_by, status,
         CASE status {_OUTCOME} END AS outcome,
-        1 AS n, prompt_tokens, completion_tokens, cost_usd, cost_assumed, latency_ms
+        1 AS n, {", ".join(TOKENS)}, cost_usd, cost_assumed, estimated, latency_ms
     FROM executions WHERE status <> '{RECORDED}'
     UNION ALL
     SELECT
-        seq, ts, tenant, "user", role, NULL, nullif(model, ''), NULL, 'refused', 'refused', n, 0, 0, 0.0, false, NULL
+        seq, ts, tenant, "user", role, NULL, nullif(model, ''), NULL, 'refused', 'refused', n,
+        {", ".join("0" * len(TOKENS))}, 0.0, false, false, NULL
     FROM refusals;
 """  # noqa: S608 - constants
 
