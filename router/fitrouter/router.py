@@ -717,6 +717,11 @@ class Router:
                 yield self._received(turn, answering.arm, assembler, chunk)
             while (following := await next_chunk(rest, self._timers.chunk_gap_s, turn.own_deadline)) is not None:
                 yield self._received(turn, answering.arm, assembler, following)
+                if not await self._is_covered(turn, answering.arm, assembler):
+                    status = "partial"
+                    for chunk in (Chunk(finish_reason="length"), Chunk(usage=assembler.usage or Usage(estimated=True))):
+                        yield self._received(turn, answering.arm, assembler, chunk)
+                    return
             assembler.require_end(answering.arm)
             if assembler.usage is None:
                 yield self._received(turn, answering.arm, assembler, Chunk(usage=Usage()))
@@ -737,6 +742,18 @@ class Router:
             answering.release()
             self._finish(turn, answering, message, usage, assembler.finish_reason, status=status, ttft_ms=ttft_ms)
             await close(rest)
+
+    async def _is_covered(self, turn: _Turn, arm: str, assembler: Assembler) -> bool:
+        """Whether a stream is within its reservation; one whose provider ignores `max_tokens` reserves more."""
+        limit, sent = turn.cover.answer_tokens, assembler.least_tokens
+        if limit is None or sent <= limit or assembler.finish_reason:
+            return True
+        asked, card = msgspec.structs.replace(turn.asked, answer_tokens=2 * sent), self._cards[arm]
+        cover = await self._spending.reserve(
+            turn.decision, card, asked, turn.request.payer, lost_usd=turn.lost_usd, floor=sent + 1
+        )
+        turn.cover = turn.cover if cover.refusal else cover
+        return not cover.refusal
 
     async def _relay_choices(self, turn: _Turn, answering: Answering, ttft_ms: float) -> AsyncIterator[Chunk]:
         """Relay the chunks of several choices; log the execution at the end, whatever ends them."""

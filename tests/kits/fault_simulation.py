@@ -521,10 +521,9 @@ class Simulation:
             self.require(not count, f"{count} calls of {model} are still open")
         for name, slots in self.router._caller.slots.items():
             self.require(not slots.used and not slots._held, f"slots of {name} are not given back")
+        held = [each for purse in self.router._ledger._purses.values() for each in purse.holds.values()]
+        self.require(all(ends < math.inf for _, ends in held), "money stays reserved")  # that of plans ends by itself
         for tenant, _ in PEOPLE:
-            projections = self.learner.of(tenant).projections
-            if self.journal.head() and not self.script.disk:
-                self.require(not projections.budgets.holds.get(tenant), f"money of {tenant} stays reserved")
             for breaker in itertools.chain(*self.router._breakers.of(tenant)._of.values()):
                 self.require(not breaker.probing, f"{breaker.name} waits for a probe for ever")
         for decision in decisions.values():

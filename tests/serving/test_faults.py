@@ -14,7 +14,7 @@ from fitrouter.routing.breakers import Breakers
 from fitrouter.serving import attempts
 from fitrouter.serving.recorder import Recorder
 from fitrouter.serving.slots import Slots
-from fitrouter.state.budgets import Budgets
+from fitrouter.serving.spending import Spending
 
 SEEDS = 500
 PARTS = 5
@@ -52,7 +52,7 @@ def test_a_seed_replays(identities: faults.Identified) -> None:
     [
         (Breakers, "_reason", lambda *_: "", "Retry-After"),
         (Breakers, "confirm", lambda *_: None, "breaker is open"),
-        (Budgets, "left", lambda *_: 1e9, "beyond its budget"),
+        (Spending, "accounts", lambda *_: [], "beyond its budget"),
         (Slots, "free", lambda *_: None, "not given back"),
         (Recorder, "append_outcome", lambda *_: None, "does not know"),
         (attempts, "draw_next", lambda decision, *_: (decision.eligible[-1], 0.5), "does not replay"),

@@ -565,6 +565,108 @@ def test_a_stream_that_is_left_is_charged_for_what_was_streamed(tmp_path: Path, 
     virtual_time.run(scenario())
 
 
+class Endless(Echo):
+    """Streams token by token, whatever `max_tokens` says."""
+
+    sent = 0
+
+    async def _stream(self, message: Any, usage: Usage) -> AsyncIterator[Chunk]:
+        while True:
+            await asyncio.sleep(0.01)
+            self.sent += 1
+            yield Chunk(delta={"content": "x "})
+
+
+@pytest.mark.parametrize("limit", [None, 100])
+def test_a_stream_renews_its_reservation_and_ends_at_its_bound(tmp_path: Path, limit: int | None) -> None:
+    """As long as there is money it goes on; then it ends as one that has reached its length, and is marked partial."""
+
+    async def scenario() -> None:
+        provider = Endless()
+        async with limited(tmp_path, provider, prices=(10.0,)) as router:
+            stream = await router.stream(ask(params={"max_tokens": limit} if limit else {}))
+            chunks = [chunk async for chunk in stream]
+            assert provider.sent == pytest.approx(LIMIT / 10e-6, rel=0.01), "all of the money is used"
+            assert provider.sent <= LIMIT / 10e-6 + 1
+            assert [chunk.finish_reason for chunk in chunks][-2:] == ["length", None]
+            assert chunks[-1].usage is not None
+            assert chunks[-1].usage.estimated
+            await router.settled()
+            (execution,) = events(router, Execution)
+            assert (execution.status, execution.finish_reason) == ("partial", "length")
+            assert execution.cost_usd <= held(router) <= LIMIT + 1e-9
+            with pytest.raises(BudgetExhausted):
+                await router.complete(ask())
+
+    virtual_time.run(scenario())
+
+
+def test_a_stream_that_was_left_is_booked_with_its_whole_reservation(tmp_path: Path) -> None:
+    """Under a hard limit: nobody knows what the provider bills. An answer that ended gives the rest back at once."""
+
+    async def scenario() -> None:
+        async with limited(tmp_path, Endless(), prices=(10.0,)) as router:
+            stream = await router.stream(ask(params={"max_tokens": 1000}))
+            await anext(aiter(stream))
+            assert held(router) == pytest.approx(0.01)
+            await stream.aclose()
+            assert held(router) == pytest.approx(0.01)
+        async with limited(tmp_path, Echo(), prices=(10.0,)) as router:
+            await router.complete(ask(params={"max_tokens": 1000}))
+            assert held(router) == pytest.approx(11 * 10e-6)
+
+    virtual_time.run(scenario())
+
+
+def test_a_call_that_timed_out_is_booked_in_full(tmp_path: Path) -> None:
+    """Its fallback reserves on top of it."""
+
+    async def scenario() -> None:
+        provider = Faulty(Echo(), [Fault(hang=True)])
+        timers = Timers(deadline_s=100.0, first_token_s=5.0)
+        async with limited(tmp_path, provider, prices=(10.0, 10.0), timers=timers, budget={"bucket": 1e4}) as router:
+            await router.complete(ask(params={"max_tokens": 1000}))
+            assert 0.01 + 11 * 10e-6 <= held(router) < 0.02
+
+    virtual_time.run(scenario())
+
+
+def test_models_without_a_price_are_excluded_under_a_hard_limit(tmp_path: Path) -> None:
+    """Of two the one with a price answers; without one the error says what to set. Soft limits weigh them."""
+
+    async def scenario(known: bool, *, hard: bool) -> tuple[str, str]:
+        found = [msgspec.structs.replace(card, prices=Prices(output=1.0, known=False)) for card in models(1.0, 1.0)]
+        found[1] = msgspec.structs.replace(found[1], prices=Prices(output=1.0, known=known))
+        params = ProjectionParams(budget=BudgetParams(usd_per_period=LIMIT, hard=hard))
+        learner = Learner(len(context_names()), 1, expects_scores=False, projections=params)
+        async with make_router(Path(tempfile.mkdtemp(dir=tmp_path)), models=found, learner=learner) as router:
+            answer = await router.complete(ask())
+            return answer.served_by, dict(answer.decision.excluded).get("alpha", "")
+
+    for _ in range(5):
+        served, reason = virtual_time.run(scenario(True, hard=True))
+        assert (served, "set its `prices`" in reason) == ("beta", True)
+    with pytest.raises(BudgetExhausted, match=r"alpha: budget: it has no price, .* set its `prices`; beta: budget"):
+        virtual_time.run(scenario(False, hard=True))
+    assert virtual_time.run(scenario(False, hard=False))[1] == ""
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens", ""])
+def test_what_the_model_gets_is_what_is_covered(tmp_path: Path, name: str) -> None:
+    """The limit that the caller sent is lowered under its name, or one is added; the answer says so."""
+
+    async def scenario() -> None:
+        provider = Echo()
+        async with limited(tmp_path, provider, prices=(20.0,)) as router:
+            answer = await router.complete(ask(params={name: 100_000} if name else {}))
+            assert answer.max_tokens == int(LIMIT / 20e-6)
+            assert provider.calls[0].params == {name or "max_tokens": answer.max_tokens}
+            free = await router.complete(ask(params={"max_tokens": 300}))
+            assert (free.max_tokens, provider.calls[1].params) == (None, {"max_tokens": 300})
+
+    virtual_time.run(scenario())
+
+
 def test_a_stream_that_breaks_off_is_charged_for_what_was_streamed(tmp_path: Path) -> None:
     """As one that was left; what the provider reported at the beginning is not the end's."""
 

@@ -496,7 +496,7 @@ class Assembler:
 
     def __init__(self) -> None:
         self._text: list[str] = []
-        self._bytes = 0
+        self._bytes = self._pieces = 0
         self._calls: dict[int, dict[str, Any]] = {}
         self.finish_reason: str | None = None
         self.usage: Usage | None = None
@@ -509,6 +509,7 @@ class Assembler:
         pieces = chunk.delta.get("tool_calls")
         for piece in pieces if isinstance(pieces, list) else ():
             self._add_call(piece if isinstance(piece, dict) else {})
+        self._pieces += bool(chunk.delta.keys() - {"role"})
         for text in (content, chunk.delta.get("reasoning_content"), chunk.delta.get("reasoning")):
             self._bytes += len(text.encode("utf-8", "replace")) if isinstance(text, str) else 0
         self.finish_reason = chunk.finish_reason or self.finish_reason
@@ -532,6 +533,11 @@ class Assembler:
     def tokens(self) -> int:
         """Estimated tokens so far, counted as in `fitrouter.context.features.estimate_tokens`."""
         return -(-self._bytes // 4)
+
+    @property
+    def least_tokens(self) -> int:
+        """Tokens so far at the least: few have more than eight bytes, and most providers send one in a chunk."""
+        return max(self._pieces, self.tokens // 2, 0 if self.usage is None else self.usage.completion_tokens)
 
     def require_end(self, arm: str) -> None:
         """Raise if the stream ended without a finish reason.

@@ -83,6 +83,7 @@ class Spending:
         lost_usd: float = 0.0,
         until: float = 0.0,
         valid_s: float = math.inf,
+        floor: int = 0,
     ) -> Cover:
         """Reserve what a call may cost at most, under the tenant's hard limit and the key's.
 
@@ -96,6 +97,7 @@ class Spending:
             lost_usd: what the request's earlier calls may have cost.
             until: when to stop waiting, on the monotonic clock.
             valid_s: how long the reservation holds if nobody settles it.
+            floor: tokens that each answer has to have at least, if they are more than by the settings.
         """
         tenant, now = decision.identity.tenant, self.clock()
         limit = answer_limit(card, asked)
@@ -105,7 +107,7 @@ class Spending:
             return Cover(refusal=_UNPRICED)
         if not accounts or most <= 0.0:
             return Cover()
-        floor = self._floor(card, asked, tenant)
+        floor = max(self._floor(card, asked, tenant), min(floor, limit))
         usual = limit if asked.answer_tokens or card.max_output_tokens else min(limit, max(floor, USUAL))
         found = await self.ledger.reserve(
             decision.id,
