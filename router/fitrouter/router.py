@@ -16,7 +16,15 @@ from urllib.parse import urlsplit
 import msgspec
 
 from fitrouter.context.encoders import Encoder
-from fitrouter.errors import BudgetExhausted, ConfigError, InvalidRequest, ProviderError, StoreError, UnknownDecision
+from fitrouter.errors import (
+    BudgetExhausted,
+    ConfigError,
+    InvalidRequest,
+    NotCovered,
+    ProviderError,
+    StoreError,
+    UnknownDecision,
+)
 from fitrouter.hooks import Hooks
 from fitrouter.monitors.service import ServiceHealth, ServiceStatus, service_status
 from fitrouter.providers import Provider, tracing
@@ -688,7 +696,7 @@ class Router:
         return answering
 
     async def _reserve(self, turn: _Turn, arm: str, attempts: Sequence[Attempt]) -> Cover:
-        """Reserve what a call may cost, on top of the earlier ones."""
+        """Reserve what a call may cost, on top of the earlier ones; raises NotCovered if no hard limit covers it."""
         if attempts and attempts[-1].error in ABANDONED:
             turn.lost_usd = turn.cover.usd
         cover = await self._spending.reserve(
@@ -699,7 +707,9 @@ class Router:
             lost_usd=turn.lost_usd,
             until=turn.deadline,
         )
-        turn.cover = turn.cover if cover.refusal else cover
+        if cover.refusal:
+            raise NotCovered(f"{arm!r} is not called: {cover.refusal}")
+        turn.cover = cover
         return cover
 
     def _checked(self, turn: _Turn, arm: str, usage: Usage, said_tokens: int, choices: int = 1) -> Usage:

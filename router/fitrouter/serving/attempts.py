@@ -152,7 +152,7 @@ class Caller:
             fallback: decision whose pmf gives the next ones; None for no fallback.
             deadline: absolute, on the monotonic clock.
             attempts: gets each attempt when it has ended, also one that is cancelled.
-            reserve: reserves what a call of a model may cost, and waits for that.
+            reserve: reserves what a call of a model may cost, and waits for that, or raises `NotCovered`.
             dropped: arm → parameters omitted from its call.
 
         Raises:
@@ -172,7 +172,7 @@ class Caller:
                 last = last or draw_next(fallback, [*attempts, late]) is None
             failure: ProviderError
             try:
-                cover = await self._covered(arm, reserve)
+                cover = await reserve(arm)
                 unpaid += time.monotonic() - begun
                 begun = time.monotonic()
                 entry = breakers.enter(arm, retry=self.cards[arm].provider in failed)
@@ -256,18 +256,6 @@ class Caller:
         breakers.leave(entry, None)
         answering.arm = arm
         return answering
-
-    @staticmethod
-    async def _covered(arm: str, reserve: Callable[[str], Awaitable[Cover]]) -> Cover:
-        """Reserve what a call may cost.
-
-        Raises:
-            NotCovered: a hard limit does not cover it.
-        """
-        cover = await reserve(arm)
-        if cover.refusal:
-            raise NotCovered(f"{arm!r} is not called: {cover.refusal}")
-        return cover
 
     @staticmethod
     def _confirm(breakers: Breakers, entry: Entry, slots: Slots, tenant: str) -> None:
