@@ -18,7 +18,17 @@ from fitrouter.context.features import is_followup, session_key
 from fitrouter.policies import Beliefs, SquareCB
 from fitrouter.router import WATCH_S, Router
 from fitrouter.state.learner import read_batch
-from fitrouter.state.sessions import EVERY, IDLE_S, Session, Sessions, begins_turn, redraw_reason, switch_cost
+from fitrouter.state.sessions import (
+    CACHE_S,
+    EVERY,
+    IDLE_S,
+    Cache,
+    Session,
+    Sessions,
+    begins_turn,
+    redraw_reason,
+    switch_cost,
+)
 from fitrouter.stores.journal import Row
 from fitrouter.types import (
     Attempt,
@@ -110,7 +120,7 @@ def test_a_session_keeps_its_draw_and_counts_user_turns() -> None:
 def test_a_redraw_resets_the_counts_and_keeps_the_cache() -> None:
     """After a redraw, turns and failures start anew; the model with the cached prompt stays known."""
     sessions = fold(decision(1), execution(1, error="ProviderTimeout", served="b", tokens=900), decision(2, "c"))
-    assert known(sessions) == Session("d2", "c", 2.0, 1, 0, "b", 900, 1.0, last="d2")
+    assert known(sessions) == Session("d2", "c", 2.0, 1, 0, (Cache("b", 900, 1.0, False),), 1.0, last="d2")
 
 
 @pytest.mark.parametrize("mode", [Mode.PINNED, Mode.FORCED])
@@ -221,8 +231,8 @@ def test_corrupted_state_never_gives_an_invalid_session(cut: int, flip: int) -> 
     if sessions.load(bytes(payload)):
         for key in sessions:
             found = known(sessions, key)
-            assert np.isfinite([found.ts, found.cached_ts]).all()
-            assert min(found.turns, found.failures, found.cached_tokens) >= 0
+            assert np.isfinite([found.ts, found.answered_ts]).all()
+            assert min(found.turns, found.failures, *(cache.tokens for cache in found.caches)) >= 0
 
 
 # --- when ----------------------------------------------------------------------------------------------------------
@@ -244,7 +254,7 @@ def test_a_session_is_drawn_again_by_rules_that_all_candidates_share(subtests: p
         ({}, {"eligible": ("b",), "excluded": (("a", "context: needs about 9 tokens, has 8"),)}, "context"),
         ({}, {"now": 1000.0 + IDLE_S}, ""),
         ({}, {"now": 1001.0 + IDLE_S}, "idle"),
-        ({"cached_ts": 1500.0}, {"now": 1001.0 + IDLE_S}, ""),
+        ({"answered_ts": 1500.0}, {"now": 1001.0 + IDLE_S}, ""),
         ({"failures": 1, "turns": 9}, {"now": 9e9, "eligible": ()}, "idle"),
         ({"failures": 1, "turns": 9}, {"eligible": ()}, "ineligible"),
         ({}, {"now": 1020.0, "idle_s": 10.0}, "idle"),
@@ -278,7 +288,8 @@ CARDS = [
     ModelCard(name="b", provider="p", prices=Prices(input=10.0)),
     ModelCard(name="c", provider="p", prices=Prices(input=0.1)),
 ]
-CACHED = msgspec.structs.replace(STAY, cached_arm="a", cached_tokens=50_000, cached_ts=1000.0)
+WARM = Cache("a", 50_000, 1000.0, writes=False)
+CACHED = msgspec.structs.replace(STAY, caches=(WARM,))
 
 
 def test_switching_forgoes_the_cache_discount() -> None:
@@ -292,6 +303,45 @@ def test_switching_forgoes_the_cache_discount() -> None:
     assert switch_cost(CARDS, CACHED, prompt, 1100.0).tolist() == pytest.approx([0.0, 0.09, 0.09])
 
 
+def test_every_warm_cache_counts() -> None:
+    """Switching back to a model that was called within its provider's lifetime costs what the bills differ by."""
+    cards = [
+        ModelCard(name="a", provider="p", prices=Prices(input=2.0, cache_read=0.2)),
+        ModelCard(name="b", provider="p", prices=Prices(input=3.0, cache_read=0.3, cache_write=3.75)),
+        ModelCard(name="c", provider="p", prices=Prices(input=1.0)),
+    ]
+    warm = msgspec.structs.replace(STAY, caches=(Cache("b", 40_000, 900.0, writes=False), WARM))
+    prompt = 60_000
+    full = np.array([card.prices.input * prompt for card in cards]) / 1e6
+    bill = np.array([0.2 * 50_000 + 2.0 * 10_000, 0.3 * 40_000 + 3.0 * 20_000, 1.0 * prompt]) / 1e6
+    cost = full + switch_cost(cards, warm, prompt, 1100.0)
+    assert cost - cost[0] == pytest.approx(bill - bill[0], abs=1e-15)
+    later = switch_cost(cards, warm, prompt, 900.0 + CACHE_S + 1.0)
+    assert later.tolist() == pytest.approx([0.0, 0.09, 0.09])  # that of b is cold
+    writes = msgspec.structs.replace(STAY, caches=(Cache("b", 40_000, 900.0, writes=True), WARM))
+    bill[1] += 0.75 * 20_000 / 1e6
+    cost = full + switch_cost(cards, writes, prompt, 1100.0)
+    assert cost - cost[0] == pytest.approx(bill - bill[0], abs=1e-15)
+    cold = full + switch_cost(
+        cards, msgspec.structs.replace(STAY, caches=(WARM._replace(writes=True),)), prompt, 1100.0
+    )
+    assert cold[1] - cold[0] == pytest.approx(3.75 * prompt / 1e6 - bill[0])  # all of it would be written
+
+
+def test_all_models_of_a_session_are_remembered() -> None:
+    """Also the pinned ones and those of earlier draws: the last eight within the lifetime; always the last one."""
+    sessions = fold(decision(1))
+    arm = known(sessions).arm
+    before = known(sessions)
+    for i in range(12):
+        sessions.observe_execution(execution(2_000 + 20 * i, f"m{i}", served=f"m{i}", tokens=5_000))
+    found = known(sessions)
+    assert [cache.arm for cache in found.caches] == [f"m{i}" for i in range(4, 12)]
+    assert (found.answered_ts, found.failures, found.arm) == (before.answered_ts, before.failures, arm)
+    sessions.observe_execution(execution(9_000, "m11", served="m11", tokens=9_000))
+    assert [(cache.arm, cache.tokens) for cache in known(sessions).caches] == [("m11", 9_000)]
+
+
 def test_a_shortened_prompt_limits_the_cached_tokens() -> None:
     """At most the length of the prompt counts as cached."""
     assert switch_cost(CARDS, CACHED, 2000, 1100.0)[1] == pytest.approx(2.0 * 0.9 * 2000 / 1e6)
@@ -300,9 +350,9 @@ def test_a_shortened_prompt_limits_the_cached_tokens() -> None:
 def test_nothing_is_lost_where_nothing_is_cached(subtests: pytest.Subtests) -> None:
     """No cache, a holder that cannot take the request, a short prompt, or a silence that emptied the cache."""
     for changes, prompt, now in (
-        ({"cached_tokens": 0}, 60_000, 1100.0),
-        ({"cached_arm": ""}, 60_000, 1100.0),
-        ({"cached_arm": "gone"}, 60_000, 1100.0),
+        ({"caches": (WARM._replace(tokens=0),)}, 60_000, 1100.0),
+        ({"caches": ()}, 60_000, 1100.0),
+        ({"caches": (WARM._replace(arm="gone"),)}, 60_000, 1100.0),
         ({}, 1000, 1100.0),
         ({}, 60_000, 1301.0),
     ):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -25,6 +26,8 @@ IDLE_S = 3600.0
 """Default number of idle seconds after which a session ends."""
 CACHE_S = 300.0
 """Seconds for which providers keep a prompt cached, at least."""
+CACHES = 8
+"""Caches that are remembered of a session."""
 CACHE_TOKENS = 1024
 """Length of the shortest prompt that providers cache."""
 SAVED = 0.5
@@ -35,8 +38,19 @@ LIMIT = 4096
 _TOOL_PARTS = ("tool_result", "function_call_output")
 
 
+class Cache(NamedTuple):
+    """A prompt that a model has cached."""
+
+    arm: str
+    tokens: int
+    ts: float
+    """Of the answer."""
+    writes: bool
+    """Whether its provider bills what it writes to the cache."""
+
+
 class Session(msgspec.Struct, frozen=True, array_like=True):
-    """State of one conversation: the draw that it follows, and its prompt cache."""
+    """State of one conversation: the draw that it follows, and its prompt caches."""
 
     draw_id: str
     """Id of the decision that was drawn."""
@@ -48,19 +62,19 @@ class Session(msgspec.Struct, frozen=True, array_like=True):
     """User turns since the draw, its own included; an agent's steps within a turn do not count."""
     failures: int = 0
     """Consecutive turns in which the model failed."""
-    cached_arm: str = ""
-    """The model that answered last, which has the prompt cached."""
-    cached_tokens: int = 0
-    """Length of that prompt."""
-    cached_ts: float = 0.0
+    caches: tuple[Cache, ...] = ()
+    """One of each model that answered within `CACHE_S` before the last answer, pinned models too; its own is last."""
+    answered_ts: float = 0.0
+    """Time of the last answer of the session's model, or in its place."""
     last: str = ""
     """Id of the last decision, pinned ones included."""
     turn: int = 0
     """Its `Decision.turn`."""
 
     def _valid(self) -> bool:
-        counts = min(self.turns, self.failures, self.cached_tokens, self.turn)
-        return bool(self.draw_id and self.arm and math.isfinite(self.ts + self.cached_ts) and counts >= 0)
+        counts = min(self.turns, self.failures, self.turn, *(cache.tokens for cache in self.caches))
+        times = sum((cache.ts for cache in self.caches), self.ts + self.answered_ts)
+        return bool(self.draw_id and self.arm and math.isfinite(times) and counts >= 0)
 
 
 class Sessions(Projection):
@@ -102,27 +116,29 @@ class Sessions(Projection):
         self._known.move_to_end(key)
         if len(self._known) > self.limit:
             _, evicted = self._known.popitem(last=False)
-            self.evicted_after_s = max(decision.ts - max(evicted.ts, evicted.cached_ts), 0.0)
+            self.evicted_after_s = max(decision.ts - max(evicted.ts, evicted.answered_ts), 0.0)
 
     def observe_execution(self, execution: Execution) -> None:
-        """Update a session's failures and prompt cache; answers of earlier draws and pinned models are ignored."""
+        """Update a session's prompt caches, and its failures by answers of its draw: not of earlier or pinned ones."""
         key = execution.identity.session
         before = None if key is None else self._known.get(key)
-        if key is None or before is None or execution.chosen != before.arm:
+        if key is None or before is None:
             return
         after = before
+        if execution.served_by is not None and execution.prompt_tokens > 0:
+            cache = Cache(execution.served_by, execution.prompt_tokens, execution.ts, execution.written_tokens > 0)
+            warm = [c for c in before.caches if c.arm != cache.arm and execution.ts - c.ts <= CACHE_S]
+            after = msgspec.structs.replace(before, caches=(*warm[1 - CACHES :], cache))
+        if execution.chosen != before.arm:
+            self._known[key] = after
+            return
         # A rejected request is not the model's failure, and neither is one that was not sent or was cancelled.
         if any(attempt.model == before.arm and attempt.error not in _NO_FAILURE for attempt in execution.attempts):
             after = msgspec.structs.replace(after, failures=before.failures + 1)
         elif execution.served_by == before.arm:
             after = msgspec.structs.replace(after, failures=0)
-        if execution.served_by is not None and execution.prompt_tokens > 0:
-            after = msgspec.structs.replace(
-                after,
-                cached_arm=execution.served_by,
-                cached_tokens=execution.prompt_tokens,
-                cached_ts=execution.ts,
-            )
+        if after.caches is not before.caches:
+            after = msgspec.structs.replace(after, answered_ts=execution.ts)
         self._known[key] = after
 
     def _store(self) -> list[tuple[str, Session]]:
@@ -139,13 +155,13 @@ class Sessions(Projection):
 def advance(before: Session | None, decision: Decision, user_turn: bool) -> Session:
     """Return a session's state after another decision, before its answer has ended."""
     turn = int(user_turn)
-    cached = ("", 0, 0.0)
+    cached: tuple[tuple[Cache, ...], float] = (), 0.0
     if before is not None:
         if decision.draw_id == before.draw_id:
             turns = before.turns + turn
             return msgspec.structs.replace(before, ts=decision.ts, turns=turns, last=decision.id, turn=decision.turn)
-        # The prompt stays cached at the model that answered last, whichever model is drawn now.
-        cached = before.cached_arm, before.cached_tokens, before.cached_ts
+        # The prompt stays cached at the models that answered, whichever is drawn now.
+        cached = before.caches, before.answered_ts
     return Session(decision.draw_id, decision.chosen, decision.ts, turn, 0, *cached, decision.id, decision.turn)
 
 
@@ -214,7 +230,7 @@ def redraw_reason(
         every: user turns between draws; 0 for no limit.
         idle_s: idle seconds that end a session.
     """
-    if now - max(session.ts, session.cached_ts) > idle_s:
+    if now - max(session.ts, session.answered_ts) > idle_s:
         return "idle"
     if session.arm not in eligible:
         return "context" if "context: " in dict(excluded).get(session.arm, "") else "ineligible"
@@ -232,12 +248,11 @@ def switch_cost(
     cache_s: float = CACHE_S,
     cache_tokens: int = CACHE_TOKENS,
 ) -> Floats:
-    """Cost in USD of losing the prompt cache, by model, float64[K]; 0 for the model that has the prefix cached.
+    """Cost in USD that a model has and the cheapest to go on with has not, by the prompt caches, float64[K].
 
-    The expected cost of each model contains the prompt at full price. The model that answered last pays only
-    its price of cached tokens for the prefix that it has cached, so that a switch to any other model forgoes the
-    difference for min(cached, prompt) tokens, at the prices of the model that is left; half of the input price, if that
-    of cached tokens is not known.
+    The expected cost of each model contains the prompt at full price. A model that has a prefix of it cached takes its
+    price of cached tokens for it; half of the input price, if that is not known. Where the session's client has prompts
+    written to caches at a price, the rest is. Where nothing is cached, all is 0.
 
     Args:
         cards: the eligible models.
@@ -248,13 +263,14 @@ def switch_cost(
         cache_tokens: length of the shortest prompt that is cached.
     """
     cost = np.zeros(len(cards))
-    cached = min(session.cached_tokens, prompt_tokens)
-    if cached < cache_tokens or now - session.cached_ts > cache_s:
-        return cost
-    for k, card in enumerate(cards):
-        if card.arm == session.cached_arm:
-            read = card.prices.cache_read
-            saved = card.prices.input * SAVED if read is None else max(card.prices.input - read, 0.0)
-            cost[:] = saved * cached / 1e6
-            cost[k] = 0.0
-    return cost
+    caches = {
+        c.arm: c for c in session.caches if now - c.ts <= cache_s and min(c.tokens, prompt_tokens) >= cache_tokens
+    }
+    writes = any(cache.writes for cache in caches.values())  # the client marks what is to be cached
+    for k, (arm, prices) in enumerate((card.arm, card.prices) for card in cards):
+        cached = min(caches[arm].tokens, prompt_tokens) if arm in caches else 0
+        saved = prices.input * SAVED if prices.cache_read is None else max(prices.input - prices.cache_read, 0.0)
+        premium = max(prices.of("cache_write") - prices.input, 0.0) if writes else 0.0
+        cost[k] = premium * (prompt_tokens - cached) - saved * cached
+    lowest = cost.min() if len(cards) else 0.0
+    return (cost - lowest) / 1e6
