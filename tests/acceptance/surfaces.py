@@ -631,7 +631,7 @@ def _(s: Surfaces) -> Figures:
 
 @reads("fitrouter audit-log")
 def _(s: Surfaces) -> Figures:
-    acts = s.json("audit-log", "show", "--last", 10_000)
+    acts = s.json("audit-log", "show", "--last", "10000")
     # the questions before this one have looked at decisions in the console, which is noted
     return {"acts": by(lambda each: (each["act"], each["by"]), [act for act in acts if act["act"] != "content read"])}
 
