@@ -13,11 +13,13 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from msgspec import structs
 from tests.kits import virtual_time
 
 from fitrouter.errors import StoreError
 from fitrouter.serving.ledger import IDLE_S, KEPT_S, POLL_S, Account, Ledger
 from fitrouter.stores.journal import Claim, Grant, MemoryJournal, SqliteJournal
+from fitrouter.stores.journal._claims import granted
 
 LIMIT = 1.0
 
@@ -259,15 +261,56 @@ def test_a_changed_limit_counts_at_once() -> None:
 
 
 def test_what_was_spent_before_anybody_claimed_counts() -> None:
-    """A limit that is set in the midst of a period knows the journal's costs."""
+    """A limit that is set in the midst of a period knows the journal's costs, once."""
 
     async def scenario() -> None:
         journal = MemoryJournal()
-        for holder in (Ledger(journal, time.time), Ledger(journal, time.time)):
-            assert (await holder.reserve("a", [account(known=0.7)], most=0.2, least=0.2)).refusal == (
-                "" if not len(journal._claims.get("a", {})) > 1 else mock.ANY
-            )
-        assert sum(usd for _, usd, *_ in journal._claims["a"].values()) <= LIMIT
+        one, two = Ledger(journal, time.time), Ledger(journal, time.time)
+        assert (await one.reserve("a", [account(known=0.7)], most=0.2, least=0.2)).usd == 0.2
+        assert (await two.reserve("b", [account(known=0.7)], most=0.2, least=0.2)).refusal
+        assert (await two.reserve("b", [account(known=0.7)], most=0.08, least=0.08)).usd == 0.08
+
+    virtual_time.run(scenario())
+
+
+def test_a_claim_is_never_lowered_but_by_a_trim() -> None:
+    """One whose answer is lost leaves at least what its process believes to have."""
+    rows = [("h", 0.5, 0.1, 0.0), ("other", 0.4, 0.0, 0.0)]
+    claim = Claim(account="a", holder="h", ts=0.0, ends=9.0, limit=1.0, spent=0.1, held=0.1, want=0.9, least=0.9)
+    assert granted(claim, rows)[0] == Grant(0.5, 0.6, 0.4)
+    assert granted(structs.replace(claim, trim=True), rows)[0].usd == 0.2
+
+
+def test_what_may_have_been_given_back_is_not_spent() -> None:
+    """Also where the answer of the store, which has it back, is lost."""
+
+    async def scenario() -> None:
+        journal = Failing(MemoryJournal())
+        one, two = Ledger(journal, time.time), Ledger(journal.shared, time.time)
+        assert (await one.reserve("a", [account()], most=0.5, least=0.5)).usd == 0.5
+        one.settle("a", [], 0.0)
+        await asyncio.sleep(2.0 * IDLE_S)
+        journal.fails = "after"
+        one.tick()
+        await asyncio.sleep(0.1)
+        assert (await two.reserve("b", [account()], most=1.0, least=1.0)).usd == 1.0
+        assert (await one.reserve("c", [account()], most=0.1, least=0.1)).refusal
+
+    virtual_time.run(scenario())
+
+
+def test_where_little_is_left_money_returns_at_once() -> None:
+    """To other processes, too, without waiting until it was idle."""
+
+    async def scenario() -> None:
+        journal = MemoryJournal()
+        one, two = Ledger(journal, time.time), Ledger(journal, time.time)
+        assert (await one.reserve("a", [account()], most=1.0, least=1.0)).usd == 1.0
+        waiting = asyncio.create_task(two.reserve("b", [account()], most=0.9, least=0.9, until=time.monotonic() + 10.0))
+        await asyncio.sleep(1.0)
+        assert not waiting.done()
+        one.settle("a", [], 0.05)
+        assert (await waiting).usd == 0.9
 
     virtual_time.run(scenario())
 

@@ -218,8 +218,10 @@ class Ledger:
         try:
             for _ in range(3):  # one that is being written, one after a change of the limit, and the own one
                 if purse.asking is None or purse.asking.done():
-                    lacking = purse.room(name, self._clock()) < most and time.monotonic() >= purse.again
-                    if not (lacking or purse.changed):
+                    room = purse.room(name, self._clock())
+                    free = room + purse.grant.most - purse.grant.usd
+                    hopeful = time.monotonic() >= purse.again or least <= free
+                    if not (purse.changed or (room < most and hopeful)):
                         return
                     self._ask(purse, trim=purse.changed)
                 assert purse.asking is not None
