@@ -200,8 +200,7 @@ def test_a_callers_error_names_no_address(tmp_path: Path, page: Any) -> None:
         at = server.base_url.removeprefix("http://").removesuffix("/v1")
         server._script = iter([page(f"see {server.base_url} and {at}") for _ in range(60)])
         streamed = b"event-stream" in page(WORD).pieces[0]
-        router = make_router(tmp_path, {"main": OpenAICompatible(server.base_url)}, models=None)
-        router._caller.providers["echo"] = router._caller.providers["main"]
+        router = make_router(tmp_path, {"echo": OpenAICompatible(server.base_url)})
         said: dict[str, str] = {}
         with serving(router, config(keys=NAMED)) as url:
             for key in ("KEY_A", "KEY_T", "KEY_O"):
@@ -209,6 +208,8 @@ def test_a_callers_error_names_no_address(tmp_path: Path, page: Any) -> None:
                     for path in ("/v1/chat/completions", "/v1/messages"):
                         body = {**chat("Hi", model="alpha", stream=streamed), "max_tokens": 9}
                         said[key] = said.get(key, "") + http.post(path, json=body).text
+        assert at in said["KEY_O"]
+        assert "provider echo" in said["KEY_A"]
         for key in ("KEY_A", "KEY_T"):
             assert at not in said[key]
             assert "127.0.0.1" not in said[key]
