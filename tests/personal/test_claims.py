@@ -297,6 +297,7 @@ TABLE: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]] | str] = {
     ),
     "models.calibration": (lambda _: calibrated(), ("ratings", "people")),
     "estimate.replayed": "rows of a replay",
+    "settings.Setting": "bounds of what may be set, no interval",
     "swaps.Range": "lowest and highest of the audit's twenty people, no interval",
     "values.Value": "names of the ends of a value",
     "values.Contrast": "names of the ends of a value",
