@@ -1,0 +1,78 @@
+"""Settings of fitrouter.yaml, validated with messages that name the remedy."""
+
+from __future__ import annotations
+
+from fitrouter.config._config import Config
+from fitrouter.config._models import (
+    AddedProviderConfig,
+    Capability,
+    EmbeddingConfig,
+    ModelAddition,
+    ModelConfig,
+    PricesConfig,
+    ProviderConfig,
+    VariantConfig,
+    is_endpoint,
+)
+from fitrouter.config._policy import (
+    BudgetConfig,
+    CandidateConfig,
+    FeedbackConfig,
+    ObjectiveConfig,
+    PolicyConfig,
+    SessionConfig,
+    TenantBudgetConfig,
+)
+from fitrouter.config._reading import load_config, load_yaml, parse_addition, parse_config, read_addition, section_in
+from fitrouter.config._scoring import QuizConfig, RewardModelConfig, ScorerConfig
+from fitrouter.config._section import Fraction
+from fitrouter.config._server import (
+    AdditionsConfig,
+    KeyConfig,
+    RayConfig,
+    RayGatewaysConfig,
+    RayReplicasConfig,
+    RayScorersConfig,
+    ServerConfig,
+    WarehouseConfig,
+    segments_place,
+)
+
+__all__ = [
+    "AddedProviderConfig",
+    "AdditionsConfig",
+    "BudgetConfig",
+    "CandidateConfig",
+    "Capability",
+    "Config",
+    "EmbeddingConfig",
+    "FeedbackConfig",
+    "Fraction",
+    "KeyConfig",
+    "ModelAddition",
+    "ModelConfig",
+    "ObjectiveConfig",
+    "PolicyConfig",
+    "PricesConfig",
+    "ProviderConfig",
+    "QuizConfig",
+    "RayConfig",
+    "RayGatewaysConfig",
+    "RayReplicasConfig",
+    "RayScorersConfig",
+    "RewardModelConfig",
+    "ScorerConfig",
+    "ServerConfig",
+    "SessionConfig",
+    "TenantBudgetConfig",
+    "VariantConfig",
+    "WarehouseConfig",
+    "is_endpoint",
+    "load_config",
+    "load_yaml",
+    "parse_addition",
+    "parse_config",
+    "read_addition",
+    "section_in",
+    "segments_place",
+]

@@ -1,0 +1,14 @@
+"""Base of the sections of fitrouter.yaml."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import pydantic
+from pydantic import Field
+
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class _Section(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
