@@ -61,7 +61,7 @@ def turned(rows: Sequence[MatrixRow], models: Sequence[str]) -> list[MatrixRow]:
 def regret(matrix: Matrix, order: Sequence[int], prior: ArmPrior | None, config: Config, seed: int) -> np.ndarray:
     """Return the regret of a stream of prompts that starts from a prior, float64[T]."""
     learner = Learner(matrix.x.shape[1], 1, arm_prior=prior, votes_per_day=1 << 40, expects_scores=False)
-    policy, rules = SquareCB(gamma=config.policy.gamma), Rules(floor=config.policy.floor, seed=seed)
+    policy, rules = SquareCB(gamma=config.policy.parameters["gamma"]), Rules(floor=config.policy.floor, seed=seed)
     router = InProcess(learner, policy, rules, [ModelCard(name=name, provider="m") for name in matrix.models])
     lost = np.empty(len(order))
     for t, n in enumerate(order):

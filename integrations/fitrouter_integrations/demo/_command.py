@@ -60,7 +60,7 @@ def command(
         raise ConfigError(f"--json: there is no folder {str(json_.resolve().parent)!r}; make it first")
     with _folder(data) as folder:
         config = demo_config(place, folder, port, POLICY)
-        gammas = Gammas(ours=config.policy.gamma, blind=BLIND_GAMMA, floor=config.policy.floor)
+        gammas = Gammas(ours=config.policy.parameters["gamma"], blind=BLIND_GAMMA, floor=config.policy.floor)
         stage = set_stage(place, config.encoder)
         with open_gateway(config, place) as gateway:
             console.print(f"Watch it in a browser: {gateway.url}/console", soft_wrap=True)

@@ -19,6 +19,11 @@ class _Algorithm(_Section):
     """squarecb, linear_thompson, softmax, epsilon_greedy, uniform or fixed; linucb in shadow only; or one that is
     installed as an entry point `fitrouter.policies`."""
 
+    @property
+    def parameters(self) -> dict[str, float]:
+        """Parameters of all policies, by name."""
+        return {name: getattr(self, name) for name in policies.parameters()}
+
 
 if TYPE_CHECKING:
     CandidateConfig = _Algorithm

@@ -44,7 +44,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         if config is not None:
             live = Live(
                 algorithm=config.policy.algorithm,
-                parameters={name: getattr(config.policy, name) for name in parameters()},
+                parameters=config.policy.parameters,
                 floor=config.policy.floor,
                 uniform_slice=config.policy.uniform_slice,
                 default_model=config.default_model,
