@@ -279,10 +279,10 @@ COST = [
         6,
     ),
     Panel(
-        "Saved per request",
-        "currencyUSD",
-        "Against the best single model; the interval is in the panel below.",
-        [('fitrouter_saved_usd{against="best",bound="estimate"}', "saved")],
+        "Saved",
+        "percentunit",
+        "Share of the cost of the best single model; its interval in USD is in the panel below.",
+        [('fitrouter_saved_ratio{against="best",bound="estimate"}', "saved")],
         "number",
         6,
     ),
@@ -295,14 +295,12 @@ COST = [
         6,
     ),
     Panel(
-        "Without a price",
+        "Not known exactly",
         "percentunit",
-        "Share of the requests whose price is not known; the sums leave them out.",
+        "Share of requests without a price, which the sums leave out, and with estimated tokens or cost.",
         [
-            (
-                f"({_or_zero(_rate('fitrouter_unpriced_total'))}) / ({_rate('fitrouter_requests_total')} > 0)",
-                "without a price",
-            )
+            (f"({_or_zero(_rate(f'fitrouter_{name}_total'))}) / ({_rate('fitrouter_requests_total')} > 0)", said)
+            for name, said in (("unpriced", "without a price"), ("estimated", "estimated"))
         ],
         "number",
         6,
@@ -323,8 +321,11 @@ COST = [
     Panel(
         "Tokens",
         "short",
-        "Tokens per second, by model and direction.",
-        [(_rate("fitrouter_tokens_total", "model, direction", MODEL), "{{model}} {{direction}}")],
+        "Tokens per second, by model and direction; and those of them cached, written and reasoning.",
+        [
+            (_rate("fitrouter_tokens_total", "model, direction", MODEL), "{{model}} {{direction}}"),
+            (_rate("fitrouter_token_parts_total", "model, part", MODEL), "{{model}} {{part}}"),
+        ],
     ),
     Panel(
         "Budgets",

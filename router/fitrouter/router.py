@@ -1,4 +1,4 @@
-"""The router: decides, calls models, logs and learns. Read `complete` from top to bottom to follow a request."""
+"""The router: decides, calls models, logs and learns. Follow a request from `complete` into its `Turn`."""
 
 from __future__ import annotations
 
@@ -6,22 +6,18 @@ import asyncio
 import contextlib
 import functools
 import logging
-import math
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import msgspec
 
 from fitrouter.context.encoders import Encoder
 from fitrouter.errors import (
-    BudgetExhausted,
     ConfigError,
     InvalidRequest,
-    NotCovered,
-    ProviderError,
     StoreError,
     UnknownDecision,
 )
@@ -30,14 +26,12 @@ from fitrouter.monitors.service import ServiceHealth, ServiceStatus, service_sta
 from fitrouter.providers import Provider, tracing
 from fitrouter.routing.breakers import TenantBreakers
 from fitrouter.routing.decider import Decider
-from fitrouter.routing.eligibility import Wants, noted
 from fitrouter.routing.explain import contrasted, explain
 from fitrouter.routing.explanation import Explanation
 from fitrouter.routing.pipeline import Pipeline, Proposal
 from fitrouter.routing.variants import called, expand
 from fitrouter.serving.answers import Answer, Stream
-from fitrouter.serving.attempts import Answering, Assembler, Caller, Timers, Unanswered, close, limited, next_chunk
-from fitrouter.serving.choices import Choices
+from fitrouter.serving.attempts import Caller, Timers
 from fitrouter.serving.embeddings import Embedded, Embedder
 from fitrouter.serving.external import ExternalExecution, Outcome, Plan
 from fitrouter.serving.feedback import UNIT, Declared, FeedbackIntake, Understood
@@ -45,15 +39,15 @@ from fitrouter.serving.ledger import Ledger
 from fitrouter.serving.model_registry import Extend, ModelRegistry
 from fitrouter.serving.people import People
 from fitrouter.serving.policy_control import PolicyControl
-from fitrouter.serving.recorder import Recorder, execution_of, read_in_time
+from fitrouter.serving.recorder import Recorder, read_in_time
 from fitrouter.serving.remarks import RemarkListener
 from fitrouter.serving.services import ScorerPlugin, Service
-from fitrouter.serving.services_report import completed
 from fitrouter.serving.slots import SlotParams
-from fitrouter.serving.spending import ABANDONED, Cover, Spending, charge, checked_usage, counted
-from fitrouter.serving.status import RouterStatus, session_memory_s, status_of
+from fitrouter.serving.spending import Spending
+from fitrouter.serving.status import RouterStatus, completed, session_memory_s, status_of
 from fitrouter.serving.sweeper import Workers, close_lost
 from fitrouter.serving.tokens import OutcomeTokens
+from fitrouter.serving.turn import Tools, Turn
 from fitrouter.state.digest import StateDigest
 from fitrouter.state.follower import Follower, catch_up, restore
 from fitrouter.state.learner import Learner
@@ -65,20 +59,15 @@ from fitrouter.stores.journal import Journal, UnloggedJournal
 from fitrouter.stores.listing import Lists
 from fitrouter.types import (
     ArtifactChange,
-    Attempt,
-    Chunk,
     Completion,
     Decision,
     Event,
     Execution,
     FeedbackKind,
     Identity,
-    Message,
     ModelCard,
     ModelChange,
     Request,
-    Usage,
-    unanswered,
 )
 
 if TYPE_CHECKING:
@@ -93,32 +82,6 @@ DRAIN_S = 5.0
 """Seconds that closing waits for the warehouse to be complete; 0 for not at all."""
 START_WAIT_S = 2.0
 """How long `start` waits for its own first event to be folded."""
-
-
-class _Turn(msgspec.Struct, kw_only=True):
-    """State of a request in progress."""
-
-    request: Request
-    decision: Decision
-    fallback: Decision | None
-    dropped: Mapping[str, tuple[str, ...]]
-    prompt: str
-    asked: Wants
-    durable: Future[int] | None
-    started: float
-    deadline: float
-    span: tracing.Span
-    cost_usd: float | None = None
-    """Set at the end, if the model has a price."""
-    cover: Cover = Cover()
-    """The reservation for the last call."""
-    lost_usd: float = 0.0
-    """What earlier calls may have cost."""
-
-    @property
-    def own_deadline(self) -> float:
-        """When a stream ends although it flows: at the deadline that the caller has set, if any."""
-        return self.deadline if self.request.deadline_s else math.inf
 
 
 class Router:
@@ -247,6 +210,18 @@ class Router:
         self._digests = StateDigest(learner)
         self._workers = Workers(journal)
         self._streaming: set[str] = set()  # decisions of streams in progress, which may outlive the deadline
+        self._tools = Tools(
+            cards=self._cards,
+            caller=self._caller,
+            breakers=self._breakers,
+            spending=self._spending,
+            recorder=self._recorder,
+            timers=self._timers,
+            clock=clock,
+            wait_s=decider.wait_s,
+            continue_session=self._pipeline.continue_session,
+            streaming=self._streaming,
+        )
         self._sweeper: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
 
@@ -483,49 +458,12 @@ class Router:
             AllModelsFailed: no model answered before the deadline.
         """
         turn = await self._begin(msgspec.structs.replace(request, stream=False))
-        answering = await self._first_answer(turn)
-        completion = answering.completion
-        assert completion is not None
-        choices = self._choices(turn, answering)
-        status = "cancelled"
-        try:
-            if request.n > 1:
-                completion = await choices.whole(completion)
-            logged = await self._logged(turn)
-            status = "ok"
-        finally:
-            usage, lost = choices.usage, choices.failed
-            completion = msgspec.structs.replace(completion, usage=usage)
-            self._finish(
-                turn, answering, completion.message, usage, completion.finish_reason, status=status, further=lost
-            )
-        return Answer(
-            decision=turn.decision,
-            served_by=answering.arm,
-            completion=completion,
-            cost_usd=turn.cost_usd,
-            logged=logged,
-            dropped=self._dropped(turn, answering.arm),
-            max_tokens=turn.cover.max_tokens,
-        )
+        return await turn.complete()
 
     async def stream(self, request: Request) -> Stream:
         """Answer a request as a stream; returns once the first chunk is there. Raises the same errors as `complete`."""
         turn = await self._begin(msgspec.structs.replace(request, stream=True))
-        answering = await self._first_answer(turn)
-        ttft_ms = (time.monotonic() - turn.started) * 1000.0
-        relay = (self._relay if request.n == 1 else self._relay_choices)(turn, answering, ttft_ms)
-        dropped = self._dropped(turn, answering.arm)
-        self._streaming.add(turn.decision.id)
-        stream = Stream(
-            turn.decision, answering.arm, False, relay, lambda: turn.cost_usd, dropped, turn.cover.max_tokens
-        )
-        try:
-            stream.logged = await self._logged(turn)
-        except BaseException:
-            await stream.aclose()
-            raise
-        return stream
+        return await turn.stream()
 
     def addresses(self) -> dict[str, str]:
         """Addresses of the providers' servers, which callers need not know, the longest first → the provider."""
@@ -623,7 +561,7 @@ class Router:
 
     # --- steps of a request ---
 
-    async def _begin(self, request: Request) -> _Turn:
+    async def _begin(self, request: Request) -> Turn:
         """Decide, and queue the decision for the journal."""
         started = time.monotonic()
         deadline = started + (request.deadline_s or self._timers.deadline_s)
@@ -639,18 +577,7 @@ class Router:
         span.note(fitrouter__decision__id=decision.id, fitrouter__tenant=decision.identity.tenant)
         durable = self._recorder.append_event(proposal.decision)
         self._remarks.listen(proposal)
-        return _Turn(
-            request=request,
-            decision=proposal.decision,
-            fallback=proposal.fallback,
-            dropped=proposal.dropped,
-            prompt=proposal.prompt,
-            asked=proposal.asked,
-            durable=durable,
-            started=started,
-            deadline=deadline,
-            span=span,
-        )
+        return Turn(self._tools, request, proposal, durable, span, started=started, deadline=deadline)
 
     async def _decided(self, request: Request) -> Proposal:
         """Make the decision on a request, in a trace span."""
@@ -663,249 +590,6 @@ class Router:
         span.note(fitrouter__eligible=len(decision.eligible))
         span.end()
         return proposal
-
-    async def _logged(self, turn: _Turn) -> bool:
-        """Whether the decision is durable; if so, the next turn of its session continues from it."""
-        if logged := await self._recorder.durable(turn.decision, turn.durable):
-            self._pipeline.continue_session(turn.decision)
-        return logged
-
-    async def _first_answer(self, turn: _Turn) -> Answering:
-        """Call models until one starts to answer; a request without an answer is logged as failed."""
-        attempts: list[Attempt] = []
-        try:
-            with turn.span.current():
-                answering = await self._caller.first_answer(
-                    turn.request,
-                    turn.decision,
-                    turn.fallback,
-                    turn.deadline,
-                    attempts=attempts,
-                    reserve=lambda arm: self._reserve(turn, arm, attempts),
-                    dropped=turn.dropped,
-                )
-        except Unanswered as failure:
-            self._log_unanswered(turn, failure.attempts, unanswered([each.error for each in failure.attempts]))
-            if isinstance(failure.error, BudgetExhausted):
-                tenant, payer = turn.decision.identity.tenant, turn.request.payer
-                failure.error.retry_after_s = self._decider.wait_s(tenant, self.clock(), payer)
-            raise failure.error from failure.error.__cause__
-        except asyncio.CancelledError:
-            self._log_unanswered(turn, tuple(attempts), "cancelled")
-            raise
-        return answering
-
-    async def _reserve(self, turn: _Turn, arm: str, attempts: Sequence[Attempt]) -> Cover:
-        """Reserve what a call may cost, on top of the earlier ones; raises NotCovered if no hard limit covers it."""
-        if attempts and attempts[-1].error in ABANDONED:
-            turn.lost_usd = turn.cover.usd
-        cover = await self._spending.reserve(
-            turn.decision,
-            self._cards[arm],
-            turn.asked,
-            turn.request.payer,
-            lost_usd=turn.lost_usd,
-            until=turn.deadline,
-        )
-        if cover.refusal:
-            raise NotCovered(f"{arm!r} is not called: {cover.refusal}")
-        turn.cover = cover
-        return cover
-
-    def _checked(self, turn: _Turn, arm: str, usage: Usage, said_tokens: int, choices: int = 1) -> Usage:
-        """Correct the reported usage of a call that is out of bounds."""
-        return checked_usage(usage, self._cards[arm], turn.asked, said_tokens, choices=choices)
-
-    async def _relay(self, turn: _Turn, answering: Answering, ttft_ms: float) -> AsyncIterator[Chunk]:
-        """Relay the chunks; log the execution at the end, whatever ends the stream."""
-        assembler = Assembler()
-        status = "cancelled"
-        rest = answering.rest
-        assert rest is not None
-        try:
-            for chunk in answering.head:
-                yield self._received(turn, answering.arm, assembler, chunk)
-            while (following := await next_chunk(rest, self._timers.chunk_gap_s, turn.own_deadline)) is not None:
-                yield self._received(turn, answering.arm, assembler, following)
-                if not await self._is_covered(turn, answering.arm, assembler):
-                    status = "partial"
-                    for chunk in (Chunk(finish_reason="length"), Chunk(usage=assembler.usage or Usage(estimated=True))):
-                        yield self._received(turn, answering.arm, assembler, chunk)
-                    return
-            assembler.require_end(answering.arm)
-            if assembler.usage is None:
-                yield self._received(turn, answering.arm, assembler, Chunk(usage=Usage()))
-            status = "ok"
-        except ProviderError as error:
-            status = "partial"
-            self._breakers.of(turn.decision.identity.tenant).broke_off(answering.arm, error)
-            raise
-        finally:
-            message = assembler.message()
-            usage = assembler.usage or Usage()
-            if status != "ok":  # what the provider has reported so far is not of the end
-                counted = max(usage.completion_tokens, assembler.tokens)
-                usage = msgspec.structs.replace(usage, completion_tokens=counted, estimated=True)
-            usage = self._checked(turn, answering.arm, usage, assembler.tokens)
-            answering.span.used(usage, assembler.finish_reason)
-            answering.span.end("" if status == "ok" else status)
-            answering.release()
-            self._finish(turn, answering, message, usage, assembler.finish_reason, status=status, ttft_ms=ttft_ms)
-            await close(rest)
-
-    async def _is_covered(self, turn: _Turn, arm: str, assembler: Assembler) -> bool:
-        """Whether a stream is within its reservation; one whose provider ignores `max_tokens` reserves more."""
-        limit, sent = turn.cover.answer_tokens, assembler.least_tokens
-        if limit is None or sent <= limit or assembler.finish_reason:
-            return True
-        asked, card = msgspec.structs.replace(turn.asked, answer_tokens=2 * sent), self._cards[arm]
-        cover = await self._spending.reserve(
-            turn.decision, card, asked, turn.request.payer, lost_usd=turn.lost_usd, floor=sent + 1
-        )
-        turn.cover = turn.cover if cover.refusal else cover
-        return not cover.refusal
-
-    async def _relay_choices(self, turn: _Turn, answering: Answering, ttft_ms: float) -> AsyncIterator[Chunk]:
-        """Relay the chunks of several choices; log the execution at the end, whatever ends them."""
-        choices = self._choices(turn, answering)
-        status = "cancelled"
-        try:
-            async with contextlib.aclosing(choices.chunks()) as chunks:
-                async for chunk in chunks:
-                    yield chunk
-            status = "ok"
-        except ProviderError:
-            status = "partial"
-            raise
-        finally:
-            first, usage, lost = choices.first, choices.usage, choices.failed
-            self._finish(
-                turn,
-                answering,
-                first.message(),
-                usage,
-                first.finish_reason,
-                status=status,
-                ttft_ms=ttft_ms,
-                further=lost,
-            )
-
-    def _choices(self, turn: _Turn, answering: Answering) -> Choices:
-        return Choices(
-            self._caller,
-            limited(turn.request, turn.cover),
-            answering,
-            tenant=turn.decision.identity.tenant,
-            deadline=turn.deadline,
-            dropped=turn.dropped.get(answering.arm, ()),
-            check=lambda usage, said, n: self._checked(turn, answering.arm, usage, said, n),
-        )
-
-    def _dropped(self, turn: _Turn, arm: str) -> tuple[str, ...]:
-        """Return the parameters that the caller misses in the call of a model."""
-        return noted(self._cards[arm], turn.request.params, turn.dropped.get(arm, ()))
-
-    def _received(self, turn: _Turn, arm: str, assembler: Assembler, chunk: Chunk) -> Chunk:
-        """Add a received chunk to the assembled message, with its usage within bounds."""
-        assembler.add(chunk)
-        if chunk.usage is not None:
-            assembler.usage = self._checked(turn, arm, chunk.usage, assembler.tokens)
-            chunk = msgspec.structs.replace(chunk, usage=assembler.usage)
-        return chunk
-
-    # --- logging ---
-
-    def _finish(
-        self,
-        turn: _Turn,
-        answering: Answering,
-        message: Message,
-        usage: Usage,
-        finish_reason: str | None,
-        *,
-        status: str = "ok",
-        ttft_ms: float | None = None,
-        further: Sequence[Attempt] = (),
-    ) -> Execution:
-        """Log the execution; a complete answer is queued for the scorer.
-
-        `further` are failed calls for further choices, which only cost.
-        """
-        abandoned = (*answering.attempts, *further)
-        lost, lost_usd = self._spending.abandoned(turn.decision, abandoned, turn.asked)
-        charged = charge(self._cards[answering.arm], usage)
-        cost_usd = charged.usd + lost_usd
-        cost_assumed = charged.assumed or self._unpriced(abandoned)
-        turn.cost_usd = None if cost_assumed else cost_usd
-        total = time.monotonic() - turn.started
-        own_s = (total if ttft_ms is None else ttft_ms / 1000.0) - answering.provider_s - answering.waited_s
-        return self._log_end(
-            turn,
-            answering.attempts,
-            status=status,
-            served_by=answering.arm,
-            message=message if status == "ok" else None,
-            **counted(usage),
-            cost_usd=cost_usd,
-            cost_assumed=cost_assumed,
-            estimated=usage.estimated or lost.estimated or charged.estimated,
-            ttft_ms=ttft_ms,
-            latency_ms=answering.attempts[-1].ms if ttft_ms is None else (total - answering.waited_s) * 1000.0,
-            finish_reason=finish_reason,
-            overhead_ms=own_s * 1000.0,
-        )
-
-    def _log_unanswered(self, turn: _Turn, attempts: tuple[Attempt, ...], status: str) -> None:
-        """Log the execution of a request without an answer, with the estimated cost of its calls."""
-        usage, usd = self._spending.abandoned(turn.decision, attempts, turn.asked)
-        self._log_end(
-            turn,
-            attempts,
-            status=status,
-            served_by=None,
-            **counted(usage),
-            cost_usd=usd,
-            cost_assumed=self._unpriced(attempts),
-            estimated=usage.estimated,
-        )
-
-    def _unpriced(self, attempts: tuple[Attempt, ...]) -> bool:
-        """Whether a call that may be billed without an answer went to a model of unknown price."""
-        return any(a.error in ABANDONED and not self._cards[a.model].prices.known for a in attempts)
-
-    def _log_end(
-        self,
-        turn: _Turn,
-        attempts: tuple[Attempt, ...],
-        *,
-        status: str,
-        served_by: str | None,
-        message: Message | None = None,
-        **measured: Any,
-    ) -> Execution:
-        execution = execution_of(
-            turn.decision, self.clock(), status=status, served_by=served_by, attempts=attempts, **measured
-        )
-        turn.span.note(
-            gen_ai__response__model=served_by and called(self._cards[served_by]),
-            gen_ai__usage__input_tokens=execution.prompt_tokens,
-            gen_ai__usage__output_tokens=execution.completion_tokens,
-            fitrouter__attempts=len(attempts),
-            fitrouter__cost_usd=execution.known_usd,
-        )
-        errors = [attempt.error for attempt in attempts if attempt.error]
-        turn.span.end("" if status == "ok" else errors[-1] if errors and not served_by else status)
-        self._streaming.discard(turn.decision.id)
-        self._spending.settle(execution, turn.request.payer, self._unproven(turn, execution))
-        self._recorder.append_outcome(turn.prompt, turn.request, turn.durable, execution, message)
-        return execution
-
-    @staticmethod
-    def _unproven(turn: _Turn, execution: Execution) -> float:
-        """USD that a request may have cost, as far as it is not known what its calls were billed."""
-        attempts = execution.attempts
-        left = execution.status != "ok" if execution.served_by else bool(attempts) and attempts[-1].error in ABANDONED
-        return turn.cover.usd if left else turn.lost_usd + execution.cost_usd if turn.lost_usd else 0.0
 
     # --- feedback and explanations ---
 

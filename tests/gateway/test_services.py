@@ -17,7 +17,7 @@ from tests.kits.gateway import chat
 from fitrouter.config import load_config
 from fitrouter.errors import StoreError
 from fitrouter.router import Router
-from fitrouter.serving import services_report
+from fitrouter.serving import status as reports
 from fitrouter.stores.journal import leased
 from fitrouter.types import Identity, Request
 
@@ -53,7 +53,7 @@ def test_gateways_go_on_while_the_services_process_is_restarted(file: Path) -> N
         wait_for(lambda: not any(http.get("/readyz").json()["lag"].values()), 300.0)
         assert gateway.stop() == 0
         wait_for(lambda: not alive(second))
-    assert not (file.parent / "data" / services_report.FILE).exists()
+    assert not (file.parent / "data" / reports.FILE).exists()
 
 
 def test_services_inside_are_in_the_only_process(file: Path) -> None:
@@ -106,13 +106,13 @@ async def test_the_report_of_the_services_completes_a_status(file: Path) -> None
     async with Router.from_config(config, services=False) as router:
         own = router.status()
         assert router.completed(own) == own
-        services_report.write_report(config.data, own, now := router.clock())
-        report = config.data / services_report.FILE
+        reports.write_report(config.data, own, now := router.clock())
+        report = config.data / reports.FILE
         report.write_bytes(report.read_bytes().replace(b'"warehouse":false', b'"warehouse":true'))
         found = router.completed(own)
         assert found.leases == {"scorer": False, "warehouse": True}
         assert found.services == os.getpid()
-        gone = services_report.completed(own, config.data, now + 60.0)
+        gone = reports.completed(own, config.data, now + 60.0)
         assert (gone.services, any(gone.leases.values())) == (None, False)
         assert gone.lag.warehouse_seconds >= 60.0
         report.write_bytes(b"{")

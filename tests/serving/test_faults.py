@@ -55,7 +55,7 @@ def test_a_seed_replays(identities: faults.Identified) -> None:
         (Spending, "accounts", lambda *_: [], "beyond its budget"),
         (Slots, "free", lambda *_: None, "not given back"),
         (Recorder, "append_outcome", lambda *_: None, "does not know"),
-        (attempts, "draw_next", lambda decision, *_: (decision.eligible[-1], 0.5), "does not replay"),
+        (attempts, "draw_next", lambda found, tried: (found.eligible[-1], 0.5) if len(tried) < 9 else None, "replay"),
         (attempts, "close", lambda _: faults.nothing(), "still open"),
     ],
 )

@@ -16,8 +16,7 @@ from fitrouter.errors import FitrouterError
 from fitrouter.providers import Provider, Simulated
 from fitrouter.router import Router
 from fitrouter.serving.services import ScorerPlugin
-from fitrouter.serving.services_report import remove_report, write_report
-from fitrouter.serving.status import RouterStatus
+from fitrouter.serving.status import RouterStatus, remove_report, write_report
 from fitrouter_dashboards.metrics import Metrics
 from fitrouter_integrations.gateway._logging import protect_logs
 
