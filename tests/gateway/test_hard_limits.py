@@ -128,8 +128,13 @@ def test_what_is_billed_is_within_the_limit(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_hundred_honest_requests_are_all_answered(kind: str) -> None:
-    """A hundred at once, .01 each, against ten dollars, although a tenth of them may cost all of it."""
+    """A hundred at once, .01 each, against ten dollars, although a tenth of them may cost all of it.
+
+    Those that come while all of it is reserved may be limited, and say so.
+    """
     with place(kind, 10.0, max_output_tokens=50_000) as here:
         answers = here.at_once(100)
         assert {answer.status_code for answer in answers} == {200}
-        assert here.provider.bill == pytest.approx(1.0)
+        whole = sum("x-fitrouter-max-tokens" not in answer.headers for answer in answers)
+        assert whole >= 10
+        assert 0.01 * whole - 1e-9 <= here.provider.bill <= 1.0 + 1e-9  # the others may have been cut short
