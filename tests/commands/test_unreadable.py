@@ -31,7 +31,7 @@ READS = {
     "policy show": FOLDED,
     "profile show --user ann": {WAREHOUSE, *FOLDED},
     "report --user ann": {WAREHOUSE, *FOLDED},
-    "satisfaction": FOLDED,
+    "satisfaction": {WAREHOUSE, *FOLDED},
     "suite generate s.jsonl --user ann": {WAREHOUSE, *FOLDED},
     "users": FOLDED,
     "users show ann": {WAREHOUSE, *FOLDED},

@@ -9,6 +9,7 @@ import msgspec
 import typer
 
 from fitrouter.config import load_config
+from fitrouter.errors import NoWarehouse
 from fitrouter.router import Router
 from fitrouter.stores.warehouse import Warehouse
 from fitrouter_dashboards.quality import saved
@@ -37,7 +38,12 @@ def command(
     with Router.offline(settings) as router:
         found = measure_satisfaction(settings.data, router, tenant=tenant, now=time.time())
         read = Warehouse(settings.data / "fitrouter.duckdb").queries
-        costs = saved(lambda *queries: read(queries, whole=True), router.policy.default, tenant) if found.people else []
+        try:
+            costs = (
+                saved(lambda *queries: read(queries, whole=True), router.policy.default, tenant) if found.people else []
+            )
+        except NoWarehouse as error:
+            costs = [f"what was saved is not known yet: {error}"]
     whole = {"object": "fitrouter.satisfaction", **msgspec.to_builtins(found), "saved": costs}
     typer.echo(as_json(whole) if out else "\n".join([_text(found), *(f"Cost: {each}." for each in costs)]))
 
