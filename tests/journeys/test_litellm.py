@@ -53,7 +53,7 @@ def test_a_litellm_file_goes_from_shadow_to_all_traffic_and_back(environment: Cr
             assert "fitrouter.yaml is valid" in done.stdout
             written = (tmp_path / "fitrouter.yaml").read_text()
             assert "sk-in-the-file" not in written
-            assert "read on " in written  # the date of the prices
+            assert "the table of litellm " in written  # the version of the prices
             journey.serve()
             with prometheus(journey.url, tmp_path / "prometheus") as server:
                 first = ask(journey)
