@@ -11,7 +11,6 @@ look (Dudík, Langford and Li 2011, "Doubly robust policy evaluation and learnin
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -114,12 +113,14 @@ def saved(run: Callable[..., Sequence[list[tuple[Any, ...]]]], default: str | No
     Raises:
         StoreError: the warehouse cannot be read.
     """
-    (drawn,), best = run((_DRAWN, [DECISIONS, tenant])), ""
-    with contextlib.suppress(ModuleNotFoundError):  # without the packages of `replay`, only against the default model
+    (drawn,), best, unknown = run((_DRAWN, [DECISIONS, tenant])), "", list[str]()
+    try:
         from fitrouter_evaluators.personal.satisfaction import RATINGS, single_of
 
         best, _ = single_of(run((RATINGS.format(log=""), [tenant]))[0])
-    return [str(each) for each in _against(drawn, default, best).values()]
+    except ModuleNotFoundError:
+        unknown = ["not known against the best single model without the extra `replay`"]
+    return [*(str(each) for each in _against(drawn, default, best).values()), *unknown]
 
 
 def _against(drawn: Sequence[tuple[Any, ...]], default: str | None, best: str) -> dict[str, Savings]:

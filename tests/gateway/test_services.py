@@ -53,7 +53,7 @@ def test_gateways_go_on_while_the_services_process_is_restarted(file: Path) -> N
         wait_for(lambda: not any(http.get("/readyz").json()["lag"].values()), 300.0)
         assert gateway.stop() == 0
         wait_for(lambda: not alive(second))
-    assert not (file.parent / "data" / reports.FILE).exists()
+    assert not (file.parent / "data" / reports.REPORT_FILE).exists()
 
 
 def test_services_inside_are_in_the_only_process(file: Path) -> None:
@@ -107,7 +107,7 @@ async def test_the_report_of_the_services_completes_a_status(file: Path) -> None
         own = router.status()
         assert router.completed(own) == own
         reports.write_report(config.data, own, now := router.clock())
-        report = config.data / reports.FILE
+        report = config.data / reports.REPORT_FILE
         report.write_bytes(report.read_bytes().replace(b'"warehouse":false', b'"warehouse":true'))
         found = router.completed(own)
         assert found.leases == {"scorer": False, "warehouse": True}

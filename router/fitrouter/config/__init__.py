@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fitrouter.config._config import Config
 from fitrouter.config._models import (
+    PROVIDERS_GROUP,
     AddedProviderConfig,
     Capability,
     EmbeddingConfig,
@@ -39,6 +40,7 @@ from fitrouter.config._server import (
 )
 
 __all__ = [
+    "PROVIDERS_GROUP",
     "AddedProviderConfig",
     "AdditionsConfig",
     "BudgetConfig",

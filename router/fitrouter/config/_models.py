@@ -69,7 +69,7 @@ _READ = {
 """Kind of a provider → the settings that it reads; those of other packages may read all."""
 
 
-_FURTHER_KINDS = "fitrouter.providers"
+PROVIDERS_GROUP = "fitrouter.providers"
 """Group of entry points: kind → class of a provider with `from_settings`."""
 
 
@@ -122,7 +122,7 @@ class ProviderConfig(_Section):
     @pydantic.field_validator("kind")
     @classmethod
     def _exists(cls, kind: str) -> str:
-        if kind not in _READ and kind not in (further := metadata.entry_points(group=_FURTHER_KINDS).names):
+        if kind not in _READ and kind not in (further := metadata.entry_points(group=PROVIDERS_GROUP).names):
             allowed = sorted({*_READ, *further})
             near = difflib.get_close_matches(kind, allowed, n=1, cutoff=0.4)
             meant = f"; did you mean {near[0]!r}?" if near else ""

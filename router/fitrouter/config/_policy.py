@@ -15,9 +15,7 @@ from fitrouter.config._section import Fraction, _Section
 class _Algorithm(_Section):
     """Algorithm and parameters of a policy: the live one, or a shadow candidate whose pmf every decision logs."""
 
-    algorithm: str = "squarecb"
-    """squarecb, linear_thompson, softmax, epsilon_greedy, uniform or fixed; linucb in shadow only; or one that is
-    installed as an entry point `fitrouter.policies`."""
+    algorithm: str = Field(default="squarecb", description=f"Name of a policy: {policies.named()}.")
 
     @property
     def parameters(self) -> dict[str, float]:

@@ -39,6 +39,7 @@ __all__ = [
     "as_fields",
     "build_policy",
     "fields_of",
+    "named",
     "parameters",
     "proposals",
     "sound",
@@ -104,6 +105,13 @@ def as_fields() -> dict[str, Any]:
 def _shown(policy: type[Policy], field: FieldInfo) -> str:
     text, shadow = field.description or "", " (shadow only)" if getattr(policy, "shadow_only", False) else ""
     return f"{policy.name}{shadow}: {text[:1].lower()}{text[1:]}"
+
+
+def named() -> str:
+    """Names of the policies, in words."""
+    known = _found().policies
+    shadow = {name for name, policy in known.items() if getattr(policy, "shadow_only", False)}
+    return f"{', '.join(sorted(known.keys() - shadow))}; in shadow only: {', '.join(sorted(shadow)) or 'none'}"
 
 
 def used(settings: Mapping[str, Any], algorithm: str) -> dict[str, Any]:

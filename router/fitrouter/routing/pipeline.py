@@ -6,7 +6,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -58,6 +58,9 @@ class Proposal(NamedTuple):
     """Decision whose answer that text may be about; empty if there is none."""
 
 
+Uncovered: TypeAlias = Callable[[Sequence[ModelCard], Wants, str, Payer | None], Sequence[tuple[str, str]]]
+
+
 class Pipeline:
     """Turns a request into a decision: eligibility, identity, features and draw.
 
@@ -77,7 +80,7 @@ class Pipeline:
         refresh: called before each decision; calls `renew` where the models have changed.
         refused: told of each sound request that gets no decision: its identity as events hold it, why, the arm that it
             names, and its key.
-        uncovered: why no hard limit of a tenant and a key can cover a call of a model; empty if they may.
+        uncovered: (arm, reason) for the models that no hard limit of a tenant and a key can cover a call of.
     """
 
     def __init__(
@@ -95,7 +98,7 @@ class Pipeline:
         droppable: Collection[str] = (),
         refresh: Callable[[], None] = lambda: None,
         refused: Callable[[Identity, str, str, str], None] = lambda identity, reason, model, key: None,  # noqa: ARG005
-        uncovered: Callable[[ModelCard, Wants, str, Payer | None], str] = lambda card, asked, tenant, payer: "",  # noqa: ARG005
+        uncovered: Uncovered = lambda cards, asked, tenant, payer: (),  # noqa: ARG005
     ) -> None:
         self._uncovered = uncovered
         self.breakers, self.refresh, self._refused = breakers, refresh, refused
@@ -216,8 +219,7 @@ class Pipeline:
             BudgetExhausted: that are all.
         """
         tenant, payer = request.identity.tenant, request.payer
-        reasons = ((card.arm, self._uncovered(card, asked, tenant, payer)) for card in can.cards)
-        barred = {arm: f"budget: {reason}" for arm, reason in reasons if reason}
+        barred = {arm: f"budget: {why}" for arm, why in self._uncovered(can.cards, asked, tenant, payer)}
         if len(barred) == len(can.cards):
             raise exhausted([*barred.items()], self.decider.wait_s(tenant, self.clock(), payer))
         cards = tuple(card for card in can.cards if card.arm not in barred)

@@ -126,14 +126,19 @@ class Spending:
         tokens = int((found.usd - lost_usd - fixed) / (call_usd(card, asked, 1) - fixed) * (1.0 + 1e-9))
         return Cover(found.usd, max(tokens, floor), lowered=True)
 
-    def uncovered(self, card: ModelCard, asked: Wants, tenant: str, payer: Payer | None) -> str:
-        """Say why no hard limit can cover a call of a model, however long it waits; empty if they may."""
-        accounts = self.accounts(tenant, payer, self.clock())
-        if accounts and not card.prices.known:
-            return _UNPRICED
-        least = call_usd(card, asked, self._floor(card, asked, tenant)) if accounts else 0.0
-        reasons = (self.ledger.uncovered(account, least) for account in accounts if least > 0.0)
-        return next(filter(None, reasons), "")
+    def uncovered(
+        self, cards: Sequence[ModelCard], asked: Wants, tenant: str, payer: Payer | None
+    ) -> list[tuple[str, str]]:
+        """Return (arm, reason) for the models that no hard limit can cover a call of, however long it waits."""
+        found = []
+        if accounts := self.accounts(tenant, payer, self.clock()):
+            for card in cards:
+                least = call_usd(card, asked, self._floor(card, asked, tenant))
+                reasons = (self.ledger.uncovered(account, least) for account in accounts if least > 0.0)
+                reason = next(filter(None, reasons), "") if card.prices.known else _UNPRICED
+                if reason:
+                    found.append((card.arm, reason))
+        return found
 
     def _floor(self, card: ModelCard, asked: Wants, tenant: str) -> int:
         """Tokens below which an answer is not limited."""

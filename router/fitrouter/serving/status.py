@@ -219,7 +219,7 @@ def _lag(seq: int, journal: Journal, scorer: ScorerPlugin | None, feed: Warehous
     )
 
 
-FILE = "services.json"
+REPORT_FILE = "services.json"
 FRESH_S = 10.0
 """Age from which the process counts as gone; it writes twice a second."""
 
@@ -247,15 +247,15 @@ def write_report(folder: Path, status: RouterStatus, now: float) -> None:
         reward_models=status.reward_models,
     )
     with suppress(OSError):
-        new = folder / f"{FILE}.new"
+        new = folder / f"{REPORT_FILE}.new"
         new.write_bytes(msgspec.json.encode(report))
-        new.replace(folder / FILE)
+        new.replace(folder / REPORT_FILE)
 
 
 def remove_report(folder: Path) -> None:
     """Remove the report of a process that has ended."""
     with suppress(OSError):
-        (folder / FILE).unlink(missing_ok=True)
+        (folder / REPORT_FILE).unlink(missing_ok=True)
 
 
 def completed(status: RouterStatus, folder: Path, now: float) -> RouterStatus:
@@ -267,7 +267,7 @@ def completed(status: RouterStatus, folder: Path, now: float) -> RouterStatus:
         StoreError: there is a report that cannot be read.
     """
     try:
-        report = msgspec.json.decode((folder / FILE).read_bytes(), type=ServicesReport)
+        report = msgspec.json.decode((folder / REPORT_FILE).read_bytes(), type=ServicesReport)
     except FileNotFoundError:
         return status
     except (OSError, msgspec.DecodeError) as error:

@@ -200,8 +200,8 @@ class Turn:
             message = assembler.message()
             usage = assembler.usage or Usage()
             if status != "ok":  # what the provider has reported so far is not of the end
-                counted = max(usage.completion_tokens, assembler.tokens)
-                usage = msgspec.structs.replace(usage, completion_tokens=counted, estimated=True)
+                sent = max(usage.completion_tokens, assembler.tokens)
+                usage = msgspec.structs.replace(usage, completion_tokens=sent, estimated=True)
             usage = self._checked(answering.arm, usage, assembler.tokens)
             answering.span.used(usage, assembler.finish_reason)
             answering.span.end("" if status == "ok" else status)

@@ -108,7 +108,7 @@ class BudgetParams(msgspec.Struct, frozen=True, kw_only=True):
     fast: float = 0.5
     """Proportional term of log λ: its increase if the bucket is empty instead of half full."""
     min_answer_tokens: int = 256
-    """Where a hard limit does not cover an answer, its limit is lowered to this at most; then the request waits."""
+    """Where a hard limit does not cover an answer, `max_tokens` is lowered to this at the least; then it waits."""
     floor_share: float = 0.05
     """Share of the limit that the exploration floor spends at most."""
 

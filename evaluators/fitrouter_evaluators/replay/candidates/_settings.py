@@ -71,7 +71,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     def inherits(self, logged: str) -> str:
         """The parameters inherited from the logged policy; empty if there are none."""
-        return ", ".join(parameters(logged).keys() - self.parameters.keys()) if self.algorithm is None else ""
+        own = parameters(logged) if self.algorithm is None else {}
+        return ", ".join(name for name in own if name not in self.parameters)
 
     def _all(self, algorithm: str) -> dict[str, Any]:
         live = self.live.parameters if self.live is not None else {}

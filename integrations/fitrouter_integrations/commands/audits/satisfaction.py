@@ -39,9 +39,8 @@ def command(
         found = measure_satisfaction(settings.data, router, tenant=tenant, now=time.time())
         read = Warehouse(settings.data / "fitrouter.duckdb").queries
         try:
-            costs = (
-                saved(lambda *queries: read(queries, whole=True), router.policy.default, tenant) if found.people else []
-            )
+            default = router.policy.default
+            costs = saved(lambda *queries: read(queries, whole=True), default, tenant) if found.people else []
         except NoWarehouse as error:
             costs = [f"what was saved is not known yet: {error}"]
     whole = {"object": "fitrouter.satisfaction", **msgspec.to_builtins(found), "saved": costs}
