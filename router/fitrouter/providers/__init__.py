@@ -7,7 +7,6 @@ import re
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from fitrouter.config import PROVIDERS_GROUP
 from fitrouter.errors import ConfigError
 from fitrouter.providers._base import Installed, Provider
 from fitrouter.providers._faulty import Fault, Faulty
@@ -104,6 +103,8 @@ def build_provider(name: str, settings: ProviderConfig) -> Provider:
 
 def _installed(name: str, kind: str) -> type[Installed]:
     """Load the class of an entry point."""
+    from fitrouter.config import PROVIDERS_GROUP  # here, since the configuration imports pydantic
+
     (point,) = metadata.entry_points(group=PROVIDERS_GROUP, name=kind)
     try:
         found: type[Installed] = point.load()
