@@ -24,7 +24,10 @@ __all__ = [
         "MODELS",
         "PEOPLE",
         "TENANTS",
+        "UNSAID",
+        "WRITES",
         "Call",
+        "Counts",
         "Person",
         "Upstream",
     ),
@@ -76,6 +79,12 @@ MODELS: dict[str, tuple[float, float] | None] = {
 """Model → USD per million tokens of prompt and answer; None where nobody has said it."""
 CACHE_DISCOUNT = 0.75
 """What tokens of a prompt that a model still knows are cheaper by; every model's, but of the one that is added."""
+WRITES = {"lister": 1.25, "rambler": 1.0}
+"""Model → what tokens of a prompt cost that it keeps for later, in prices of its other tokens."""
+UNSAID = "rambler"
+"""Of those the one whose price of keeping nobody has said: it is taken for that of its other tokens."""
+REASONS = "brief"
+"""The model that thinks before it answers; a third of its answer's tokens are hidden."""
 ADDED = "newcomer"
 LIMIT_USD = 5.0
 """Budget of birch in the morning; in the evening it is cut to what is left of `CUT_USD`."""
@@ -100,11 +109,25 @@ def text(model: str, topic: str, n: int) -> str:
             return f"I am not sure, perhaps {topic} might possibly be {n}, but it seems hard to say."
 
 
-def cost_usd(model: str, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> float | None:
+class Counts(NamedTuple):
+    """Tokens of a call."""
+
+    prompt: int = 0
+    answer: int = 0
+    cached: int = 0
+    """Of the prompt's: those that the model still knew."""
+    written: int = 0
+    """Of the prompt's: those that it keeps for later."""
+    reasoning: int = 0
+    """Of the answer's: those that nobody sees."""
+
+
+def cost_usd(model: str, counts: Counts) -> float | None:
     """What a call costs at the list price; None where there is none."""
     if (prices := MODELS[model]) is None:
         return None
-    return (prices[0] * (prompt_tokens - CACHE_DISCOUNT * cached_tokens) + prices[1] * completion_tokens) / 1e6
+    prompt = counts.prompt - CACHE_DISCOUNT * counts.cached + (WRITES.get(model, 1.0) - 1.0) * counts.written
+    return (prices[0] * prompt + prices[1] * counts.answer) / 1e6
 
 
 class Call(NamedTuple):
@@ -114,16 +137,8 @@ class Call(NamedTuple):
     """Number of the request that its prompt names."""
     model: str
     status: int
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+    counts: Counts = Counts()
     text: str = ""
-    cached_tokens: int = 0
-    """Of the prompt's: those that the model still knows."""
-
-    @property
-    def counts(self) -> tuple[str, int, int, int]:
-        """The arguments of `cost_usd`."""
-        return self.model, self.prompt_tokens, self.completion_tokens, self.cached_tokens
 
 
 class Upstream:
@@ -185,10 +200,21 @@ class Upstream:
             call = {"id": f"call_{n}", "type": "function", "function": {"name": "look_up", "arguments": arguments}}
             message, said = {"role": "assistant", "content": None, "tool_calls": [call]}, arguments
         prompt_tokens, answer_tokens = len(asked) // 5, len(said) // 4 + 1
-        known = prompt_tokens // 2 if len(body["messages"]) > 1 else 0
-        usage: dict[str, Any] = {"prompt_tokens": prompt_tokens, "completion_tokens": answer_tokens}
-        usage |= {"total_tokens": prompt_tokens + answer_tokens, "prompt_tokens_details": {"cached_tokens": known}}
-        self._count(Call(int(n), model, 200, prompt_tokens, answer_tokens, said, known))
+        counts = Counts(
+            prompt_tokens,
+            answer_tokens,
+            cached=prompt_tokens // 2 if len(body["messages"]) > 1 else 0,
+            written=prompt_tokens // 4 if model in WRITES else 0,
+            reasoning=answer_tokens // 3 if model == REASONS else 0,
+        )
+        usage: dict[str, Any] = {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": answer_tokens,
+            "total_tokens": prompt_tokens + answer_tokens,
+            "prompt_tokens_details": {"cached_tokens": counts.cached, "cache_write_tokens": counts.written},
+            "completion_tokens_details": {"reasoning_tokens": counts.reasoning},
+        }
+        self._count(Call(int(n), model, 200, counts, said))
         reason = "tool_calls" if "tool_calls" in message else "stop"
         about = {"id": f"up-{n}", "created": 1, "model": model}
         if not body.get("stream"):
@@ -233,14 +259,21 @@ class Upstream:
 
 def settings(data: str, upstream: str, **changes: Any) -> dict[str, Any]:
     """The configuration of the company's gateway, without the model that is added at noon."""
-    prices = {name: price for name, price in MODELS.items() if name != ADDED}
+    prices = {
+        name: None
+        if price is None
+        else {"input": price[0], "output": price[1]}
+        | ({"cache_write": WRITES[name] * price[0]} if name in WRITES.keys() - {UNSAID} else {})
+        for name, price in MODELS.items()
+        if name != ADDED
+    }
     return {
         "data": data,
         "content": "encrypted",
         "providers": {"house": {"kind": "openai_compatible", "base_url": upstream}},
         "models": [
             {"name": name, "provider": "house", "cache_discount": CACHE_DISCOUNT}
-            | ({} if price is None else {"prices": {"input": price[0], "output": price[1]}})
+            | ({} if price is None else {"prices": price})
             for name, price in prices.items()
         ],
         "feedback": {"ask": 0.05},

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import openai
-from tests.acceptance.company import ADDED, CUT_USD, ERASED, KEYS, MODELS, PEOPLE, Person, Upstream
+from tests.acceptance.company import ADDED, CUT_USD, ERASED, KEYS, MODELS, PEOPLE, Counts, Person, Upstream
 from tests.acceptance.ledger import LEFT, Asked, Ledger, Voted
 
 __all__ = ["Day"]
@@ -153,8 +153,14 @@ class Day:
             asked.id, asked.model = answer.id.removeprefix("chatcmpl-"), answer.model
             asked.solicited = answer.fitrouter["asked"]
         if asked.status == 200:
-            known = usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else 0
-            asked.tokens = (usage.prompt_tokens, usage.completion_tokens, known or 0)
+            of_prompt, of_answer = usage.prompt_tokens_details, usage.completion_tokens_details
+            asked.tokens = Counts(
+                usage.prompt_tokens,
+                usage.completion_tokens,
+                cached=getattr(of_prompt, "cached_tokens", None) or 0,
+                written=getattr(of_prompt, "cache_write_tokens", None) or 0,
+                reasoning=getattr(of_answer, "reasoning_tokens", None) or 0,
+            )
         return asked
 
     def _heed(self, reply: httpx.Response) -> None:

@@ -9,9 +9,23 @@ from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Any
 
-from tests.acceptance.company import ADDED, ASSUMED, MODELS, PEOPLE, TENANTS, Call, Person, cost_usd
+from tests.acceptance.company import (
+    ADDED,
+    ASSUMED,
+    MODELS,
+    PEOPLE,
+    TENANTS,
+    UNSAID,
+    Call,
+    Counts,
+    Person,
+    cost_usd,
+)
 
-__all__ = ["LEFT", "Asked", "Ledger", "Voted", "by", "figures", "total"]
+__all__ = ["LEFT", "PARTS", "Asked", "Ledger", "Voted", "by", "figures", "total"]
+
+PARTS = ("cached", "written", "reasoning")
+"""Tokens that are billed apart from the others of their prompt or answer."""
 
 LEFT = 499
 """Status of a request whose caller left in the middle of the answer."""
@@ -41,8 +55,8 @@ class Asked:
     text: str = ""
     call: dict[str, Any] | None = None
     """The message, if it calls a tool."""
-    tokens: tuple[int, int, int] = (0, 0, 0)
-    """Of prompt, answer, and of the prompt those that the model still knew, as the answer says."""
+    tokens: Counts = field(default_factory=Counts)
+    """As the answer says."""
     solicited: bool = False
     """Whether the answer asks for feedback."""
 
@@ -136,18 +150,18 @@ class Ledger:
     def tokens(self, asked: Asked) -> int:
         """Tokens of prompt and answer that were billed."""
         bill = self.bill(asked)
-        return 0 if bill is None else bill.prompt_tokens + bill.completion_tokens
+        return 0 if bill is None else bill.counts.prompt + bill.counts.answer
 
     def usd(self, asked: Asked) -> float | None:
         """What a request cost; None where its model has no price."""
         bill = self.bill(asked)
-        return 0.0 if bill is None else cost_usd(*bill.counts)
+        return 0.0 if bill is None else cost_usd(bill.model, bill.counts)
 
     def assumed_usd(self, asked: Asked) -> float:
         """What a request counts for in a budget: without a price as much as the most expensive model's answer."""
         bill, usd = self.bill(asked), self.usd(asked)
         if usd is None and bill is not None:
-            usd = cost_usd(ASSUMED, *bill.counts[1:])
+            usd = cost_usd(ASSUMED, bill.counts)
         return usd or 0.0
 
     def spent_usd(self, tenant: str) -> float:
@@ -164,13 +178,13 @@ class Ledger:
             bill = self.bill(each)
             if each.status == 200:
                 assert bill is not None
-                assert bill.counts == (each.model, *each.tokens)
+                assert (bill.model, bill.counts) == (each.model, each.tokens)
                 assert each.call is not None or each.text == bill.text
             elif each.status == LEFT:
                 assert bill is not None
                 assert bill.model == each.model
                 assert bill.text.startswith(each.text)
-        assert any(each.tokens[2] for each in self.asked)
+        assert all(any(counts) for counts in zip(*(each.tokens for each in self.asked), strict=True))
 
 
 def by(key: Callable[[Any], Any], entries: Iterable[Any]) -> dict[Any, int]:
@@ -302,8 +316,19 @@ def figures(books: Ledger) -> dict[str, Any]:
         "requests_ever": by(lambda e: (e.model or e.pinned, e.who.role, ends.get(e.status, "failed")), ever)
         | by(lambda e: (e.pinned, e.who.role, "refused"), turned_ever),
         "tokens": total(tenant, books.tokens, billed),
-        "prompt_tokens_by_model": total(model, lambda e: bills[e].prompt_tokens, billed),
-        "answer_tokens_by_model": total(model, lambda e: bills[e].completion_tokens, billed),
+        "prompt_tokens_by_model": total(model, lambda e: bills[e].counts.prompt, billed),
+        "answer_tokens_by_model": total(model, lambda e: bills[e].counts.answer, billed),
+        "token_parts": total(
+            lambda part: (*model(part[0]), part[1]),
+            lambda part: getattr(bills[part[0]].counts, part[1]),
+            [(each, part) for each in billed for part in PARTS if getattr(bills[each].counts, part)],
+        ),
+        "token_parts_ever": total(
+            lambda part: (part[0].model, part[1]),
+            lambda part: getattr(part[0].counts, part[1]),
+            [(call, part) for call in books.calls for part in PARTS if getattr(call.counts, part)],
+        ),
+        "estimated": by(tenant, [*left, *(e for e in answered if e.model == UNSAID and bills[e].counts.written)]),
         "tokens_ever": total(lambda e: e.model, books.tokens, billed_ever),
         "money": total(tenant, usd, priced),
         "money_by_model": total(model, usd, priced),

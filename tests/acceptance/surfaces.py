@@ -16,7 +16,7 @@ import duckdb
 import httpx
 from tests.acceptance.company import KEYS, TENANTS
 from tests.acceptance.installation import ENVIRONMENT, Installation
-from tests.acceptance.ledger import Ledger, by, total
+from tests.acceptance.ledger import PARTS, Ledger, by, total
 from tests.acceptance.shown import (
     Figures,
     bounds,
@@ -196,6 +196,7 @@ def _(s: Surfaces) -> Figures:
         "cancelled": {tenant: one["cancelled"] for tenant, one in totals.items() if one["cancelled"]},
         "fallbacks": {tenant: one["fallbacks"] for tenant, one in totals.items() if one["fallbacks"]},
         "tokens": {tenant: one["prompt_tokens"] + one["completion_tokens"] for tenant, one in totals.items()},
+        "estimated": {tenant: one["estimated"] for tenant, one in totals.items() if one["estimated"]},
         "money": {tenant: one["cost"]["usd"] for tenant, one in totals.items()},
         "unpriced": {tenant: one["cost"]["unpriced"] for tenant, one in totals.items() if one["cost"]["unpriced"]},
         "ratings": {tenant: one["reward"]["ratings"] for tenant, one in totals.items()},
@@ -238,6 +239,7 @@ METRICS = {
     "errors": ("errors_total", "kind"),
     "attempts_failed": ("attempts_failed_total", "model"),
     "tokens_ever": ("tokens_total", "model"),
+    "token_parts_ever": ("token_parts_total", "model", "part"),
     "money_ever": ("cost_usd_total", "model"),
     "unpriced_ever": ("unpriced_total", "model"),
     "votes_ever": ("feedback_total", "kind"),
@@ -330,6 +332,9 @@ def _(s: Surfaces) -> Figures:
         },
         "prompt_tokens_by_model": {key: each["prompt_tokens"] for key, each in figures.items() if each["answered"]},
         "answer_tokens_by_model": {key: each["completion_tokens"] for key, each in figures.items() if each["answered"]},
+        "token_parts": {
+            (*key, part): n for key, each in figures.items() for part in PARTS if (n := each[f"{part}_tokens"])
+        },
         "rating_by_model": {key: each["mean"] for key, each in rewards.items()},
         "rating_interval_by_model": {key: bounds(each) for key, each in rewards.items()},
         "models": {name for _, name in found},
@@ -498,6 +503,10 @@ def _(s: Surfaces) -> Figures:
         "cancelled_by_model": by_model("count(*)", "status = 'cancelled'"),
         "prompt_tokens_by_model": by_model("CAST(sum(prompt_tokens) AS BIGINT)"),
         "answer_tokens_by_model": by_model("CAST(sum(completion_tokens) AS BIGINT)"),
+        "token_parts": {
+            (*key, part): n for part in PARTS for key, n in by_model(f"CAST(sum({part}_tokens) AS BIGINT)").items() if n
+        },
+        "estimated": grouped(s.sql("SELECT tenant, count(*) FROM executions WHERE estimated GROUP BY ALL")),
         "money_by_model": by_model("sum(cost_usd)", "served_by IS NOT NULL AND NOT coalesce(cost_assumed, false)"),
         "fallbacks": grouped(s.sql("SELECT tenant, count(*) FROM executions WHERE served_by <> chosen GROUP BY ALL")),
         "attempts_failed": grouped(
