@@ -29,7 +29,10 @@ os.environ.update(
     CREWAI_DISABLE_VERSION_CHECK="true",
     CREWAI_TRACING_ENABLED="false",
     CREWAI_TESTING="true",
+    # An HTTP client reads all authorities, which takes 60 ms each time; tests speak to loopback, without TLS.
+    SSL_CERT_DIR="/nonexistent",
 )
+os.environ.pop("SSL_CERT_FILE", None)
 LONG = (
     "tests/journeys/",
     "tests/tree/",
