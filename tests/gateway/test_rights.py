@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import httpx
 import pytest
@@ -20,7 +21,7 @@ from fitrouter.stores.journal import MemoryJournal
 from fitrouter.stores.keys import FILE as KEY_FILE
 from fitrouter.stores.keys import StoredKey, change_keys, digest_of, new_key
 from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
-from fitrouter_integrations.gateway import create_app
+from fitrouter_integrations.gateway import _whole_log, create_app
 
 KINDS: dict[str, tuple[str, ...] | None] = {
     "no key": None,
@@ -175,7 +176,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     contents = ContentStore(folder, journal, identities)
     feed = WarehouseFeed(journal, Warehouse(folder / "fitrouter.duckdb"))
     router = make_router(folder, journal=journal, identities=identities, contents=contents, feed=feed)
-    with serving(router, config().model_copy(update={"data": folder})) as url:
+    # What is made of the whole log is another law; here its processes would only take their time.
+    made = mock.patch.object(_whole_log, "in_background", mock.AsyncMock(return_value={}))
+    with made, serving(router, config().model_copy(update={"data": folder})) as url:
         place = Place(url, router, keys, folder)
         wait_for(lambda: feed.step() == 0 and feed.lag == 0)  # the view of people reads roles first
         yield place

@@ -54,7 +54,11 @@ def test_a_taste_is_declared_voted_explained_exported_and_erased(environment: Cr
         for number in range(8):
             answer = ask(journey, model=list(STYLES)[number % 2])
             liked = answer["model"] == "llama-3.1-8b"
-            journey.run(f"fitrouter rate {answer['id']} {'up' if liked else 'down'}")
+            if number < 2:
+                journey.run(f"fitrouter rate {answer['id']} {'up' if liked else 'down'}")
+                continue
+            vote = {"decision_id": answer["id"], "user": "ann", "kind": "thumb", "value": "up" if liked else "down"}
+            assert httpx.post(f"{journey.url}/v1/feedback", json=vote, timeout=120).status_code == 200
         voted = journey.block("feedback.md", "bash").replace("…", ask(journey)["id"])
         assert json.loads(journey.run(voted).stdout)["object"] == "fitrouter.feedback"
 

@@ -317,7 +317,8 @@ async def rated(router: Router, text: str, thumb: float) -> str:
     """Ask, score the answer by hand, and rate it; returns who answered."""
     answer = await router.complete(ask(text, user="ann"))
     await router.settled()
-    execution = events(router, Execution)[-1]
+    newest = router._journal.tail(router._journal.head() - 8, 8)  # all of them, each time, would take minutes
+    execution = [row.event for row in newest if isinstance(row.event, Execution)][-1]
     h = np.array([1.0, len(text) % 5, {"alpha": 1.0, "beta": -1.0, "gamma": 0.0}[answer.served_by]])
     score = Score(
         id=f"{execution.decision_id}:score",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import json
 import os
@@ -41,9 +40,18 @@ HEAVY = (
     "typer",
     "uvicorn",
 )
-FROM = "from fitrouter_integrations.{} import {}"
 BEFORE = "import sys, json; before = {m.split('.')[0] for m in sys.modules}"
-ADDED = "print(json.dumps(sorted(({{m.split('.')[0] for m in sys.modules}} - before) & set({!r}))))"
+AFTER = f"heavy = {{m.split('.')[0] for m in sys.modules}} & set({HEAVY!r})"
+SAID = "print(json.dumps([sorted(heavy - before), sorted(heavy)]))"
+HOOK = """
+import os, sys
+class Asked:
+    def find_spec(self, name, path=None, target=None):
+        if name == "litellm":
+            raise SystemExit(os.environ.get("LITELLM_LOCAL_MODEL_COST_MAP") != "True" and "asks the network")
+sys.meta_path.insert(0, Asked())
+"""
+"""Ends a process at the import of litellm, which takes seconds: well if litellm would take the prices it brings."""
 
 
 @pytest.fixture(scope="module")
@@ -52,19 +60,26 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(tmp_path_factory.mktemp("light"))
 
 
-@functools.cache
-def brought(code: str, folder: Path, *, base: str = "") -> frozenset[str]:
-    """The heavy packages that a piece of code adds to those of `base`, in a process of its own."""
-    ran = subprocess.run(
-        [sys.executable, "-c", f"{base}\n{BEFORE}\n{code}\n{ADDED.format(HEAVY)}"],
+def ran(code: str, folder: Path) -> str:
+    """What a piece of code prints in a process of its own, without the variable that keeps litellm from the network."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
         cwd=folder,
+        env={name: value for name, value in os.environ.items() if name != "LITELLM_LOCAL_MODEL_COST_MAP"},
         capture_output=True,
         text=True,
         check=False,
         timeout=300,
     )
-    assert ran.returncode == 0, ran.stderr
-    return frozenset(json.loads(ran.stdout.strip().splitlines()[-1]))
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def brought(code: str, folder: Path, *, base: str = "", after: str = "") -> tuple[set[str], set[str]]:
+    """The heavy packages that a piece of code adds to those of `base`, and all that are there; then `after` runs."""
+    said = ran("\n".join([base, BEFORE, code, AFTER, SAID, after]), folder)
+    added, every = json.loads(said.strip().splitlines()[0])
+    return set(added), set(every)
 
 
 def needs(*names: str) -> None:
@@ -73,63 +88,38 @@ def needs(*names: str) -> None:
             pytest.skip(f"install {name}")
 
 
-@pytest.mark.parametrize(
-    ("framework", "base", "code"),
-    [
-        ("langchain", "langchain_core.language_models.chat_models", FROM.format("langchain", "ChatFitrouter")),
-        ("langchain", "langchain_core.callbacks", FROM.format("langchain", "FitrouterCallbackHandler")),
-        ("crewai", "crewai", FROM.format("crewai", "FitrouterLLM")),
-        ("msgspec", "pydantic", "import fitrouter_integrations.client"),
-        ("msgspec", "pydantic", "from fitrouter_integrations.feedback import rate"),
-    ],
-)
-def test_an_adapter_brings_its_framework_alone(framework: str, base: str, code: str, folder: Path) -> None:
-    """The import adds no heavy package to those that the framework's own import brings."""
-    needs(framework, base.split(".")[0])
-    assert brought(code, folder, base=f"import {base}") == frozenset()
-
-
-def test_the_chat_model_brings_no_more_than_langchain_core(folder: Path) -> None:
-    """Of all heavy packages there is none: neither LangChain's agents, nor LangGraph, nor a client of a provider."""
+def test_adapters_of_light_frameworks_are_light(folder: Path) -> None:
+    """LangChain's chat model and callbacks, the client and the helper of feedback bring no heavy package at all."""
     needs("langchain_core")
-    assert brought(FROM.format("langchain", "ChatFitrouter"), folder) == frozenset()
+    code = """
+from fitrouter_integrations.langchain import ChatFitrouter, FitrouterCallbackHandler
+import fitrouter_integrations.client
+from fitrouter_integrations.feedback import rate
+"""
+    assert brought(code, folder) == (set(), set())
 
 
-def test_crewais_adapter_brings_no_langchain(folder: Path) -> None:
-    """One framework does not bring the other."""
-    needs("crewai")
-    assert not brought(FROM.format("crewai", "FitrouterLLM"), folder) & {"langchain", "langgraph", "torch", "litellm"}
-
-
-def test_the_middleware_brings_agents_and_no_other_framework(folder: Path) -> None:
-    """`create_agent` needs LangChain and LangGraph; what else they bring is theirs."""
-    needs("langchain")
-    assert not brought(FROM.format("langchain", "FitrouterMiddleware"), folder, base="import langchain.agents")
+def test_crewais_adapter_brings_crewai_alone(folder: Path) -> None:
+    """Nothing heavy but what CrewAI itself brings, which is no other framework; litellm then asks no network."""
+    needs("crewai", "litellm")
+    code = "from fitrouter_integrations.crewai import FitrouterLLM"
+    added, every = brought(code, folder, base="import crewai", after=f"{HOOK}\nimport litellm")
+    assert added == set()
+    assert not every & {"langchain", "langgraph", "torch", "litellm"}
 
 
 @pytest.mark.parametrize(
     "code",
     [
         "import fitrouter_integrations.litellm",
-        "import fitrouter_integrations.crewai, litellm",
-        "from fitrouter.providers import _litellm; _litellm.load_litellm()",
+        f"{HOOK}\nfrom fitrouter.providers import _litellm; _litellm.load_litellm()",
     ],
+    ids=["adapter", "provider"],
 )
 def test_importing_litellm_waits_for_no_network(code: str, folder: Path) -> None:
     """Litellm takes the prices that it brings, unless its own variable says otherwise; it would download them."""
-    needs("litellm", "crewai")
-    banned = "import socket\ndef no(*_): raise SystemExit('asked the network')\nsocket.getaddrinfo = no\n"
-    hidden = {name: value for name, value in os.environ.items() if name != "LITELLM_LOCAL_MODEL_COST_MAP"}
-    ran = subprocess.run(
-        [sys.executable, "-c", banned + code],
-        cwd=folder,
-        env=hidden,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert ran.returncode == 0, ran.stderr
+    needs("litellm")
+    ran("import socket\ndef no(*_): raise SystemExit('asked the network')\nsocket.getaddrinfo = no\n" + code, folder)
 
 
 ROUTED = """
@@ -143,10 +133,13 @@ agent = create_agent(models["fast"], middleware=[routed])
 said = agent.invoke({"messages": [("user", "hi")]})["messages"][-1]
 assert said.text == said.response_metadata["model_name"] + " speaks"
 routed.close()
+assert not {m.split(".")[0] for m in sys.modules} & {"litellm", "aiohttp", "torch", "crewai", "openai"}
 """
 
 
-def test_the_middleware_routes_without_litellm(folder: Path) -> None:
-    """Asking existing chat models imports no provider's client."""
+def test_the_middleware_brings_agents_and_no_other_framework(folder: Path) -> None:
+    """Its import adds no heavy package to LangChain's agents; asking existing chat models, no provider's client."""
     needs("langchain")
-    assert not brought(ROUTED, folder) & {"litellm", "aiohttp", "torch", "crewai", "openai"}
+    code = "from fitrouter_integrations.langchain import FitrouterMiddleware"
+    added, _ = brought(code, folder, base="import langchain.agents", after=ROUTED)
+    assert added == set()
