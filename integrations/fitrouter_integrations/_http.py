@@ -12,7 +12,14 @@ from urllib.request import ProxyHandler, Request, build_opener
 import msgspec
 
 from fitrouter.config import Config
-from fitrouter.errors import ConfigError, FitrouterError, InvalidRequest, NotAuthorized, UnknownDecision
+from fitrouter.errors import (
+    ConfigError,
+    FitrouterError,
+    InvalidRequest,
+    NotAuthorized,
+    StoreError,
+    UnknownDecision,
+)
 
 KEY_ENV = "FITROUTER_API_KEY"
 """Environment variable of the API key that clients send."""
@@ -67,12 +74,7 @@ def call(
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ConfigError(f"--url: {url!r} is not the URL of a gateway; give one like http://127.0.0.1:8484")
-    headers = {"accept": "application/json"}
-    for name, value in (identity or {}).items():
-        if value is not None:
-            headers[f"x-fitrouter-{name}"] = value.encode("utf-8").decode("latin-1")
-    if body is not None:
-        headers["content-type"] = "application/json"
+    headers = headers_for(identity or {}, body)
     if key := os.environ.get(KEY_ENV, "").strip():
         headers["authorization"] = f"Bearer {key}"
     address = url.rstrip("/").removesuffix("/v1") + path
@@ -83,9 +85,7 @@ def call(
         with opener.open(request, timeout=timeout_s) as reply:
             return msgspec.json.decode(reply.read())
     except HTTPError as error:
-        if error.code in answers:
-            return msgspec.json.decode(error.read())
-        raise _refused(error, url) from None
+        return answered(error.code, error.read(), url, answers)
     except (URLError, OSError) as error:
         reason = getattr(error, "reason", error)
         raise NoGateway(
@@ -95,18 +95,34 @@ def call(
         raise NoGateway(f"the server at {url} is not a fitrouter gateway") from None
 
 
-def _refused(error: HTTPError, url: str) -> FitrouterError:
-    """Return the exception for a gateway's error response."""
+def headers_for(identity: Mapping[str, str | None], body: Any) -> dict[str, str]:
+    """Headers of a request: whom it is about, and the type of its body."""
+    headers = {"accept": "application/json"}
+    for name, value in identity.items():
+        if value is not None:
+            headers[f"x-fitrouter-{name}"] = value.encode("utf-8").decode("latin-1")
+    return headers if body is None else headers | {"content-type": "application/json"}
+
+
+def answered(status: int, content: bytes, url: str, answers: Collection[int] = ()) -> Any:
+    """Decode a gateway's answer; a status of 400 or more that is not in `answers` raises what it stands for."""
+    if status < 400 or status in answers:
+        return msgspec.json.decode(content)
     try:
-        message = msgspec.json.decode(error.read())["error"]["message"]
-    except (msgspec.DecodeError, KeyError, TypeError, OSError):
-        message = f"the gateway at {url} answered {error.code}"
-    match error.code:
-        case 401 | 403:
-            return NotAuthorized(f"{message}; the command line sends the key in the environment variable {KEY_ENV}")
-        case 404:
-            return UnknownDecision(message)
-        case 400 | 405 | 409 | 422:
-            return InvalidRequest(message)
+        error = msgspec.json.decode(content)["error"]
+        message, code = error["message"], error.get("code")
+    except (msgspec.DecodeError, KeyError, TypeError, AttributeError):
+        message, code = f"the gateway at {url} answered {status}", ""
+    match status, code:
+        case _, "no_quiz":
+            raise ConfigError(message)
+        case 401 | 403, _:
+            raise NotAuthorized(f"{message}; the command line sends the key in the environment variable {KEY_ENV}")
+        case 404, _:
+            raise UnknownDecision(message)
+        case 400 | 405 | 409 | 422, _:
+            raise InvalidRequest(message)
+        case _, "store_unavailable":
+            raise StoreError(message)
         case _:
-            return FitrouterError(message)
+            raise FitrouterError(message)

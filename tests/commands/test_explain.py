@@ -120,21 +120,6 @@ def test_the_logged_terms_are_those_of_a_fold_to_the_decision(log: tuple[Path, l
     assert found == decision.grounds
 
 
-def test_a_folder_without_configuration_is_enough(log: tuple[Path, list[str]]) -> None:
-    """The log has all of it: the terms, and the user's votes."""
-    file, ids = log
-    for place in (file.parent / "d", file.parent / "d" / "journal.db"):
-        result = run(ids[-1], "--data", place, "--json", "-")
-        assert result.exit_code == 0, result.output
-        found = msgspec.json.decode(result.output, type=Explanation)
-        assert found.split
-        assert found.missing == ""
-        assert all(account.utility is not None for account in found.models)
-        assert sum(account.votes for account in found.models) > 0
-    refused = run(ids[0], "--data", file.parent / "d", "--now")
-    assert isinstance(refused.exception, ConfigError)
-
-
 def test_full_names_and_words_at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     """No name of a model is cut, no line is longer than the terminal, and features are words."""
     monkeypatch.setenv("COLUMNS", "80")
@@ -166,7 +151,6 @@ def test_errors_are_one_message(log: tuple[Path, list[str]], tmp_path: Path) -> 
     file, ids = log
     for arguments, kind, words in (
         (("nobody", "--config", file), UnknownDecision, "'nobody'"),
-        ((ids[0], "--data", tmp_path), ConfigError, "no journal"),
         ((ids[0], "--config", tmp_path / "x.yaml"), ConfigError, "x.yaml"),
         ((ids[0], "--url", "http://127.0.0.1:9"), NoGateway, "fitrouter serve"),
         ((ids[0], "--url", "file:///etc/passwd"), ConfigError, "--url"),
@@ -200,18 +184,3 @@ def test_the_api_key_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             call("GET", url, "/v1/models")
         monkeypatch.setenv(KEY_ENV, "k" * 20)
         assert call("GET", url, "/v1/models")["object"] == "list"
-
-
-def test_a_gateways_explanation_is_shown_in_full(
-    log: tuple[Path, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The gateway's explanation is printed like one from the journal."""
-    file, ids = log
-    out, again = tmp_path / "why.json", tmp_path / "again.json"
-    assert run(ids[-1], "--config", file, "--json", out).exit_code == 0
-    reply = {"explanation": msgspec.to_builtins(read(out))}
-    monkeypatch.setattr(_explain, "call", lambda method, url, path: reply)
-    result = run(ids[-1], "--url", "http://127.0.0.1:8484", "--json", again)
-    assert result.exit_code == 0, result.output
-    assert "everybody's taste for its text" in result.output
-    assert read(again) == read(out)

@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 
 from fitrouter.assemble import extender
 from fitrouter.config import load_config
-from fitrouter.errors import ConfigError, InvalidRequest, NotAuthorized, UnknownDecision
+from fitrouter.errors import InvalidRequest, NotAuthorized, UnknownDecision
 from fitrouter.router import Router
 from fitrouter.stores.audit_log import AuditLog
 from fitrouter.stores.journal import Entry, MemoryJournal, SqliteJournal
@@ -167,7 +167,7 @@ def test_an_id_may_be_cut_short(log: tuple[Path, list[str]], url: str, monkeypat
     """To eight characters or more that no other decision of the tenant begins with; votes name the whole id."""
     file, ids = log
     short = ids[1][:-1]
-    for where in (("--config", file), ("--data", file.parent / "d"), ("--url", url)):
+    for where in (("--config", file), ("--url", url)):
         found = json.loads(run("explain", short, *where, "--json", "-").output)
         assert found["decision_id"] == ids[1]
     assert run("rate", f"chatcmpl-{short}", "4", "--scale", "1:5", "--url", url).exit_code == 0
@@ -200,14 +200,17 @@ def test_an_ambiguous_beginning_is_refused(log: tuple[Path, list[str]]) -> None:
 
 
 def test_models_are_listed(log: tuple[Path, list[str]]) -> None:
-    """Provider, prices and context; from the configuration, and from the log alone."""
+    """Provider, prices and context, before the first start, too."""
     file, _ = log
     found = listed("models", "--config", file)
     assert [(one["name"], one["input_usd"], one["output_usd"]) for one in found] == [
         (LONG, 0.5, 1.0),
         ("chatty@2", 0.0, 10.0),
     ]
-    assert {one["name"] for one in listed("models", "--data", file.parent / "d")} == {LONG, "chatty@2"}
+    new = file.with_name("new.yaml")
+    new.write_text(CONFIG.replace("data: d", "data: none"))
+    assert listed("models", "--config", new) == found
+    assert not (file.parent / "none").exists()
 
 
 @pytest.mark.parametrize("command", ["decisions", "feedback", "users", "models"])
@@ -222,26 +225,13 @@ def test_lists_fit_into_80_columns_and_cut_no_name(log: tuple[Path, list[str]], 
         assert name in whole, name
 
 
-def test_a_folder_is_enough(log: tuple[Path, list[str]], tmp_path: Path) -> None:
-    """`--data` reads another folder without a configuration; one without a log is an error, and nothing is made."""
-    file, ids = log
-    d = ("--data", file.parent / "d")
-    assert [one["decision_id"] for one in listed("decisions", *d)] == ids[::-1]
-    assert "they are learnt in a configuration" in run("users", "show", "ann", *d).output
-    for command in ("decisions", "feedback", "users", "models"):
-        refused = run(command, "--data", tmp_path)
-        assert isinstance(refused.exception, ConfigError), command
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_the_last_decision_is_explained(log: tuple[Path, list[str]]) -> None:
     """`explain --last`, also of one user; neither an id nor `--last`, or both, is an error."""
     file, ids = log
     c = ("--config", file)
     assert json.loads(run("explain", "--last", "--json", "-", *c).output)["decision_id"] == ids[3]
-    for data in (c, ("--data", file.parent / "d")):
-        found = json.loads(run("explain", "--last", "--user", "bob", "--json", "-", *data).output)
-        assert found["decision_id"] == ids[1]
+    found = json.loads(run("explain", "--last", "--user", "bob", "--json", "-", *c).output)
+    assert found["decision_id"] == ids[1]
     for wrong in ((), (ids[0], "--last"), (ids[0], "--user", "bob")):
         assert isinstance(run("explain", *wrong, *c).exception, InvalidRequest)
 
@@ -280,7 +270,7 @@ def test_a_gateway_lists_the_same(log: tuple[Path, list[str]], url: str) -> None
     )
     assert {**there, "profile": None} == {**here, "profile": None}
     assert there["profile"]["declared"] == here["profile"]["declared"]
-    assert {one["name"] for one in listed("models", "--url", url)} == {LONG, "chatty"}
+    assert {one["name"] for one in listed("models", "--url", url)} == {LONG, "chatty@2"}
     assert json.loads(run("explain", "--last", "--url", url, "--json", "-").output)["decision_id"] == ids[2]
     assert isinstance(run("decisions", "--user", "carl", "--url", url).exception, InvalidRequest)
 

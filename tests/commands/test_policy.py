@@ -23,6 +23,7 @@ from fitrouter.stores.journal import SqliteJournal
 from fitrouter.types import PolicyChange
 from fitrouter_integrations import cli
 from fitrouter_integrations._http import KEY_ENV, NoGateway
+from fitrouter_integrations.commands import _gateway
 from fitrouter_integrations.commands.running import policy as _policy
 
 CONFIG = """\
@@ -157,7 +158,7 @@ def test_monitors_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
             "evidence_against_propensities": 0.5,
         },
     }
-    monkeypatch.setattr(_policy, "call", lambda *_: reply)
+    monkeypatch.setattr(_gateway, "call", lambda *_, **__: reply)
     shown = " ".join(run("show", "--url", "http://127.0.0.1:1").output.split())
     for words in (
         "helps: +0.0200 per label (+0.0100 … +0.0300, 90 labels)",

@@ -139,7 +139,7 @@ SURFACES: dict[str, tuple[Callable[[Place], str], tuple[str, ...], tuple[str, ..
         ("price not known", UNPRICED),
     ),
     "decisions": (
-        lambda p: p.command("decisions", "--data", str(p.folder)),
+        lambda p: p.command("decisions", "--url", p.url),
         ("$0.000029", "ok, price not known"),
         ("price not known",),
     ),

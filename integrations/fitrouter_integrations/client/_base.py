@@ -63,7 +63,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: tuple[str, ...]
     max_output_tokens: int | None = None
     target: str = ""
-    """Its name at the provider; empty if an old gateway does not report it."""
+    """Its name at the provider."""
+    revision: str = ""
     input_usd: float | None = None
     """Price of a million prompt tokens; None, like the other, if it is not known."""
     output_usd: float | None = None

@@ -41,6 +41,7 @@ class LocalBackend:
                 capabilities=card.capabilities,
                 max_output_tokens=card.max_output_tokens,
                 target=card.target or card.name,
+                revision=card.revision or "",
                 input_usd=card.prices.input if card.prices.known else None,
                 output_usd=card.prices.output if card.prices.known else None,
             )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from pathlib import Path
 from typing import Annotated
 
@@ -12,20 +10,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fitrouter.config import load_config
-from fitrouter.errors import ConfigError, InvalidRequest, UnknownDecision
-from fitrouter.identity import decision_id_of
-from fitrouter.router import Router
-from fitrouter.routing.explain import explain
+from fitrouter.errors import InvalidRequest, UnknownDecision
 from fitrouter.routing.explanation import TERMS, Account, Explanation
 from fitrouter.routing.explanation_text import FEATURES
-from fitrouter.stores.journal import SqliteJournal
-from fitrouter.stores.listing import ListedAnswer, story
-from fitrouter.types import Decision
-from fitrouter_integrations._http import call
+from fitrouter.stores.listing import ListedAnswer
 from fitrouter_integrations.commands._files import as_json, write_json
-from fitrouter_integrations.commands._options import DEFAULT
-from fitrouter_integrations.commands.lists._source import fetch, open_lists
+from fitrouter_integrations.commands._gateway import Gateway, Url, connect, path_of
+from fitrouter_integrations.commands._options import DEFAULT, ConfigFile
 
 _MODELS = 8
 """Models in the table of terms; more do not fit into 80 columns."""
@@ -40,39 +31,20 @@ def command(
         bool, typer.Option("--last", help="Instead of an id: the last decision, or that of --user.")
     ] = False,
     user: Annotated[str | None, typer.Option(help="With --last: the user who asked.")] = None,
-    config: Annotated[
-        Path, typer.Option("--config", "-c", help="Configuration file, which locates the journal.")
-    ] = DEFAULT,
-    data: Annotated[Path | None, typer.Option(help="Journal folder, without a configuration.")] = None,
-    url: Annotated[str | None, typer.Option(help="Ask a running gateway, such as http://127.0.0.1:8484.")] = None,
+    config: ConfigFile = DEFAULT,
+    url: Url = None,
     now: Annotated[
         bool, typer.Option("--now", help="Compare the predictions logged with the decision with today's.")
     ] = False,
     out: Annotated[Path | None, typer.Option("--json", help="Write JSON to this file; - for standard output.")] = None,
 ) -> None:
     """Explain why a decision chose its model, in sentences and in terms that add up, from the logged predictions."""
-    if now and (url or data):
-        raise ConfigError("--now needs the estimates of the configuration's data; leave out --url and --data")
     if last is (decision_id is not None) or (user is not None and not last):
         raise InvalidRequest("explain: give either a decision id, or --last, with --user or without")
-    decision_id = decision_id_of(decision_id) if decision_id is not None else _last(user, config, data, url)
-    if url is not None:
-        found = _fetch_explanation(url, decision_id)
-    elif data is not None:
-        path = data if data.is_file() else data / "journal.db"
-        if not path.is_file():
-            raise ConfigError(f"--data: there is no journal {str(path)!r}; give the folder of a gateway's data")
-        with contextlib.closing(SqliteJournal(path)) as journal:
-            events = story(journal, decision_id)
-            decision = events[0]
-            assert isinstance(decision, Decision)
-            if decision.draw_id != decision.id:
-                events += [e for e in (row.event for row in journal.of(decision.draw_id)) if isinstance(e, Decision)]
-            user = decision.identity.user
-            found = explain(events, history=journal.of(user) if user else ())
-    else:
-        with Router.offline(load_config(config)) as router:
-            found = asyncio.run(router.explain(decision_id, tenant=None, now=now))
+    with connect(config, url) as gateway:
+        decision_id = decision_id or _last(gateway, user)
+        told = gateway.call("GET", path_of("v1", "decisions", decision_id), now="1" if now else None)
+    found = msgspec.convert(told["explanation"], Explanation)
     if out == Path("-"):
         typer.echo(as_json(found))
         return
@@ -80,31 +52,12 @@ def command(
     write_json(found, out)
 
 
-def _last(user: str | None, config: Path, data: Path | None, url: str | None) -> str:
+def _last(gateway: Gateway, user: str | None) -> str:
     """Return the id of the last decision, of all users or of one."""
-    if url is not None:
-        found = fetch(url, "/v1/decisions", ListedAnswer, {"user": user}, last=1)
-    else:
-        with open_lists(config, data) as lists:
-            found = lists.answers(1, user=user)
+    found = gateway.entries("/v1/decisions", ListedAnswer, user=user, last=1)
     if not found:
         raise UnknownDecision("explain: there is no decision yet; send a request first")
     return found[0].decision_id
-
-
-def _fetch_explanation(url: str, decision_id: str) -> Explanation:
-    """Get the explanation from a gateway; an old gateway gives a sentence instead of numbers."""
-    found = call("GET", url, f"/v1/decisions/{decision_id}")
-    if isinstance(found, dict) and "explanation" in found:
-        return msgspec.convert(found["explanation"], Explanation)
-    return Explanation(
-        decision_id=decision_id,
-        draw_id=found["draw_id"],
-        mode=found["mode"],
-        chosen=found["chosen"],
-        propensity=found["propensity"],
-        sentences=(found["why"],),
-    )
 
 
 # --- display ---

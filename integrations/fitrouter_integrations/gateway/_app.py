@@ -22,8 +22,8 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from fitrouter.assemble import one_tenants_share
-from fitrouter.config import Config
-from fitrouter.errors import ConfigError, StoreError, masked
+from fitrouter.config import Config, ServerConfig
+from fitrouter.errors import ConfigError, InvalidRequest, StoreError, masked
 from fitrouter.identity import decision_id_of
 from fitrouter.router import Router
 from fitrouter.serving.status import Lag
@@ -75,7 +75,7 @@ from fitrouter_integrations.gateway.parsing._requests import (
     quiz_start,
 )
 from fitrouter_integrations.gateway.parsing._schema import operations
-from fitrouter_integrations.gateway.parsing._values import shown
+from fitrouter_integrations.gateway.parsing._values import check_fields, shown
 
 _log = logging.getLogger("fitrouter.gateway")
 _PORT = re.compile(rb":\d*$")
@@ -97,13 +97,21 @@ _NO_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False, "auto_c
 _LOOPBACK_NAMES = frozenset({b"127.0.0.1", b"localhost", b"[::1]"})
 
 
-def create_app(router: Router, config: Config, metrics: Metrics | None = None) -> FastAPI:
+def create_app(
+    router: Router, config: Config, metrics: Metrics | None = None, operator: Caller | None = None
+) -> FastAPI:
     """Create the ASGI application over a router, which it starts and closes with its own lifespan.
+
+    Args:
+        router: answers.
+        config: settings.
+        metrics: to report to.
+        operator: who sends every request, for use in this process; keys are then neither read nor asked for.
 
     Raises:
         ConfigError: `config.server` has an address or keys that cannot be used.
     """
-    gateway = Gateway(router, config, metrics or Metrics())
+    gateway = Gateway(router, config, metrics or Metrics(), operator)
     app = FastAPI(
         title="fitrouter",
         summary="An OpenAI-compatible gateway that routes each request to the model that suits its user and task.",
@@ -189,11 +197,12 @@ Handler = Callable[[AuthenticatedCall], Awaitable[Response]]
 class Gateway:
     """The request handlers and their shared state."""
 
-    def __init__(self, router: Router, config: Config, metrics: Metrics) -> None:
-        self.router, self.metrics, self._config = router, metrics, config
+    def __init__(self, router: Router, config: Config, metrics: Metrics, operator: Caller | None = None) -> None:
+        self.router, self.metrics, self._config, self._operator = router, metrics, config, operator
         self._limit = config.server.max_body_bytes
         self._origins = frozenset(origin.encode() for origin in config.server.cors)
-        self._keys, self._rates = Keys(config.server, file=config.data / FILE, report=router.hooks.trouble), Rates()
+        keyed = (config.server, config.data / FILE) if operator is None else (ServerConfig(), None)
+        self._keys, self._rates = Keys(keyed[0], file=keyed[1], report=router.hooks.trouble), Rates()
         total = config.server.max_inflight_bytes
         self._audit = AuditLog(config.data)
         self._bodies = Bodies(total, total // 2 if self._keys else total)
@@ -278,6 +287,8 @@ class Gateway:
 
     def _admit(self, headers: Mapping[str, bytes], scope: str | None) -> Caller:
         """Authenticate the caller of a request to a route that needs a scope."""
+        if self._operator is not None:
+            return self._operator
         if not self._keys:
             # DNS rebinding: a page in a browser can point a host name of its own at this machine.
             if _PORT.sub(b"", headers.get("host", b"")).lower() not in _LOOPBACK_NAMES:
@@ -322,7 +333,7 @@ class Gateway:
         if problem.status == 500:
             told = masked("".join(traceback.format_exception(error)))
             _log.error("a request failed: %s\n%s", scope.get(REQUEST_ID, ""), told)
-        elif scope["path"] == "/v1/feedback":
+        elif scope["path"] == "/v1/feedback" and self._operator is None:
             _log.warning("feedback was refused: %s %s (%s)", problem.status, problem.code, scope.get(REQUEST_ID, ""))
         self.metrics.refused(problem.code)
         closing = {"connection": "close"} if problem.status == 408 else {}
@@ -492,8 +503,12 @@ class Gateway:
     async def decision(self, call: AuthenticatedCall) -> Response:
         """Explain a decision: why this model, its probability, the outcome, score and feedback."""
         decision_id = decision_id_of(call.http.path_params["decision_id"])
-        events = await self.router.events(decision_id, call.tenant)
-        return _json(decision_json(events, await self.router.explain(decision_id, call.tenant)))
+        query = call.http.query_params
+        check_fields(query, ("now",))
+        if (now := query.get("now", "0")) not in {"0", "1"}:
+            raise InvalidRequest(f"now: got {shown(now)}; give 1 to compare with the estimates of now")
+        events = await self.router.events(decision_id, call.sees)
+        return _json(decision_json(events, await self.router.explain(decision_id, call.sees, now=now == "1")))
 
     async def policy(self, call: AuthenticatedCall) -> Response:
         """Show the active policy, its versions and candidates, and the monitors' reports."""

@@ -29,6 +29,11 @@ class AuthenticatedCall:
         self.sees_people = self.trusted or self.admin
         """Whether it may see what people asked, and what was learnt of them."""
 
+    @property
+    def sees(self) -> str | None:
+        """The tenant whose log it sees; None for all, which only an operator in this process does."""
+        return None if self.caller.everybody else self.tenant
+
     def require_people(self, act: str) -> None:
         """Raise NotAuthorized, which names an act, unless the caller may see people."""
         if not self.sees_people:

@@ -44,10 +44,16 @@ class Caller(NamedTuple):
     """Of the key; empty without keys."""
     requests_per_minute: float | None = None
     usd_per_day: float | None = None
+    operator: bool = False
+    """Whether it is whoever runs a command of `fitrouter` in this process."""
+    everybody: bool = False
+    """Whether an operator sees all tenants; `tenant` is then that of what concerns one."""
 
     @property
     def shown(self) -> str:
         """Describe the caller as the actor of a change, for the audit log."""
+        if self.operator:
+            return self.name
         return f"key {self.name}" if self.name else "a client without a key"
 
 

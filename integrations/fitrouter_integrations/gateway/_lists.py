@@ -43,7 +43,7 @@ class Listings:
         wanted = _wanted(call, "last")
         if user := wanted["user"]:
             return _json([await asyncio.to_thread(self.lists.user, user, call.tenant)])
-        return _json(await asyncio.to_thread(self.lists.users, wanted["last"], tenant=call.tenant))
+        return _json(await asyncio.to_thread(self.lists.users, wanted["last"], tenant=call.sees))
 
 
 def _wanted(call: AuthenticatedCall, *allowed: str) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def _wanted(call: AuthenticatedCall, *allowed: str) -> dict[str, Any]:
     if not last.isascii() or not last.isdecimal() or len(last) > 4:
         raise InvalidRequest(f"last: got {shown(last)}; give a whole number from 1 to 1000")
     who = quiz_owner(call.headers, call.tenant)
-    found = {"last": int(last), "tenant": call.tenant, "user": who.user, "role": who.role}
+    found = {"last": int(last), "tenant": call.sees, "user": who.user, "role": who.role}
     return found | ({"model": query.get("model")} if "model" in allowed else {})
 
 

@@ -7,28 +7,24 @@ from typing import Annotated
 import msgspec
 import typer
 
-from fitrouter.config import load_config
-from fitrouter.router import Router
-from fitrouter_evaluators.personal.exposure import Exposure, exposed
+from fitrouter_evaluators.personal.exposure import Exposure
 from fitrouter_evaluators.personal.satisfaction import Interval
-from fitrouter_evaluators.scoring import STYLE
 from fitrouter_integrations.commands._files import as_json
+from fitrouter_integrations.commands._gateway import LONG_S, Tenant, Url, connect
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile
 from fitrouter_integrations.commands.personal.leaderboard import printable
 
 
 def command(
     config: ConfigFile = DEFAULT,
-    tenant: Annotated[str, typer.Option(help="Tenant whose people are counted.")] = "default",
+    url: Url = None,
+    tenant: Tenant = None,
     out: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Report the variety of people's answers and models, and the price of friction, exploration and privacy."""
-    settings = load_config(config)
-    with Router.offline(settings) as router:
-        names = {each.name for each in STYLE}
-        style = [i for i, name in enumerate(router.people.features) if name in names]
-        found = exposed(settings.data, tenant=tenant, schema=router.people.schema, style=style)
-    typer.echo(as_json({"object": "fitrouter.exposure", **msgspec.to_builtins(found)}) if out else _text(found))
+    with connect(config, url, tenant=tenant) as gateway:
+        found = gateway.call("GET", "/v1/exposure", timeout_s=LONG_S)
+    typer.echo(as_json(found) if out else _text(msgspec.convert(found, Exposure)))
 
 
 def _text(found: Exposure) -> str:

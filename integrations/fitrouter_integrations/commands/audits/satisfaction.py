@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated
 
 import msgspec
 import typer
 
-from fitrouter.config import load_config
-from fitrouter.errors import NoWarehouse
-from fitrouter.router import Router
-from fitrouter.stores.warehouse import Warehouse
-from fitrouter_dashboards.quality import saved
-from fitrouter_evaluators.personal.satisfaction import Interval, Satisfaction, measure_satisfaction
+from fitrouter_evaluators.personal.satisfaction import Interval, Satisfaction
 from fitrouter_integrations.commands._files import as_json
+from fitrouter_integrations.commands._gateway import LONG_S, Tenant, Url, connect
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile
 from fitrouter_integrations.commands.personal.leaderboard import printable, wrapped
 
@@ -30,21 +25,15 @@ _ROWS = (
 
 def command(
     config: ConfigFile = DEFAULT,
-    tenant: Annotated[str, typer.Option(help="Tenant whose people are counted.")] = "default",
+    url: Url = None,
+    tenant: Tenant = None,
     out: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Satisfaction of everybody who ever rated, with 95 % intervals; the four figures stand together or not at all."""
-    settings = load_config(config)
-    with Router.offline(settings) as router:
-        found = measure_satisfaction(settings.data, router, tenant=tenant, now=time.time())
-        read = Warehouse(settings.data / "fitrouter.duckdb").queries
-        try:
-            default = router.policy.default
-            costs = saved(lambda *queries: read(queries, whole=True), default, tenant) if found.people else []
-        except NoWarehouse as error:
-            costs = [f"what was saved is not known yet: {error}"]
-    whole = {"object": "fitrouter.satisfaction", **msgspec.to_builtins(found), "saved": costs}
-    typer.echo(as_json(whole) if out else "\n".join([_text(found), *(f"Cost: {each}." for each in costs)]))
+    with connect(config, url, tenant=tenant) as gateway:
+        found = gateway.call("GET", "/v1/satisfaction", timeout_s=LONG_S)
+    said = [_text(msgspec.convert(found, Satisfaction)), *(f"Cost: {each}." for each in found["saved"])]
+    typer.echo(as_json(found) if out else "\n".join(said))
 
 
 def _text(found: Satisfaction) -> str:

@@ -1,4 +1,4 @@
-"""`fitrouter rate`: rate an answer of a running gateway."""
+"""`fitrouter rate`: rate an answer."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from typing import Annotated
 
 import typer
 
-from fitrouter.config import load_config
 from fitrouter.errors import InvalidRequest
-from fitrouter_integrations._http import call, url_of
-from fitrouter_integrations.commands._options import DEFAULT
-from fitrouter_integrations.commands.feedback.comment import ConfigPath, Url
+from fitrouter_integrations.commands._gateway import Url, connect
+from fitrouter_integrations.commands._options import DEFAULT, ConfigFile
 
 
 def command(
@@ -22,7 +20,7 @@ def command(
     ] = None,
     dimension: Annotated[str | None, typer.Option(help="What is rated; by default the answer as a whole.")] = None,
     user: Annotated[str | None, typer.Option(help="User who got the answer.")] = None,
-    config: ConfigPath = DEFAULT,
+    config: ConfigFile = DEFAULT,
     url: Url = None,
 ) -> None:
     """Rate an answer: up, down, or a number on a scale. A later rating replaces it."""
@@ -35,9 +33,9 @@ def command(
         "dimension": dimension,
         "user": user,
     }
-    target = url or url_of(load_config(config))
     try:
-        call("POST", target, "/v1/feedback", {name: given for name, given in body.items() if given is not None})
+        with connect(config, url, running=True, started=True) as gateway:
+            gateway.call("POST", "/v1/feedback", {name: given for name, given in body.items() if given is not None})
     except InvalidRequest as error:  # in the words of this command
         raise InvalidRequest(re.sub(r'add "scale": \[(\S+), (\S+)\]', r"add --scale \1:\2", str(error))) from None
     typer.echo(f"rated {value}")

@@ -1,34 +1,25 @@
-"""Source of lists: the data folder of a configuration, another folder, or a running gateway."""
+"""Options and text that lists share."""
 
 from __future__ import annotations
 
 import tempfile
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
-from urllib.parse import urlencode
+from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from fitrouter.assemble import open_identities, open_journal
 from fitrouter.config import load_config
-from fitrouter.errors import ConfigError, require
-from fitrouter.stores.identities import FILE, Identities, IdentityRows, SqliteIdentities, SqliteRows
-from fitrouter.stores.journal import Journal, SqliteJournal
-from fitrouter.stores.listing import Lists
-from fitrouter_integrations._http import call
+from fitrouter.errors import require
+from fitrouter.stores.identities import Identities, IdentityRows, SqliteRows
+from fitrouter.stores.journal import Journal
 from fitrouter_integrations.commands._files import as_json
 from fitrouter_integrations.commands.personal.leaderboard import WIDTH, printable
 
-T = TypeVar("T")
-
-Data = Annotated[Path | None, typer.Option(help="Data folder, without a configuration.")]
-Url = Annotated[str | None, typer.Option(help="Ask a running gateway, such as http://127.0.0.1:8484.")]
-Tenant = Annotated[str | None, typer.Option(help="Of this tenant only; with --url that of the key.")]
 User = Annotated[str | None, typer.Option(help="Only of this user, by the user id in requests.")]
 Role = Annotated[str | None, typer.Option(help="Only of this role.")]
 Model = Annotated[str | None, typer.Option(help="Of this model only, with or without its revision.")]
@@ -37,38 +28,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @contextmanager
-def open_lists(config: Path, data: Path | None) -> Iterator[Lists]:
-    """Open lists over the files of a data folder. A gateway may be running.
-
-    Raises:
-        ConfigError: there is no journal.
-    """
-    with stores(config, data) as (_, journal, identities):
-        yield Lists(journal, identities)
-
-
-@contextmanager
-def stores(config: Path, data: Path | None) -> Iterator[tuple[Path, Journal, Identities]]:
-    """Open a data folder's journal (which may be in a database) and identities. A gateway may be running.
-
-    Raises:
-        ConfigError: there is no journal.
-    """
-    settings = None
-    if data is None:
-        settings = load_config(config)
-        folder = settings.data
-    else:
-        folder = data if data.is_dir() else data.parent
-    if settings is None or not settings.database:
-        for name in ("journal.db", "identities.db"):
-            if not (folder / name).is_file():
-                option = "--data: " if data is not None else ""
-                raise ConfigError(f"{option}there is no {str(folder / name)!r}; a gateway writes it at its first start")
-    with closing(SqliteJournal(folder / "journal.db") if settings is None else open_journal(settings)) as journal:
-        identities = SqliteIdentities(folder / FILE) if settings is None else open_identities(settings, journal)
-        with closing(identities) as who:
-            yield folder, journal, who
+def opened(config: Path) -> Iterator[tuple[Path, Journal, Identities]]:
+    """Open the configured data folder, its journal and identities, for what no route gives out: texts and events."""
+    settings = load_config(config)
+    with closing(open_journal(settings)) as journal, closing(open_identities(settings, journal)) as identities:
+        yield settings.data, journal, identities
 
 
 @contextmanager
@@ -88,16 +52,6 @@ def open_rows(where: str) -> Iterator[IdentityRows]:
             yield stack.enter_context(closing(PostgresRows(Database(where), folder)))
         else:
             yield stack.enter_context(closing(SqliteRows(Path(where))))
-
-
-def fetch(
-    url: str, path: str, kind: type[T], identity: Mapping[str, str | None] | None = None, **query: object
-) -> list[T]:
-    """Get the entries of a list from a running gateway."""
-    given = urlencode({name: value for name, value in query.items() if value is not None})
-    found = call("GET", url, f"{path}?{given}" if given else path, identity=identity, timeout_s=60.0)
-    entries: list[T] = msgspec.convert(found["data"], list[kind])  # type: ignore[valid-type]
-    return entries
 
 
 def show(entries: Sequence[Any], as_text: Callable[[], list[str]], out: bool, empty: str) -> None:

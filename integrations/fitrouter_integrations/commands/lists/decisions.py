@@ -13,10 +13,11 @@ from fitrouter.stores.audit_log import AuditLog, command_act
 from fitrouter.stores.content import Content
 from fitrouter.stores.contents import ContentStore
 from fitrouter.stores.figures import usd
-from fitrouter.stores.listing import ListedAnswer, Lists
+from fitrouter.stores.listing import ListedAnswer
+from fitrouter_integrations.commands._gateway import Tenant, Url, connect
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile
 from fitrouter_integrations.commands.lists import _source
-from fitrouter_integrations.commands.lists._source import AsJson, Data, Last, Model, Role, Tenant, Url, User
+from fitrouter_integrations.commands.lists._source import AsJson, Last, Model, Role, User
 
 
 class DecisionView(ListedAnswer, frozen=True, kw_only=True):
@@ -31,7 +32,6 @@ def command(
     model: Model = None,
     last: Last = 20,
     config: ConfigFile = DEFAULT,
-    data: Data = None,
     url: Url = None,
     tenant: Tenant = None,
     content: Annotated[
@@ -41,21 +41,16 @@ def command(
 ) -> None:
     """List the last answers: when, whose, model, probability, cost, score and votes."""
     found: Sequence[ListedAnswer]
-    if url is not None:
-        if content:
-            raise ConfigError("--content: contents are read from the data folder only; leave out --url")
-        who = {"user": user, "role": role}
-        found = _source.fetch(url, "/v1/decisions", ListedAnswer, who, model=model, last=last)
-    else:
-        with _source.stores(config, data) as (folder, journal, identities):
-            found = Lists(journal, identities).answers(last, tenant=tenant, user=user, role=role, model=model)
-            if content:
-                AuditLog(folder).note(command_act("content read", answers=str(len(found))))
-                kept = ContentStore(folder, journal, identities).of([one.decision_id for one in found])
-                texts = {one.decision_id: one.content for one in kept}
-                found = [
-                    DecisionView(**msgspec.structs.asdict(one), content=texts.get(one.decision_id)) for one in found
-                ]
+    if content and url is not None:
+        raise ConfigError("--content: contents are read from the data folder only; leave out --url")
+    with connect(config, url, tenant=tenant) as gateway:
+        found = gateway.entries("/v1/decisions", ListedAnswer, user=user, role=role, model=model, last=last)
+    if content:
+        with _source.opened(config) as (folder, journal, identities):
+            AuditLog(folder).note(command_act("content read", answers=str(len(found))))
+            kept = ContentStore(folder, journal, identities).of([one.decision_id for one in found])
+        texts = {one.decision_id: one.content for one in kept}
+        found = [DecisionView(**msgspec.structs.asdict(one), content=texts.get(one.decision_id)) for one in found]
     empty = "no decisions" + (" of these" if user or role or model or tenant else " yet")
     _source.show(found, lambda: [line for one in found for line in _lines(one)], as_json, empty)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from fitrouter.stores.listing import ListedFeedback
+from fitrouter_integrations.commands._gateway import Tenant, Url, connect
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile
 from fitrouter_integrations.commands.lists import _source
-from fitrouter_integrations.commands.lists._source import AsJson, Data, Last, Model, Role, Tenant, Url, User
+from fitrouter_integrations.commands.lists._source import AsJson, Last, Model, Role, User
 from fitrouter_integrations.commands.lists.decisions import voted
 
 
@@ -15,18 +16,13 @@ def command(
     model: Model = None,
     last: Last = 20,
     config: ConfigFile = DEFAULT,
-    data: Data = None,
     url: Url = None,
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
     """List the last votes, comments and remarks: when, whose, on which answer of which model."""
-    if url is not None:
-        who = {"user": user, "role": role}
-        found = _source.fetch(url, "/v1/feedback", ListedFeedback, who, model=model, last=last)
-    else:
-        with _source.open_lists(config, data) as lists:
-            found = lists.feedback(last, tenant=tenant, user=user, role=role, model=model)
+    with connect(config, url, tenant=tenant) as gateway:
+        found = gateway.entries("/v1/feedback", ListedFeedback, user=user, role=role, model=model, last=last)
     empty = "no feedback" + (" of these" if user or role or model or tenant else " yet")
     _source.show(found, lambda: [line for one in found for line in _lines(one)], as_json, empty)
 

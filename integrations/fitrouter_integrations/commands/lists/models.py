@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import msgspec
 import typer
 
-from fitrouter.config import load_config
-from fitrouter.errors import ConfigError, InvalidRequest
-from fitrouter.router import Router
-from fitrouter.stores.audit_log import AuditLog, command_act
-from fitrouter.stores.journal import SqliteJournal
-from fitrouter.types import UNPRICED, ModelCard, ModelChange
-from fitrouter_integrations._http import NoGateway, call, url_of
+from fitrouter.errors import InvalidRequest
+from fitrouter.types import UNPRICED
+from fitrouter_integrations.commands._gateway import Url, connect, path_of
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, verbs
 from fitrouter_integrations.commands.lists import _source
-from fitrouter_integrations.commands.lists._source import AsJson, Data, Url
+from fitrouter_integrations.commands.lists._source import AsJson
 
 
 class ListedModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,17 +36,14 @@ app = verbs("List the models; add and remove some while the gateway runs.", bare
 def command(
     context: typer.Context,
     config: ConfigFile = DEFAULT,
-    data: Data = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """List the models: provider, prices per million tokens, context window and capabilities."""
     if context.invoked_subcommand is not None:
         return
-    if url is not None:
-        found = [_of_gateway(each) for each in call("GET", url, "/v1/models")["data"] if "fitrouter" in each]
-    else:
-        found = [_of_card(card) for card in (_configured(config) if data is None else _logged(data))]
+    with connect(config, url, fresh=True) as gateway:
+        found = [_listed(each) for each in gateway.call("GET", "/v1/models")["data"] if "fitrouter" in each]
     rule = _source.record(UNPRICED) if any(one.input_usd is None for one in found) else []
     _source.show(found, lambda: [line for one in found for line in _lines(one)] + rule, as_json, "no models")
 
@@ -79,8 +69,7 @@ def add(
     own = {"kind": "openai_compatible", "base_url": base_url, "api_key_env": key_env}
     given = {"name": name, "target": target, "revision": revision, "context_window": context_window, "prices": prices}
     body = {field: value for field, value in given.items() if value not in (None, {})} | {"provider": provider or own}
-    where = _change(config, url, ("POST", "/v1/models"), body, lambda router: router.registry.add(body), "add", name)
-    typer.echo(f"{name} was added; {where}")
+    typer.echo(f"{name} was added; {_change(config, url, 'POST', '/v1/models', body)}")
 
 
 @app.command()
@@ -90,34 +79,16 @@ def remove(
     url: Url = None,
 ) -> None:
     """Remove a model that was added; one of the configuration file is removed there."""
-    path = f"/v1/models/{quote(name, safe='')}"
-    where = _change(config, url, ("DELETE", path), None, lambda router: router.registry.remove(name), "remove", name)
-    typer.echo(f"{name} was removed; {where}")
+    typer.echo(f"{name} was removed; {_change(config, url, 'DELETE', path_of('v1', 'models', name))}")
 
 
-def _change(
-    config: Path,
-    url: str | None,
-    route: tuple[str, str],
-    body: dict[str, Any] | None,
-    act: Callable[[Router], Coroutine[Any, Any, object]],
-    verb: str,
-    name: str,
-) -> str:
+def _change(config: Path, url: str | None, method: str, path: str, body: dict[str, Any] | None = None) -> str:
     """Send a change to a running gateway, else write it to the journal; returns where it was made."""
-    settings = None if url is not None else load_config(config)
-    address = url if settings is None else url_of(settings)
-    assert address is not None
-    try:
-        found = call(route[0], address, route[1], body)
-        return f"{found['fault']} ({address})" if found.get("fault") else address
-    except NoGateway:
-        if settings is None:
-            raise
-    with Router.offline(settings) as router:
-        AuditLog(settings.data).note(command_act(f"model {verb}", model=name))
-        asyncio.run(act(router))
-    return "no gateway answers, so it takes effect at the next start"
+    with connect(config, url, running=True) as gateway:
+        found = gateway.call(method, path, body)
+    if not gateway.running:
+        return "no gateway answers, so it takes effect at the next start"
+    return f"{found['fault']} ({gateway.address})" if found.get("fault") else gateway.address
 
 
 def _lines(one: ListedModel) -> list[str]:
@@ -128,46 +99,10 @@ def _lines(one: ListedModel) -> list[str]:
     return _source.record(one.name, ", ".join(facts))
 
 
-def _configured(config: Path) -> list[ModelCard]:
-    """Return the cards of a configuration file and of the models that were added to its journal."""
-    settings = load_config(config)
-    if not settings.database and not settings.journal_file().is_file():
-        return list(settings.cards())
-    with Router.offline(settings) as router:
-        return list(router.registry.cards.values())
-
-
-def _logged(data: Path) -> tuple[ModelCard, ...]:
-    """Return the model cards that were last written to a journal."""
-    path = data if data.is_file() else data / "journal.db"
-    if not path.is_file():
-        raise ConfigError(f"--data: there is no journal {str(path)!r}; give the folder of a gateway's data")
-    journal = SqliteJournal(path)
-    try:
-        rows = journal.latest(("model",), 1)
-    finally:
-        journal.close()
-    assert not rows or isinstance(rows[0].event, ModelChange)
-    return rows[0].event.cards if rows and isinstance(rows[0].event, ModelChange) else ()
-
-
-def _of_card(card: ModelCard) -> ListedModel:
-    prices = card.prices
-    return ListedModel(
-        name=card.arm,
-        provider=card.provider,
-        context_window=card.context_window,
-        capabilities=card.capabilities,
-        input_usd=prices.input if prices.known else None,
-        output_usd=prices.output if prices.known else None,
-        target=card.target or card.name,
-    )
-
-
-def _of_gateway(found: dict[str, Any]) -> ListedModel:
+def _listed(found: dict[str, Any]) -> ListedModel:
     own = found["fitrouter"]
     return ListedModel(
-        name=found["id"],
+        name=found["id"] + (f"@{own['revision']}" if own["revision"] else ""),
         provider=found["owned_by"],
         context_window=own["context_window"],
         capabilities=tuple(own["capabilities"]),

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
-from fitrouter.config import load_config
 from fitrouter.errors import ConfigError
-from fitrouter.router import Router
 from fitrouter.routing.explanation_text import FEATURES
-from fitrouter.stores.audit_log import AuditLog, by_command, command_act
+from fitrouter.stores.audit_log import AuditLog, command_act
 from fitrouter.stores.contents import ContentStore, KeptContent
-from fitrouter.stores.erasure import WAREHOUSE, Erased, Eraser
+from fitrouter.stores.erasure import Erased
 from fitrouter.stores.identities import merge
 from fitrouter.stores.journal import digest_of
-from fitrouter.stores.listing import MOST, ListedAnswer, ListedFeedback, ListedUser, Lists, ShownUser
-from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
+from fitrouter.stores.listing import MOST, ListedAnswer, ListedFeedback, ListedUser, ShownUser
 from fitrouter.types import Identity
-from fitrouter_evaluators.personal import Profile, Profiles, parsed_profile
-from fitrouter_integrations._http import call
+from fitrouter_evaluators.personal import Profile, parsed_profile
 from fitrouter_integrations.commands._files import as_json as text_of
 from fitrouter_integrations.commands._files import write_new
+from fitrouter_integrations.commands._gateway import Gateway, Tenant, Url, connect
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, Named, whose
 from fitrouter_integrations.commands.lists import _source
-from fitrouter_integrations.commands.lists._source import AsJson, Data, Last, Tenant, Url
+from fitrouter_integrations.commands.lists._source import AsJson, Last
 
 app = typer.Typer(
     help="List the known users; show, export and erase what is stored of one.",
@@ -40,14 +35,12 @@ app = typer.Typer(
 
 Name = Annotated[str, typer.Argument(help="User, by the user id in requests.")]
 UserOption = Annotated[str | None, typer.Option("--user", help="User, by the user id in requests.")]
-TenantOf = Annotated[str, typer.Option("--tenant", help="Tenant of the user; with --url that of the key.")]
 
 
 class UserView(ShownUser, frozen=True, kw_only=True):
     """Logged data and profile of a user."""
 
-    profile: Profile | None = None
-    """None without a configuration, which the learnt tastes need."""
+    profile: Profile
 
 
 @app.callback()
@@ -55,7 +48,6 @@ def users(
     context: typer.Context,
     last: Last = 20,
     config: ConfigFile = DEFAULT,
-    data: Data = None,
     url: Url = None,
     tenant: Tenant = None,
     as_json: AsJson = False,
@@ -63,11 +55,8 @@ def users(
     """List the known users, those first that were met last."""
     if context.invoked_subcommand is not None:  # `users list` is this function, too
         return
-    if url is not None:
-        found = _source.fetch(url, "/v1/users", ListedUser, last=last)
-    else:
-        with _source.open_lists(config, data) as lists:
-            found = lists.users(last, tenant=tenant)
+    with connect(config, url, tenant=tenant) as gateway:
+        found = gateway.entries("/v1/users", ListedUser, last=last)
     _source.show(found, lambda: [line for one in found for line in _listed(one)], as_json, "no users yet")
 
 
@@ -86,14 +75,14 @@ def show(
     named: Named = None,
     user: UserOption = None,
     config: ConfigFile = DEFAULT,
-    data: Data = None,
     url: Url = None,
-    tenant: TenantOf = "default",
+    tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what is known of a user: answers, votes, tastes, and the subject by which the log names them."""
     user = str(whose(named, user, required=True))
-    found = _fetch_user(url, user) if url is not None else _read(config, data, user, tenant)
+    with connect(config, url, tenant=tenant) as gateway:
+        found = _shown(gateway, user)
     typer.echo(text_of(found) if as_json else "\n".join(_lines(found)))
 
 
@@ -116,34 +105,25 @@ def export(
     user: Name,
     file: Annotated[Path, typer.Argument(help="A new file.")],
     config: ConfigFile = DEFAULT,
-    data: Data = None,
     url: Url = None,
-    tenant: TenantOf = "default",
+    tenant: Tenant = None,
 ) -> None:
     """Write all that is stored of a user to a new file, as JSON."""
-    if url is not None:
-        who = {"user": user}
+    with connect(config, url, tenant=tenant or (None if url else Identity().tenant)) as gateway:
         found = Export(
-            known=_fetch_user(url, user),
-            answers=_source.fetch(url, "/v1/decisions", ListedAnswer, who, last=MOST),
-            feedback=_source.fetch(url, "/v1/feedback", ListedFeedback, who, last=MOST),
+            known=_shown(gateway, user),
+            answers=gateway.entries("/v1/decisions", ListedAnswer, user=user, last=MOST),
+            feedback=gateway.entries("/v1/feedback", ListedFeedback, user=user, last=MOST),
         )
-    else:
-        known = _read(config, data, user, tenant)
-        with _source.stores(config, data) as (folder, journal, identities):
-            AuditLog(folder).note(command_act("user export", tenant=tenant, user=digest_of(known.subject)))
-            lists = Lists(journal, identities)
+    if url is None:
+        known = found.known
+        with _source.opened(config) as (folder, journal, identities):
+            AuditLog(folder).note(command_act("user export", tenant=known.tenant, user=digest_of(known.subject)))
             rows = [row for subject in (known.subject, *known.aliases) for row in journal.of(subject)]
-            found = Export(
-                known=known,
-                answers=lists.answers(MOST, tenant=tenant, user=user),
-                feedback=lists.feedback(MOST, tenant=tenant, user=user),
-                contents=[
-                    *(contents := ContentStore(folder, journal, identities)).of([row.event.id for row in rows]),
-                    *contents.comments(known.subject, MOST),
-                ],
-                events=[{"seq": row.seq, **msgspec.to_builtins(row.event)} for row in rows],
-            )
+            contents = ContentStore(folder, journal, identities)
+            kept = [*contents.of([row.event.id for row in rows]), *contents.comments(known.subject, MOST)]
+        events = [{"seq": row.seq, **msgspec.to_builtins(row.event)} for row in rows]
+        found = msgspec.structs.replace(found, contents=kept, events=events)
     write_new(file, text_of(found) + "\n", "FILE")
     typer.echo(f"{file}: {found.known.requests} requests, {found.known.votes} votes, {found.known.remarks} remarks")
 
@@ -153,22 +133,16 @@ def erase(
     named: Named = None,
     user: UserOption = None,
     config: ConfigFile = DEFAULT,
-    data: Data = None,
     url: Url = None,
-    tenant: TenantOf = "default",
+    tenant: Tenant = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask first.")] = False,
 ) -> None:
     """Erase a user from every file; what was learnt is rebuilt without them. A gateway may be running."""
     user = str(whose(named, user, required=True))
     if not yes:
         typer.confirm(f"Erase all that is stored of {user!r} for good?", abort=True)
-    if url is not None:
-        reply = call("DELETE", url, "/v1/profile", identity={"user": user}, timeout_s=120.0)
-        found = msgspec.convert(reply, Erased)
-    else:
-        with _source.stores(config, data) as (folder, journal, identities):
-            feed = WarehouseFeed(journal, Warehouse(folder / WAREHOUSE)) if find_spec("duckdb") else None
-            found = Eraser(journal, identities, feed, folder).erase(tenant, user, by=by_command())
+    with connect(config, url, tenant=tenant) as gateway:
+        found = msgspec.convert(gateway.call("DELETE", "/v1/profile", user=user, timeout_s=120.0), Erased)
     if not found.subjects:
         typer.echo(f"nothing is known of {user!r}; `fitrouter users` lists who is known")
     else:
@@ -197,19 +171,9 @@ def copy(
         typer.echo(f"next: delete {source} and its copy once {target.partition('?')[0]} works: no erasure reaches them")
 
 
-def _fetch_user(url: str, user: str) -> UserView:
-    (one,) = _source.fetch(url, "/v1/users", ShownUser, {"user": user})
-    profile = parsed_profile(call("GET", url, "/v1/profile", identity={"user": user}, timeout_s=60.0))
-    return UserView(**msgspec.structs.asdict(one), profile=profile)
-
-
-def _read(config: Path, data: Path | None, user: str, tenant: str) -> UserView:
-    with _source.open_lists(config, data) as lists:
-        one = lists.user(user, tenant)
-    profile = None
-    if data is None:
-        with Router.offline(load_config(config)) as router:
-            profile = asyncio.run(Profiles(router).show(Identity(tenant=tenant, user=user)))
+def _shown(gateway: Gateway, user: str) -> UserView:
+    (one,) = gateway.entries("/v1/users", ShownUser, user=user)
+    profile = parsed_profile(gateway.call("GET", "/v1/profile", user=user))
     return UserView(**msgspec.structs.asdict(one), profile=profile)
 
 
@@ -224,16 +188,13 @@ def _lines(one: UserView) -> list[str]:
     ]
     declared = ", ".join(f"{name} {value:+.2f}" for name, value in one.declared.items())
     found.append(f"declared: {declared or 'nothing'}")
-    found += [f"declared topic: {topic}" for topic in (one.profile.topics if one.profile else ())]
+    found += [f"declared topic: {topic}" for topic in one.profile.topics]
     found += _tastes(one.profile)
     return [line for part in found for line in _source.record(part)]
 
 
-def _tastes(profile: Profile | None) -> Iterator[str]:
+def _tastes(profile: Profile) -> Iterator[str]:
     """Describe the learnt tastes that exceed their standard error, the strongest first."""
-    if profile is None:
-        yield "tastes: they are learnt in a configuration; leave out --data"
-        return
     sure = {name: each for name, each in profile.learnt.items() if abs(each.mean) > each.sd}
     for name, each in sorted(sure.items(), key=lambda item: -abs(item[1].mean)):
         does = FEATURES[name][each.mean < 0]

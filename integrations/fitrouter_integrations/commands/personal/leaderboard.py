@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
-from fitrouter.config import load_config
-from fitrouter.router import Router
-from fitrouter.types import Identity
-from fitrouter_evaluators.personal import Leaderboards
 from fitrouter_evaluators.personal.scores import chance
 from fitrouter_evaluators.personal.suite import results
-from fitrouter_integrations._http import call
 from fitrouter_integrations.commands._files import as_json, read_file
+from fitrouter_integrations.commands._gateway import Tenant, Url, connect
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, Named, whose
 
 WIDTH = 80
@@ -30,8 +24,8 @@ def command(
     user: Annotated[str | None, typer.Option(help="User, by the user id in requests.")] = None,
     role: Annotated[str | None, typer.Option(help="Role of the user; alone, the ranking of the role.")] = None,
     config: ConfigFile = DEFAULT,
-    url: Annotated[str | None, typer.Option(help="Ask a running gateway, such as http://127.0.0.1:8484.")] = None,
-    tenant: Annotated[str, typer.Option(help="Tenant of the user; with --url that of the key.")] = "default",
+    url: Url = None,
+    tenant: Tenant = None,
     suite: Annotated[Path | None, typer.Option(help="Show the results of `fitrouter suite run` instead.")] = None,
     out: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -41,15 +35,8 @@ def command(
         typer.echo(as_json(ran) if out else "\n".join(suite_table(ran)))
         return
     user = whose(named, user)
-    if url is not None:
-        found = call("GET", url, "/v1/leaderboard", identity={"user": user, "role": role}, timeout_s=60.0)
-    else:
-        with Router.offline(load_config(config)) as router:
-            who = Identity(tenant=tenant, user=user, role=role)
-            found = {
-                "object": "fitrouter.leaderboard",
-                **msgspec.to_builtins(asyncio.run(Leaderboards(router).of(who))),
-            }
+    with connect(config, url, tenant=tenant) as gateway:
+        found = gateway.call("GET", "/v1/leaderboard", user=user, role=role)
     typer.echo(as_json(found) if out else "\n".join(table(found["models"]) + wrapped(found["sentences"])))
 
 

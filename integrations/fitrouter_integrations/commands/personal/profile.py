@@ -10,17 +10,15 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from fitrouter.config import Config, load_config
+from fitrouter.config import load_config
 from fitrouter.errors import ConfigError, InvalidRequest
-from fitrouter.providers import Simulated
 from fitrouter.router import Router
-from fitrouter.serving.feedback import Declared
 from fitrouter.stores.audit_log import AuditLog, command_act
 from fitrouter.stores.journal import digest_of
 from fitrouter.types import Identity
-from fitrouter_evaluators.personal import Mark, Profile, Profiles, approve_profile, merged_profiles, parsed_profile
-from fitrouter_integrations._http import call
+from fitrouter_evaluators.personal import Profile, Profiles, approve_profile, merged_profiles, parsed_profile
 from fitrouter_integrations.commands._files import as_json, replace_file, write_new
+from fitrouter_integrations.commands._gateway import Tenant, Url, connect
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, pair, verbs
 from fitrouter_integrations.commands.lists import users
 
@@ -28,14 +26,10 @@ app = verbs("Show, declare, export, approve, import, merge and erase a person's 
 
 User = Annotated[str, typer.Option(help="Whose; the user id that requests have.")]
 Role = Annotated[str | None, typer.Option(help="Role of the user.")]
-Url = Annotated[str | None, typer.Option(help="Ask a running gateway, such as http://127.0.0.1:8484.")]
-Tenant = Annotated[str, typer.Option(help="Tenant of the user; with --url that of the key.")]
 
 
 @app.command()
-def show(
-    user: User, role: Role = None, config: ConfigFile = DEFAULT, url: Url = None, tenant: Tenant = "default"
-) -> None:
+def show(user: User, role: Role = None, config: ConfigFile = DEFAULT, url: Url = None, tenant: Tenant = None) -> None:
     """Print the profile as JSON."""
     typer.echo(as_json(_shown(user, role, config, url, tenant)))
 
@@ -47,7 +41,7 @@ def export(
     role: Role = None,
     config: ConfigFile = DEFAULT,
     url: Url = None,
-    tenant: Tenant = "default",
+    tenant: Tenant = None,
 ) -> None:
     """Write the profile to a new file, for another installation; with texts that `content` keeps, not by --url."""
     write_new(file, as_json(_shown(user, role, config, url, tenant, contents=True)) + "\n", "FILE")
@@ -79,7 +73,7 @@ def declare(
     role: Role = None,
     config: ConfigFile = DEFAULT,
     url: Url = None,
-    tenant: Tenant = "default",
+    tenant: Tenant = None,
 ) -> None:
     """Declare preferences, goals or priorities, each of which replaces the earlier ones; the rest stays."""
     body = {
@@ -103,7 +97,7 @@ def mark(
     prompt: Annotated[str, typer.Option(help="Prompt that the text answers.")] = "",
     config: ConfigFile = DEFAULT,
     url: Url = None,
-    tenant: Tenant = "default",
+    tenant: Tenant = None,
 ) -> None:
     """Mark an answer as a good or bad example; it counts as a comparison with the average answer."""
     if (good is None) is not withdraw:
@@ -122,7 +116,7 @@ def erase(
     user: User,
     config: ConfigFile = DEFAULT,
     url: Url = None,
-    tenant: Tenant = "default",
+    tenant: Tenant = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask first.")] = False,
 ) -> None:
     """Erase a user and all that was logged of them, as `fitrouter users erase`."""
@@ -136,7 +130,7 @@ def import_(
     role: Role = None,
     config: ConfigFile = DEFAULT,
     url: Url = None,
-    tenant: Tenant = "default",
+    tenant: Tenant = None,
 ) -> None:
     """Import a profile: it replaces what the user declared here; feedback can overrule it."""
     _declare(user, role, {"profile": msgspec.to_builtins(_read(file))}, config, url, tenant)
@@ -153,46 +147,30 @@ def merge(
 
 
 def _shown(
-    user: str, role: str | None, config: Path, url: str | None, tenant: str, *, contents: bool = False
+    user: str, role: str | None, config: Path, url: str | None, tenant: str | None, *, contents: bool = False
 ) -> Profile:
-    if url is not None:
-        return parsed_profile(call("GET", url, "/v1/profile", identity={"user": user, "role": role}, timeout_s=60.0))
-    settings, who = load_config(config), Identity(tenant=tenant, user=user, role=role)
+    if url is not None or not contents:
+        with connect(config, url, tenant=tenant) as gateway:
+            return parsed_profile(gateway.call("GET", "/v1/profile", user=user, role=role))
+    settings, who = load_config(config), Identity(tenant=tenant or Identity().tenant, user=user, role=role)
     with Router.offline(settings) as router:
-        if contents and router.people.keeps_contents:
+        if router.people.keeps_contents:
             subject = asyncio.run(router.people.recall(who)).user or ""
-            AuditLog(settings.data).note(command_act("profile export", tenant=tenant, user=digest_of(subject)))
-        return asyncio.run(Profiles(router).show(who, contents=contents))
+            AuditLog(settings.data).note(command_act("profile export", tenant=who.tenant, user=digest_of(subject)))
+        return asyncio.run(Profiles(router).show(who, contents=True))
 
 
-def _declare(user: str, role: str | None, body: dict[str, Any], config: Path, url: str | None, tenant: str) -> None:
-    """Send a body of PUT /v1/profile to a gateway, or apply it in this process; print the resulting preferences."""
+def _declare(
+    user: str, role: str | None, body: dict[str, Any], config: Path, url: str | None, tenant: str | None
+) -> None:
+    """Send a body of PUT /v1/profile, and print the resulting preferences."""
     body = {key: each for key, each in {"user": user, "role": role, **body}.items() if each is not None}
-    if url is not None:
-        found = call("PUT", url, "/v1/profile", body, timeout_s=60.0)
-    else:
-        found = msgspec.to_builtins(asyncio.run(_declare_here(load_config(config), body, tenant)))
-        found["declared"] = found["values"]
+    with connect(config, url, tenant=tenant, started=True) as gateway:
+        found = gateway.call("PUT", "/v1/profile", body)
     values = ", ".join(f"{name} {each:+.2f}" for name, each in found["declared"].items())
     typer.echo(f"{len(found['declared'])} preferences: {values}")
     for said in found["not_understood"]:
         typer.echo(f"moves no preference: {said}")
-
-
-async def _declare_here(settings: Config, body: dict[str, Any], tenant: str) -> Declared:
-    """Apply a body of PUT /v1/profile with a router in this process, beside any gateway. No model is called."""
-    async with Router.from_config(settings, providers={name: Simulated({}) for name in settings.providers}) as router:
-        profiles, who = Profiles(router), Identity(tenant=tenant, user=body["user"], role=body.get("role"))
-        if "profile" in body:
-            return await profiles.import_profile(who, parsed_profile(body["profile"]))
-        return await profiles.declare(
-            who,
-            body.get("values"),
-            body.get("statements"),
-            goals=body.get("goals"),
-            priorities=body.get("priorities"),
-            examples=[msgspec.convert(each, Mark) for each in body.get("examples", ())],
-        )
 
 
 def _read(file: Path, *, changed: bool = False) -> Profile:

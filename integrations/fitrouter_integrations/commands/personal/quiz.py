@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -16,14 +14,14 @@ from rich.console import Console
 from fitrouter.config import Config, load_config
 from fitrouter.context.features import estimate_tokens
 from fitrouter.errors import ConfigError
-from fitrouter.providers import Recorded, Simulated
+from fitrouter.providers import Recorded
 from fitrouter.router import Router
 from fitrouter.serving.spending import spent
 from fitrouter.stores.figures import Money
-from fitrouter.types import Identity, ModelCard, Request, Usage
-from fitrouter_evaluators.personal import ASKED, Quizzes
-from fitrouter_integrations._http import call
+from fitrouter.types import ModelCard, Request, Usage
+from fitrouter_evaluators.personal import ASKED
 from fitrouter_integrations.commands._files import as_json
+from fitrouter_integrations.commands._gateway import Gateway, Tenant, Url, connect, path_of
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile
 
 PROMPTS = (
@@ -47,21 +45,16 @@ PROMPTS = (
 """Prompts of `--ask` if no file gives others."""
 TOKENS = 1000
 """Longest answer of `--ask`, in tokens."""
-SCORED_S = 5.0
-"""How long the command waits at its end until the answers are scored."""
 KEYS = {"1": "first", "2": "second", "3": "same", "4": "bad", "5": "skip", "u": "undo", "q": "stop"}
 HELP = "1 first · 2 second · 3 no preference · 4 neither is good · 5 skip · u undo · q stop"
-
-Send: TypeAlias = Callable[[str, dict[str, Any]], dict[str, Any]]
-"""Posts to a quiz (an id, or empty to start) and returns its progress, as over HTTP."""
 
 
 def command(
     user: Annotated[str, typer.Option(help="User to question, by the user id in requests.")],
     role: Annotated[str | None, typer.Option(help="Role of the user.")] = None,
     config: ConfigFile = DEFAULT,
-    url: Annotated[str | None, typer.Option(help="Ask a running gateway, such as http://127.0.0.1:8484.")] = None,
-    tenant: Annotated[str, typer.Option(help="Tenant of the user; with --url that of the key.")] = "default",
+    url: Url = None,
+    tenant: Tenant = None,
     answers: Annotated[
         Path | None, typer.Option(help="Recorded answers, Parquet or JSONL with prompt, model, response.")
     ] = None,
@@ -83,16 +76,18 @@ def command(
     console = Console(stderr=out, highlight=False)
     start = {"user": user, "role": role, "questions": most, "again": again}
     try:
-        if url is not None:
-            if ask or answers is not None:
-                raise ConfigError("--url: the gateway has its own recorded answers; leave --ask and --answers out")
-            found = _converse(lambda quiz_id, body: _over_http(url, quiz_id, body), start, console)
-        else:
-            settings = load_config(config)
-            if ask:
-                _ask(settings, _lines(prompts), limit, console, yes=yes)
-            with _local(settings, answers, tenant) as send:
-                found = _converse(send, start, console)
+        settings: dict[str, Any] = {}
+        if url is None:
+            quiz = load_config(config).quiz
+            settings["quiz"] = quiz.model_copy(
+                update={"questions": most or quiz.questions, "answers": answers or quiz.answers}
+            )
+        elif ask or answers is not None:
+            raise ConfigError("--url: the gateway has its own recorded answers; leave --ask and --answers out")
+        if ask:
+            _ask(load_config(config), _lines(prompts), limit, console, yes=yes)
+        with connect(config, url, tenant=tenant, started=True, **settings) as gateway:
+            found = _converse(gateway, start, console)
     except (KeyboardInterrupt, EOFError):
         console.print("\nInterrupted. Your answers are kept; the same command goes on.")
         raise typer.Exit(130) from None
@@ -105,9 +100,10 @@ def command(
 # --- conversation ---
 
 
-def _converse(send: Send, start: dict[str, Any], console: Console) -> dict[str, Any]:
+def _converse(gateway: Gateway, start: dict[str, Any], console: Console) -> dict[str, Any]:
     """Ask questions until the quiz ends; returns its last progress."""
-    progress = send("", {name: value for name, value in start.items() if value is not None})
+    begin = {name: value for name, value in start.items() if value is not None}
+    progress: dict[str, Any] = gateway.call("POST", "/v1/quiz", begin)
     while (question := progress["question"]) is not None:
         console.rule(f"question {question['number']} of at most {question['of']}")
         console.print(question["prompt"], markup=False, style="bold")
@@ -117,7 +113,7 @@ def _converse(send: Send, start: dict[str, Any], console: Console) -> dict[str, 
         console.rule(style="dim")
         choice = _choice(console, first=question["number"] == 1)
         body = {"user": start["user"], "question": question["number"], "choice": choice}
-        progress = send(progress["id"], body)
+        progress = gateway.call("POST", path_of("v1", "quiz", progress["id"]), body)
     console.rule()
     return progress
 
@@ -137,48 +133,6 @@ def _choice(console: Console, *, first: bool) -> str:
         if choice in KEYS.values() and not (first and choice == "undo"):
             return choice
         console.print(f"{line.strip()[:40]!r} is not one of {', '.join(KEYS)}.", markup=False)
-
-
-def _over_http(url: str, quiz_id: str, body: dict[str, Any]) -> dict[str, Any]:
-    found = call("POST", url, f"/v1/quiz/{quiz_id}" if quiz_id else "/v1/quiz", body, timeout_s=60.0)
-    if not isinstance(found, dict) or found.get("object") != "fitrouter.quiz":
-        raise ConfigError(f"--url: the server at {url} is not a fitrouter gateway of this version")
-    return found
-
-
-@contextmanager
-def _local(settings: Config, answers: Path | None, tenant: str) -> Iterator[Send]:
-    """Run a quiz with a router in this process, beside any gateway on the same journal. No model is called."""
-    idle = {name: Simulated({}) for name in settings.providers}
-    router = Router.from_config(settings, providers=idle)
-    quizzes = Quizzes(router, settings, answers)
-    with asyncio.Runner() as runner:
-
-        def send(quiz_id: str, body: dict[str, Any]) -> dict[str, Any]:
-            who = Identity(tenant=tenant, user=body["user"], role=body.get("role"))
-            if quiz_id:
-                found = runner.run(quizzes.answer(quiz_id, who, body["question"], body["choice"]))
-            else:
-                quiz = settings.quiz.model_copy(update={"questions": body.get("questions", settings.quiz.questions)})
-                found = runner.run(quizzes.start(who, quiz, again=body["again"]))
-            progress: dict[str, Any] = msgspec.to_builtins(found)
-            return progress
-
-        try:
-            runner.run(router.start())
-            yield send
-            runner.run(_wait_until_scored(router))
-        finally:
-            runner.run(router.aclose())
-
-
-async def _wait_until_scored(router: Router) -> None:
-    """Wait for a limited time until answers are scored and votes folded; a gateway does what is left."""
-    for _ in range(int(SCORED_S / 0.05)):
-        if not (await asyncio.to_thread(router.status)).lag.scorer_answers:
-            break
-        await asyncio.sleep(0.05)
-    await router.settled()
 
 
 # --- fresh answers ---

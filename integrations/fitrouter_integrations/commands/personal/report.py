@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import typer
 
-from fitrouter.config import load_config
 from fitrouter.errors import ConfigError
-from fitrouter.router import Router
-from fitrouter.types import Identity
-from fitrouter_evaluators.personal import FitReport, Reports, cost_words, page, seconds, worth_words
+from fitrouter_evaluators.personal import FitReport, cost_words, page, seconds, worth_words
 from fitrouter_evaluators.personal.base import describe_base
 from fitrouter_evaluators.personal.scores import chance, votes_said
-from fitrouter_integrations._http import call
 from fitrouter_integrations.commands._files import write_json
+from fitrouter_integrations.commands._gateway import Tenant, Url, connect
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, JsonFile, Named, whose
 from fitrouter_integrations.commands.personal.leaderboard import table, wrapped
 
@@ -29,18 +25,13 @@ def command(
     html: Annotated[Path | None, typer.Option(help="Write the report as one HTML page to this file.")] = None,
     out: JsonFile = None,
     config: ConfigFile = DEFAULT,
-    url: Annotated[str | None, typer.Option(help="Ask a running gateway, such as http://127.0.0.1:8484.")] = None,
-    tenant: Annotated[str, typer.Option(help="Tenant of the user; with --url that of the key.")] = "default",
+    url: Url = None,
+    tenant: Tenant = None,
 ) -> None:
     """Report which model fits a person or role, on what, how sure that is, why, and what it is worth."""
     user = whose(named, user)
-    if url is not None:
-        found = call("GET", url, "/v1/report", identity={"user": user, "role": role}, timeout_s=60.0)
-        report = msgspec.convert(found, FitReport)
-    else:
-        settings = load_config(config)
-        with Router.offline(settings) as router:
-            report = asyncio.run(Reports(router, settings).of(Identity(tenant=tenant, user=user, role=role)))
+    with connect(config, url, tenant=tenant) as gateway:
+        report = msgspec.convert(gateway.call("GET", "/v1/report", user=user, role=role), FitReport)
     typer.echo("\n".join(text(report)))
     write_json(report, out)
     if html is not None:

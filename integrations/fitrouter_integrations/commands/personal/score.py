@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,12 +10,9 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from fitrouter.config import load_config
 from fitrouter.errors import ConfigError, InvalidRequest
-from fitrouter.router import Router
-from fitrouter.types import Identity
-from fitrouter_evaluators.personal import MOST_TEXTS, PromptAnswers, Scores
-from fitrouter_integrations._http import call
+from fitrouter_evaluators.personal import MOST_TEXTS, PromptAnswers
+from fitrouter_integrations.commands._gateway import Tenant, Url, connect
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile
 
 LONGEST_FILE = 64 * 2**20
@@ -33,8 +29,8 @@ def command(
     role: Annotated[str | None, typer.Option(help="Role of the user.")] = None,
     prompt: Annotated[str, typer.Option(help="Prompt that a text file answers.")] = "",
     config: ConfigFile = DEFAULT,
-    url: Annotated[str | None, typer.Option(help="Ask a running gateway, such as http://127.0.0.1:8484.")] = None,
-    tenant: Annotated[str, typer.Option(help="Tenant of the user; with --url that of the key.")] = "default",
+    url: Url = None,
+    tenant: Tenant = None,
     out: Annotated[bool, typer.Option("--json", help="Print one JSON object per answer.")] = False,
 ) -> None:
     """Score texts from anywhere as a person would rate them: rating, 80 % interval, and reasons. Nothing is logged."""
@@ -57,20 +53,19 @@ def command(
 
 
 def _score_batches(
-    items: Sequence[PromptAnswers], user: str | None, role: str | None, config: Path, url: str | None, tenant: str
+    items: Sequence[PromptAnswers],
+    user: str | None,
+    role: str | None,
+    config: Path,
+    url: str | None,
+    tenant: str | None,
 ) -> Iterator[list[Any]]:
-    """Score items in batches, by a gateway or in this process; yields the scores of each batch."""
-    if url is not None:
-        who = {name: value for name, value in (("user", user), ("role", role)) if value is not None}
+    """Score items in batches; yields the scores of each batch."""
+    who = {name: value for name, value in (("user", user), ("role", role)) if value is not None}
+    with connect(config, url, tenant=tenant) as gateway:
         for batch in _batches(items):
-            body = {**who, "items": [msgspec.to_builtins(item) for item in batch]}
-            found = call("POST", url, "/v1/score", body, timeout_s=60.0)
+            found = gateway.call("POST", "/v1/score", {**who, "items": [msgspec.to_builtins(item) for item in batch]})
             yield [item["answers"] for item in found["items"]]
-        return
-    with Router.offline(load_config(config)) as router:
-        scores, identity = Scores(router), Identity(tenant=tenant, user=user, role=role)
-        for batch in _batches(items):
-            yield msgspec.to_builtins(asyncio.run(scores.score(identity, batch)))
 
 
 def _batches(items: Sequence[PromptAnswers]) -> Iterator[list[PromptAnswers]]:

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
 import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from fitrouter.config import load_config
 from fitrouter.errors import InvalidRequest
 from fitrouter.monitors.propensities import ALPHA
-from fitrouter.router import Router
 from fitrouter.serving.policy_control import Outlook, Standing
 from fitrouter.state.settings import SECTIONS, SETTINGS, described
 from fitrouter.types import UNPRICED
-from fitrouter_integrations._http import NoGateway, call, url_of
 from fitrouter_integrations.commands._files import as_json as as_json_text
-from fitrouter_integrations.commands._options import DEFAULT, verbs
-from fitrouter_integrations.commands.feedback.comment import ConfigPath, Url
+from fitrouter_integrations.commands._gateway import Url, connect
+from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, verbs
 
 app = verbs("Show and change the policy of a running gateway; without one, changes are written to the journal.")
 
@@ -32,19 +28,19 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command()
-def show(config: ConfigPath = DEFAULT, url: Url = None, as_json: AsJson = False) -> None:
+def show(config: ConfigFile = DEFAULT, url: Url = None, as_json: AsJson = False) -> None:
     """Show the active version, earlier versions, shadow candidates, and the monitors' reports."""
     _print(*_apply(config, url), as_json)
 
 
-def set_(config: ConfigPath = DEFAULT, url: Url = None, as_json: AsJson = False, **given: Any) -> None:
+def set_(config: ConfigFile = DEFAULT, url: Url = None, as_json: AsJson = False, **given: Any) -> None:
     """Change settings; those that are not given stay as they are."""
     settings = {name: value for name, value in given.items() if value is not None}
     if not settings:
         options = ", ".join(f"--{name.replace('_', '-')}" for name in SETTINGS)
         raise InvalidRequest(f"no setting was given; give one of {options}")
     body = {"action": "set", "settings": settings}
-    _print(*_apply(config, url, body, lambda router: router.policy.set(settings)), as_json)
+    _print(*_apply(config, url, body), as_json)
 
 
 def _with_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -72,19 +68,19 @@ app.command("set")(_with_options(set_))
 @app.command()
 def promote(
     name: Annotated[str, typer.Argument(help="Name of a candidate in `policy.candidates`.")],
-    config: ConfigPath = DEFAULT,
+    config: ConfigFile = DEFAULT,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a shadow candidate the active policy."""
     body = {"action": "promote", "name": name}
-    _print(*_apply(config, url, body, lambda router: router.policy.promote(name)), as_json)
+    _print(*_apply(config, url, body), as_json)
 
 
 @app.command()
-def restore(config: ConfigPath = DEFAULT, url: Url = None, as_json: AsJson = False) -> None:
+def restore(config: ConfigFile = DEFAULT, url: Url = None, as_json: AsJson = False) -> None:
     """Return to the previous version."""
-    _print(*_apply(config, url, {"action": "restore"}, lambda router: router.policy.restore()), as_json)
+    _print(*_apply(config, url, {"action": "restore"}), as_json)
 
 
 @app.command()
@@ -93,13 +89,13 @@ def budget(
     usd_per_period: Annotated[
         float | None, typer.Argument(help="USD per period; without it, the configuration's limit is in force again.")
     ] = None,
-    config: ConfigPath = DEFAULT,
+    config: ConfigFile = DEFAULT,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """Change the limit of a tenant's period; a changed configuration drops it."""
     body = {"action": "budget", "tenant": tenant, "usd_per_period": usd_per_period}
-    _print(*_apply(config, url, body, lambda router: router.policy.set_budget(tenant, usd_per_period)), as_json)
+    _print(*_apply(config, url, body), as_json)
 
 
 class PolicyView(Standing, frozen=True, kw_only=True):
@@ -108,45 +104,13 @@ class PolicyView(Standing, frozen=True, kw_only=True):
     outlook: Outlook | None = None
 
 
-Act: TypeAlias = Callable[[Router], Awaitable[object]]
-
-
-def _apply(
-    config: Path, url: str | None, body: dict[str, Any] | None = None, act: Act | None = None
-) -> tuple[PolicyView, str]:
+def _apply(config: Path, url: str | None, body: dict[str, Any] | None = None) -> tuple[PolicyView, str]:
     """Send a change to a running gateway, else write it to the journal; returns the new state and where it was sent."""
-    if url is not None:
-        return _ask(url, body), url
-    settings = load_config(config)
-    address = url_of(settings)
-    try:
-        return _ask(address, body), address
-    except NoGateway:
-        with Router.offline(settings) as router:
-            return asyncio.run(_write(router, act)), "the database" if settings.database else str(
-                settings.journal_file()
-            )
-
-
-def _ask(url: str, body: dict[str, Any] | None) -> PolicyView:
-    """Get or change the policy of a gateway, and return its state.
-
-    Raises:
-        NoGateway: the server has no policy endpoint.
-    """
-    found = call("GET" if body is None else "POST", url, "/v1/policy", body)
-    try:
-        return msgspec.convert(found, PolicyView)
-    except msgspec.ValidationError:
-        raise NoGateway(f"the server at {url} is not a fitrouter gateway of this version") from None
-
-
-async def _write(router: Router, act: Act | None) -> PolicyView:
-    """Change the policy of a stopped router by events in its journal, which folding applies."""
-    if act is not None:
-        await router.policy.apply_configuration()
-        await act(router)
-    return PolicyView(**msgspec.structs.asdict(router.policy.standing()), outlook=router.policy.outlook())
+    with connect(config, url, running=True) as gateway:
+        if body is not None and not gateway.running:
+            gateway.configure()
+        found = gateway.call("GET" if body is None else "POST", "/v1/policy", body)
+    return msgspec.convert(found, PolicyView), gateway.address
 
 
 def _print(shown: PolicyView, source: str, as_json: bool) -> None:

@@ -12,9 +12,9 @@ from rich.table import Table
 
 from fitrouter.config import Config, load_config
 from fitrouter.errors import FitrouterError
-from fitrouter.stores.journal import in_use
 from fitrouter_integrations._http import call, url_of
 from fitrouter_integrations.commands._files import set_top_level
+from fitrouter_integrations.commands._gateway import is_open
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, NewConfigFile, verbs
 
 app = verbs("Check, edit and import configurations.")
@@ -53,7 +53,7 @@ def share(
 
 def _applied(config: Config, value: float) -> str:
     """Send a new share to the gateway that has the journal open, if one does, and say when it takes effect."""
-    if not config.database and not ((journal := config.journal_file()).is_file() and in_use(journal)):
+    if not is_open(config):
         return "it takes effect at the next start"
     try:
         call("POST", url_of(config), "/v1/policy", {"action": "set", "settings": {"share": value}})
