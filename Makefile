@@ -117,7 +117,7 @@ bench-replay: install ## replay: coverage, interval widths, the gate, Open Bandi
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.replay.obd --json results/replay_obd.json $(ARGS)
 	$(BIN)/python -m benchmarks.replay.speed
 
-bench-properties: install ## property tests with 1,000 examples each; `make test` tries 40
+bench-properties: install ## property tests with 1,000 examples each; `make test` tries 20
 	HYPOTHESIS_PROFILE=thorough OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "hypothesis and not reproduction" $(ARGS)
 
 bench-reproduce: install ## tests that make committed files and published results again from the public data

@@ -42,7 +42,7 @@ LONG = (
 )
 # Machines are shared and busy: how long an example takes says nothing of the law.
 UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("fitrouter", UNTIMED, max_examples=40)
+settings.register_profile("fitrouter", UNTIMED, max_examples=20)
 settings.register_profile("thorough", UNTIMED, max_examples=1000)  # `make bench-properties`
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fitrouter"))
 

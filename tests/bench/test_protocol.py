@@ -31,7 +31,7 @@ def _labels(rng: np.random.Generator, users: int, items: int, n: int) -> tuple[n
 
 
 @given(st.integers(0, 10_000), st.integers(4, 20), st.integers(4, 20), st.booleans())
-@settings(max_examples=50)
+@settings(max_examples=20)
 def test_no_split_leaks(seed: int, users: int, items: int, known: bool) -> None:
     """Training sees no unseen user, and held-out items only if known; labels that are shown are never held out."""
     rng = np.random.default_rng(seed)

@@ -122,7 +122,7 @@ def test_a_file_is_read_and_what_cannot_be_is_named(tmp_path: Path) -> None:
 
 
 @given(st.floats(-2, 3), st.floats(0.05, 1.0))
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_ratings_at_the_ends_are_read_as_at_least_that(a: float, sd: float) -> None:
     """The mean after cutting off equals sampling; what a label at an end means lies beyond the end."""
     t = a + sd * np.random.default_rng(0).standard_normal(200_000)

@@ -103,7 +103,7 @@ def test_ids_are_distinct() -> None:
     assert len(set(ids)) == len(ids)
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.lists(st.text(max_size=40), max_size=4))
 def test_any_text_is_encoded(texts: list[str]) -> None:
     """Any Unicode at all gives finite rows of length 1 or 0."""
@@ -121,7 +121,7 @@ _PIECES = st.one_of(
 )
 
 
-@settings(max_examples=500)
+@settings(max_examples=150)
 @given(st.lists(st.one_of(_PIECES, st.text(max_size=8))).map("".join))
 def test_cached_words_have_the_tokenizers_tokens(text: str) -> None:
     """With any words in the cache, the tokens are the tokenizer's own."""

@@ -247,7 +247,7 @@ def test_ordered_encoders_give_their_first_dimensions_and_others_are_projected()
     assert not np.allclose(twice[0], other)
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.text(max_size=5),

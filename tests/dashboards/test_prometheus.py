@@ -57,17 +57,18 @@ def panels() -> Iterator[tuple[str, str]]:
 def test_rules_are_valid_and_alerts_fire_on_time() -> None:
     """`promtool check rules`, `check config` and `test rules` find nothing; every alert has a case."""
     promtool = tool("promtool")
-    cases = ROOT / "tests" / "dashboards" / "alerts_test.yml"
+    cases = [ROOT / "tests" / "dashboards" / name for name in ("alerts_test.yml", "alerts_day_test.yml")]
     for arguments in (
         ["check", "rules", "--lint-fatal", str(RULES / "recording.yml"), str(RULES / "alerts.yml")],
         ["check", "config", str(RULES / "prometheus.yml")],
-        ["test", "rules", str(cases)],
+        ["test", "rules", *map(str, cases)],
     ):
         done = subprocess.run([promtool, *arguments], capture_output=True, text=True, check=False, timeout=300)
         assert done.returncode == 0, done.stdout + done.stderr
     tested = {
         case["alertname"]
-        for test in yaml.safe_load(cases.read_text(encoding="utf-8"))["tests"]
+        for file in cases
+        for test in yaml.safe_load(file.read_text(encoding="utf-8"))["tests"]
         for case in test["alert_rule_test"]
         if case["exp_alerts"]
     }

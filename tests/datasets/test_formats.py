@@ -123,7 +123,7 @@ MATRICES = st.builds(
 ROWS = st.one_of(*(st.lists(rows, min_size=1, max_size=4) for rows in (PAIRS, RATINGS, CHOICES, MATRICES)))
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=ROWS, suffix=st.sampled_from([".jsonl", ".parquet"]))
 def test_rows_read_back(rows: list[Row], suffix: str, tmp_path: Path) -> None:
     """Any rows come back from JSONL and from Parquet equal, in order, and without a problem."""
@@ -135,7 +135,7 @@ def test_rows_read_back(rows: list[Row], suffix: str, tmp_path: Path) -> None:
 
 
 @given(raw=VALUES, kind=st.sampled_from(list(READERS)))
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_json_is_a_row_or_a_problem(raw: Any, kind: type[Row], tmp_path: Path) -> None:
     """Every line that is not empty becomes exactly one row or one problem."""
     path = tmp_path / "rows.jsonl"

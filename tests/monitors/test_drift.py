@@ -41,7 +41,7 @@ def settled(seed: int) -> Drift:
 
 
 @given(quick, streams, streams)
-@settings(max_examples=100)
+@settings(max_examples=40)
 def test_the_state_round_trips_exactly(params: DriftParams, before: list[tuple[str, float]], after: list) -> None:
     """Storing and restoring the state halfway changes no later alarm and no bit."""
     whole, half = Drift(params), Drift(params)
@@ -53,7 +53,7 @@ def test_the_state_round_trips_exactly(params: DriftParams, before: list[tuple[s
 
 
 @given(streams)
-@settings(max_examples=50)
+@settings(max_examples=20)
 def test_arms_are_independent(stream: list[tuple[str, float]]) -> None:
     """An arm's statistics depend on its own labels only, and the bytes not on the order in which arms appeared."""
     params = DriftParams(threshold=3.0, warmup=2)
@@ -64,7 +64,7 @@ def test_arms_are_independent(stream: list[tuple[str, float]]) -> None:
 
 
 @given(st.binary(max_size=60), streams)
-@settings(max_examples=200)
+@settings(max_examples=80)
 def test_invalid_bytes_change_nothing(payload: bytes, stream: list[tuple[str, float]]) -> None:
     """`load` returns False and leaves the state, or restores it from the bytes."""
     drift = Drift(DriftParams(threshold=3.0, warmup=2))
@@ -95,7 +95,7 @@ def test_no_impossible_state_is_restored(subtests: pytest.Subtests) -> None:
 
 
 @given(quick, streams)
-@settings(max_examples=50)
+@settings(max_examples=20)
 def test_nan_is_skipped(params: DriftParams, stream: list[tuple[str, float]]) -> None:
     """A NaN residual changes nothing; an infinite one counts as `clip`."""
     clean, dirty = Drift(params), Drift(params)
@@ -106,7 +106,7 @@ def test_nan_is_skipped(params: DriftParams, stream: list[tuple[str, float]]) ->
 
 
 @given(st.floats(0.2, 3.0), st.booleans(), st.integers(1, 40))
-@settings(max_examples=50)
+@settings(max_examples=20)
 def test_no_alarm_during_warmup(size: float, down: bool, warmup: int) -> None:
     """However large the residuals, the first `warmup` labels raise no alarm, and those after an alarm do not either."""
     drift = Drift(DriftParams(threshold=0.1, slack=0.0, warmup=warmup))

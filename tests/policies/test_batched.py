@@ -16,7 +16,7 @@ entries = st.one_of(
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(n=st.integers(1, 5), K=st.integers(1, 40), data=st.data())
 def test_batched_pmfs_equal_single_ones(name: str, n: int, K: int, data: st.DataObject) -> None:
     """Row i of `proposals` has the bits of `propose` on row i, ties and invalid estimates included; inputs stay."""

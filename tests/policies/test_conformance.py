@@ -34,7 +34,7 @@ def discovered() -> dict[str, type]:
     return found
 
 
-brief = settings(max_examples=40)
+brief = settings(max_examples=20)
 NAMES = sorted(discovered())
 BY_BELIEFS = [name for name in NAMES if name != "fixed"]
 """Policies that look at beliefs alone, not at names."""
@@ -185,7 +185,7 @@ def cards(K: int) -> list[ModelCard]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(
     seed=st.integers(0, 1000),
     floor=st.floats(0, 1),
@@ -316,7 +316,7 @@ def _reference(mean: np.ndarray, sd: np.ndarray) -> np.ndarray:
     return np.array(found)
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(
     mean=st.lists(st.floats(-1, 1), min_size=2, max_size=5),
     sds=st.lists(st.floats(-1.5, 0), min_size=5, max_size=5),

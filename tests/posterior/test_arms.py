@@ -230,7 +230,7 @@ def test_an_overrated_arm_is_detected() -> None:
 
 @given(st.integers(0, 10_000), st.integers(0, 10_000))
 @example(3153, 0)  # draws no "m#brief"
-@settings(max_examples=25)
+@settings(max_examples=15)
 def test_arm_state_round_trips_and_rejects_corruption(seed: int, at: int) -> None:
     """The state round-trips bit for bit; cut, padded or non-finite bytes are rejected and change nothing."""
     rng, fit = np.random.default_rng(seed), Fit(d, D)

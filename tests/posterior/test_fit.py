@@ -55,7 +55,7 @@ def test_a_better_signal_raises_the_score(kind: FeedbackKind) -> None:
 
 
 @given(st.integers(0, 10_000), st.sampled_from([0.0, 0.5, 1.0]))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_a_swapped_pair_is_equivalent(seed: int, y: float) -> None:
     """(A, B) with y and (B, A) with 1 − y lead to the same tastes, corrections and offsets."""
     rng = np.random.default_rng(seed)
@@ -107,7 +107,7 @@ def test_a_pair_of_one_model_changes_no_offset() -> None:
 
 
 @given(st.floats(-3, 3), st.floats(1e-3, 2), st.floats(0, 1), st.sampled_from([k for k in KINDS if k != "dwell"]))
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_updates_are_in_units_of_the_rating(predicted: float, variance: float, y: float, kind: FeedbackKind) -> None:
     """A logistic update equals the unscaled update of the taste divided by the temperature."""
     seen = observation_of(kind, y)
@@ -182,7 +182,7 @@ def test_rating_scales_are_shrunk() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(-1, 2)), max_size=30))
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_rating_scales_stay_valid(events: list[tuple[float, float]]) -> None:
     """For any ratings, the gain stays within its bounds and the state is valid."""
     scale = RatingScale()

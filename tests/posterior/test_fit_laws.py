@@ -157,7 +157,7 @@ def test_with_strong_tastes_personal_heads_take_over(seed: int) -> None:
 
 
 @given(st.integers(0, 1000), st.sampled_from(["y", "x", "h", "inf", "seconds", "ts"]))
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_nan_is_skipped(seed: int, where: str) -> None:
     """NaN anywhere leaves all posteriors finite; in y and x it changes nothing."""
     world, fit = _World(seed), Fit(d, D)

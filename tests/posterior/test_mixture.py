@@ -28,7 +28,7 @@ MODELS = ("m", "n", "o")
     st.lists(st.floats(0.01, 1), min_size=3, max_size=3),
     st.integers(0, 1000),
 )
-@settings(max_examples=200)
+@settings(max_examples=80)
 def test_nobody_loses_more_than_the_bound(rows: list[list[float]], start: list[float], seed: int) -> None:
     """For any likelihoods and any priors that the share returns to: loss ≤ best head + ln 1/π + n ln 1/(1 − share)."""
     rng, weights = np.random.default_rng(seed), np.array(start) / sum(start)
@@ -42,7 +42,7 @@ def test_nobody_loses_more_than_the_bound(rows: list[list[float]], start: list[f
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 2), st.sampled_from(list(FeedbackKind))), max_size=40))
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_the_bound_holds_for_what_is_learnt(labels: list[tuple[float, int, FeedbackKind]]) -> None:
     """For any labels of a person, the mixture of the reward model loses no more than the bound against any head."""
     fit, rng, user = Fit(2, D, names=NAMES), np.random.default_rng(0), Identity(user="u")
@@ -76,7 +76,7 @@ def _learn(heads: Heads, row: Rows, y: float, noise: float, level: float = 0.0) 
 
 @pytest.mark.parametrize(("kind", "labels", "error"), [(DenseHeads, 12, 1e-9), (LowRankHeads, RANK, 5e-3)])
 @given(st.integers(0, 10_000), st.floats(0.01, 0.3))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_a_head_is_the_joint_posterior(kind: type[Heads], labels: int, error: float, seed: int, offset: float) -> None:
     """Taste and offsets are the posterior of a dense Gaussian over all of them; of low rank up to its rank."""
     rng = np.random.default_rng(seed)
@@ -102,7 +102,7 @@ def test_a_head_is_the_joint_posterior(kind: type[Heads], labels: int, error: fl
 
 
 @given(st.integers(0, 10_000), st.integers(0, 60))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_low_rank_keeps_what_labels_say_most_about(seed: int, labels: int) -> None:
     """Variances stay between the exact posterior's and the prior's, and the state round-trips bit for bit."""
     rng, width = np.random.default_rng(seed), Width(level=0.1, offset=0.2, taste=0.4)
@@ -149,7 +149,7 @@ def _row(rng: np.random.Generator) -> Rows:
 
 
 @given(st.integers(0, 1000), st.floats(-1, 1), st.floats(-1, 1))
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_declared_values_are_exact_at_any_time(seed: int, first: float, second: float) -> None:
     """Declared before or after the labels, or corrected later: declared mean plus deviation is the same posterior."""
     rng = np.random.default_rng(seed)
@@ -196,7 +196,7 @@ def test_uncertainty_that_all_arms_share_cancels() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, len(EXPERTS) - 1), st.sampled_from(sorted(START))), max_size=40))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_the_common_prior_keeps_its_floor_and_round_trips(moves: list[tuple[int, str]]) -> None:
     """Whatever people's weights do, every head keeps its floor; the state round-trips and rejects damage."""
     prior = MixturePrior()

@@ -86,7 +86,7 @@ def test_other_people_and_shared_terms_do_not_change() -> None:
     assert not nobody.tastes.users
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     votes=st.integers(0, 8),
     length=st.floats(-1, 1),
@@ -118,7 +118,7 @@ def test_what_is_withdrawn_at_once_leaves_little(votes: int, length: float, y: f
             assert (np.linalg.eigvalsh(cov) >= -1e-3).all()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.floats(-1, 1), st.floats(-3, 3)), max_size=25))
 def test_any_sequence_stays_finite(steps: list[tuple[bool, float, float]]) -> None:
     """Remarks and withdrawals in any order, even of what was never said, leave valid posteriors and weights."""

@@ -228,7 +228,7 @@ def test_hard_shrinkage_is_the_model() -> None:
         assert estimate(kind(1e-12), rounds) == pytest.approx(rounds.base.mean(), abs=1e-6), kind.name
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(rounds=units(), against=units())
 def test_gradient(rounds: Rounds, against: Rounds) -> None:
     """The gradient is that of the value, of one policy and of a pair; several slices at once."""

@@ -134,7 +134,7 @@ def leaves(world: World) -> Leaves:
 CASES = ("one", "two", "against the logger")
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     st.integers(0, 10**9),
     st.sampled_from(CASES),
@@ -171,7 +171,7 @@ def test_means_are_exact_and_bounds_are_kept(
     assert (found.high <= found.bound_high[:, None]).all()
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.integers(0, 10**9), st.sampled_from(CASES[:2]), st.booleans(), st.floats(1.0, 3.0))
 def test_where_the_logger_never_goes_the_worst_and_the_best_are_taken(
     seed: int, case: str, labels: bool, k: float
@@ -202,7 +202,7 @@ def test_where_the_logger_never_goes_the_worst_and_the_best_are_taken(
     assert found.high.max() <= k + (minus is None)
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(st.integers(0, 10**9), st.sampled_from([0.3, 1.0, 10.0]), st.booleans(), st.sampled_from([1, 2]))
 def test_rounds_have_the_value_as_their_mean(seed: int, sharp: float, labels: bool, draws: int) -> None:
     """Doubly robust, importance weighted and prediction-powered at once: over everything that can happen."""

@@ -171,7 +171,7 @@ def test_the_mixture_is_the_integral_over_bets() -> None:
         assert math.isclose(math.exp(closed), quad(integrand, 0.0, 1.0)[0], rel_tol=1e-7)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     st.lists(st.floats(-2.0, 30.0), min_size=1, max_size=40),
     st.floats(2.0, 40.0),
@@ -195,7 +195,7 @@ def test_newton_finds_where_the_wealth_is_one_over_alpha(values: list[float], bo
     assert math.isclose(found, root, rel_tol=1e-9, abs_tol=1e-9)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.lists(st.floats(-3.0, 20.0), min_size=1, max_size=60), st.floats(0.02, 0.95))
 def test_bets_give_away_less_than_the_gamma_exponential_process(values: list[float], share: float) -> None:
     """For every single bet, the limit by bets is at least that of exp(λ Σ(x − μ)/k − ψ(λ) Σx²/k²)."""
@@ -220,7 +220,7 @@ def every(x: Floats) -> dict[str, Floats]:
     return lowers | {"low": two.low, "high": two.high, "display low": display.low, "display high": display.high}
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(STREAM, st.integers(1, 79))
 def test_limits_depend_on_the_past_only(values: list[float], cut: int) -> None:
     """The first t limits of a stream are those of its first t observations."""
@@ -229,7 +229,7 @@ def test_limits_depend_on_the_past_only(values: list[float], cut: int) -> None:
         np.testing.assert_allclose(whole[:t], part, rtol=1e-12, atol=1e-12, err_msg=name)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(STREAM, st.floats(0.01, 100.0))
 def test_units_do_not_matter(values: list[float], unit: float) -> None:
     """An outcome in other units, with its bound, has the limits in these units."""
@@ -244,7 +244,7 @@ def test_units_do_not_matter(values: list[float], unit: float) -> None:
     np.testing.assert_allclose(shifted.low[finite], wanted, rtol=1e-6, atol=1e-6 * (1.0 + unit))
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(STREAM, st.floats(0.001, 0.2), st.floats(1.01, 5.0))
 def test_more_certainty_is_wider(values: list[float], alpha: float, times: float) -> None:
     """A smaller α never raises a lower limit; the bets of the empirical Bernstein sequence depend on α."""

@@ -65,7 +65,7 @@ rules_ = st.builds(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(rules=rules_, number=st.integers(0, 2**128 - 1), K=st.integers(1, 12), seed=st.integers(0, 50))
 def test_invariants_of_a_decision(rules: Rules, number: int, K: int, seed: int) -> None:
     """|Σp − 1| < 1e-12, min p ≥ floor/K, the logged propensity is the chosen arm's, and the draw replays."""
@@ -81,7 +81,7 @@ def test_invariants_of_a_decision(rules: Rules, number: int, K: int, seed: int) 
     assert replay(read_back) == decision.chosen
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(rules=rules_, K=st.integers(1, 12), seed=st.integers(0, 50))
 def test_the_policys_pmf_can_be_recomputed_from_the_log(rules: Rules, K: int, seed: int) -> None:
     """Applied to the logged predictions, the policy and the logged mixture give the logged pmf."""

@@ -412,7 +412,7 @@ cards_ = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(
     messages=st.lists(message_, max_size=4),
     params=params_,

@@ -106,7 +106,7 @@ def sums(found: Explanation) -> None:
             assert total == pytest.approx(terms[name], abs=1e-9)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     seed=st.integers(0, 50),
     weights=st.tuples(*(st.floats(0.0, 3.0) for _ in range(3))),

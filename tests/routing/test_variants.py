@@ -176,7 +176,7 @@ def texts(content: object) -> list[object]:
     return list(content) if isinstance(content, list) else [content]
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(variant=variant_, messages=st.lists(message_, max_size=5).map(tuple), params=params_)
 def test_nothing_of_the_callers_is_changed_or_lost(
     variant: Variant, messages: tuple[Message, ...], params: dict[str, Any]

@@ -254,7 +254,7 @@ def said(template: str, topic: str) -> str:
 # --- negation ---
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(topic=st.sampled_from(TOPICS), like=st.sampled_from(LIKES), dislike=st.sampled_from(DISLIKES))
 def test_negation_turns_every_dimension(topic: str, like: str, dislike: str) -> None:
     """For and against the same thing: the same dimensions, every sign turned, the sizes equal."""
@@ -263,7 +263,7 @@ def test_negation_turns_every_dimension(topic: str, like: str, dislike: str) -> 
     assert other == {name: -mean for name, mean in one.items()}
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(topic=st.sampled_from(TOPICS), like=st.sampled_from(LIKES), double=st.sampled_from(DOUBLE))
 def test_two_negations_are_none(topic: str, like: str, double: str) -> None:
     """Against being without something is for it."""
@@ -360,7 +360,7 @@ def test_what_is_not_understood_says_so(statement: str, reason: str) -> None:
     assert reason in taste.reason
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(st.text(max_size=200))
 def test_no_text_is_an_error(text: str) -> None:
     """Any text has a taste: values within ±1 with a positive variance, or none and a reason."""

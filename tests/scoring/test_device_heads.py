@@ -32,7 +32,7 @@ def summed(blocks: list[Gaussian], h: Floats) -> tuple[float, float]:
     return mean, float(np.sqrt(variance))
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10_000), D=st.integers(1, 45), capacity=st.integers(3, 40), labels=st.integers(0, 60))
 def test_the_cache_equals_the_fold(seed: int, D: int, capacity: int, labels: int) -> None:
     """Population + role + user in float32 equal float64 to 1e-5, through learning, however little fits."""

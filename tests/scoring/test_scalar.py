@@ -87,7 +87,7 @@ def test_what_the_prompt_asks_for_is_no_fault() -> None:
     assert value("foreign", "罗勒需要光照", "Translate 'basil needs light' into Chinese.") == 0.0
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.text(max_size=400), st.text(max_size=100))
 def test_measures_are_finite_or_missing(text: str, prompt: str) -> None:
     """Of any text every measure is a finite number, but for the two that need an answer of some length."""

@@ -334,7 +334,7 @@ def test_names_and_schema_say_what_h_is(features: ResponseFeatures) -> None:
         ResponseFeatures(Hashing(64), -1)
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(texts=st.lists(st.text(max_size=60), min_size=1, max_size=8))
 def test_a_row_does_not_depend_on_its_batch(texts: list[str]) -> None:
     """Alone, together, in another order, or from the cache: the same answer has the same row, bit for bit."""

@@ -120,7 +120,7 @@ async def log_of(requests: list[Request], down: Collection[str], *, elsewhere: b
             return [timeless(event) for event in logged(router, Decision | Execution)]  # type: ignore[arg-type]
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     down=st.sets(st.sampled_from(FOUR)),
     requests=st.lists(
@@ -282,7 +282,7 @@ def test_a_request_is_not_lost_before_its_own_deadline(tmp_path: Path) -> None:
 # --- what cannot be ---
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     told=st.lists(st.sampled_from([*NAMES, "nobody"]), min_size=1, max_size=4),
     lies=st.lists(st.floats(0.01, 1.0), min_size=4, max_size=4),

@@ -285,7 +285,7 @@ _EVENTS = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(_EVENTS, _EVENTS, st.booleans())
 def test_the_state_is_restored_exactly(before: list[Any], after: list[Any], period: bool) -> None:
     """A restored state continues bit for bit; λ and units stay finite and positive."""
@@ -304,7 +304,7 @@ def test_the_state_is_restored_exactly(before: list[Any], after: list[Any], peri
         assert 0.0 <= first.cap(tenant, ts) < math.inf
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.integers(0, 400), st.binary(min_size=1, max_size=8))
 def test_invalid_bytes_change_nothing(at: int, noise: bytes) -> None:
     """Any bytes are either rejected or give a state that can be dumped and used."""

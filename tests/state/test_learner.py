@@ -55,7 +55,7 @@ def test_later_snapshots_hold_the_changes(seed: int, cut: int, more: int) -> Non
 
 
 @given(at=st.integers(0, 10_000), junk=st.binary(min_size=1, max_size=8))
-@settings(max_examples=50)
+@settings(max_examples=20)
 def test_damaged_snapshots_are_rejected_as_a_whole(at: int, junk: bytes) -> None:
     """A snapshot with a damaged value is not loaded, not even in part."""
     journal = story(3)

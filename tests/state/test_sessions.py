@@ -190,7 +190,7 @@ event_ = st.one_of(
 )
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(events=st.lists(event_, max_size=30), more=st.lists(event_, max_size=10))
 def test_the_state_round_trips_exactly(events: list[Decision | Execution], more: list[Decision | Execution]) -> None:
     """A restored state continues as the original, order of use included."""
@@ -433,7 +433,7 @@ def test_gains_above_the_switching_cost_prevail() -> None:
 text_ = st.text(min_size=1, max_size=20).filter(str.strip)
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(system=st.none() | text_, opening=text_, turns=st.lists(st.tuples(text_, text_), min_size=1, max_size=4))
 def test_sessions_without_client_ids(system: str | None, opening: str, turns: list[tuple[str, str]]) -> None:
     """Each later turn of a plain client's conversation finds the session of its first."""

@@ -38,7 +38,7 @@ def _world(rng: np.random.Generator, U: int, n: int, D: int, P: int = 0):
 
 
 @given(st.integers(0, 10_000), st.integers(1, 12), st.integers(1, 8))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_the_gaussian_posterior_is_the_fold(seed: int, n: int, D: int) -> None:
     """All labels at once (re-fit) and one after the other (`gaussian`) end in the same Gaussian, to 1e-10."""
     rng = np.random.default_rng(seed)
@@ -54,7 +54,7 @@ def test_the_gaussian_posterior_is_the_fold(seed: int, n: int, D: int) -> None:
 
 
 @given(st.integers(0, 10_000), st.integers(1, 30), st.integers(1, 8))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_the_logistic_posterior_is_a_stationary_point(seed: int, n: int, D: int) -> None:
     """At the mode the gradient of the log posterior is 0 and the covariance is the inverse of minus its Hessian."""
     rng = np.random.default_rng(seed)
@@ -70,7 +70,7 @@ def test_the_logistic_posterior_is_a_stationary_point(seed: int, n: int, D: int)
 
 
 @given(st.integers(0, 10_000), st.integers(2, 12))
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_ratings_and_choices_of_one_user_meet_in_one_posterior(seed: int, n: int) -> None:
     """The mode of a mixed posterior is stationary; a mixed one of one kind alone is that of its own link."""
     rng = np.random.default_rng(seed)

@@ -159,7 +159,7 @@ def test_what_was_learnt_counts_as_much_as_it_is_trusted(tmp_path: Path) -> None
     assert variances[0] < float(np.trace(plain.correction_cov[1, -1]))
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10_000), share=st.floats(0.01, 1.0), n=st.integers(1, 40), outputs=st.integers(1, 3))
 def test_discounting_is_the_posterior_of_weighed_observations(seed: int, share: float, n: int, outputs: int) -> None:
     """It equals the ridge whose observations each count for the share, and with share 1 it changes nothing."""
@@ -320,7 +320,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
         here(tmp_path / "m.arms", encoder="other-1")
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_no_bytes_break_the_reader(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Whatever stands in a file, it is a prior or an `ArtifactError`."""

@@ -14,6 +14,8 @@ from fitrouter.serving.external import STATUSES
 from fitrouter.state.settings import SETTINGS
 from fitrouter.types import FeedbackKind
 
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""In C, where PyYAML has it: a twentieth of the time at the start of every gateway."""
 _ALWAYS = (400, 401, 403, 408, 429, 431, 503)
 """Errors of every route: headers that are malformed, late or too long, keys, a crowded tenant, and overload."""
 
@@ -22,7 +24,7 @@ _ALWAYS = (400, 401, 403, 408, 429, 431, 503)
 def error_codes() -> dict[str, dict[str, Any]]:
     """Load the table of error codes: code → `statuses`, `when` it happens, and what to `do`."""
     text = resources.files(__package__ or __name__).joinpath("errors.yaml").read_text(encoding="utf-8")
-    found: dict[str, dict[str, Any]] = yaml.safe_load(text)
+    found: dict[str, dict[str, Any]] = yaml.load(text, _LOADER)  # noqa: S506 - a safe loader
     return found
 
 
@@ -31,7 +33,8 @@ def operations() -> dict[str, dict[str, Any]]:
     """Load the OpenAPI operations of the routes, by the name of their handler."""
     text = resources.files(__package__ or __name__).joinpath("openapi.yaml").read_text(encoding="utf-8")
     names: dict[str, Iterable[str]] = {"kinds": FeedbackKind, "settings": SETTINGS, "statuses": STATUSES}
-    described = yaml.safe_load(Template(text).substitute({key: ", ".join(each) for key, each in names.items()}))
+    filled = Template(text).substitute({key: ", ".join(each) for key, each in names.items()})
+    described = yaml.load(filled, _LOADER)  # noqa: S506 - a safe loader
     types = described["types"]
     return {handler: _operation(types, **route) for handler, route in described["routes"].items()}
 
