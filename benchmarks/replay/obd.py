@@ -8,7 +8,7 @@ numpy scipy scikit-learn matplotlib seaborn torch tqdm pyyaml` (its loader calls
 Two policies served the same traffic of a week, uniform and Bernoulli Thompson sampling ("bts"). From the log of one the
 value of the other is estimated; the truth is the mean click in the other's own log. The peer's own protocol
 (`_obd_peer.py`: its example, 30 bootstrap samples, the target's pmf) makes the samples; both see the same rows and the
-same pmf. Ours reads the file by `import_log` with the map that ships, and estimates by `fitrouter_evaluators.replay`.
+same pmf. Ours reads the file by `import_log`, and estimates by `fitrouter_evaluators.replay`.
 
 Outcome models of ours, neither chosen by how near the estimates come to the truth:
   shipped: `outcome_model.predict`, as replay uses it;
@@ -35,7 +35,6 @@ from sklearn.linear_model import LogisticRegression
 from fitrouter_evaluators.replay.estimators import ESTIMATORS, estimate
 from fitrouter_evaluators.replay.estimators.rounds import Rounds
 from fitrouter_evaluators.replay.estimators.tuning import tuned
-from fitrouter_evaluators.replay.importing.column_map import load_map
 from fitrouter_evaluators.replay.importing.import_log import import_log
 from fitrouter_evaluators.replay.log.sources import read_log
 from fitrouter_evaluators.replay.study.outcome_model import predict
@@ -79,13 +78,35 @@ class Logged(NamedTuple):
 # --- data -----------------------------------------------------------------------------------------------------------
 
 
+def columns_of(behaviour: str, K: int) -> str:
+    """SELECT of a file: a row is an item on one of three positions; the probability is of the item at that position."""
+    affinity = ", ".join(
+        f"'user-item_affinity_{k}': \"user-item_affinity_{k}\"::DOUBLE" for k in sorted(map(str, range(K)))
+    )
+    people = ", ".join(f"'user_feature_{i}': user_feature_{i}" for i in range(4))
+    how = "'uniform' AS mode" if behaviour == "random" else "propensity_score AS propensity"
+    return f"""
+        SELECT timestamp AS time, item_id AS arm, click AS reward, position AS task, {how},
+            {list(map(str, range(K)))} AS eligible,
+            {{'position': 'at ' || position, {people}, {affinity}}} AS features
+        FROM log
+    """
+
+
+def arm_features(file: Path) -> Any:
+    """Features of the items, float64[K, F], in the order of their ids: a number, and three categories one-hot."""
+    frame = duckdb.read_csv(str(file)).order("item_id").fetchnumpy()
+    blocks = [np.asarray(frame["item_feature_0"], dtype=np.float64)[:, None]]
+    for i in range(1, 4):
+        levels, place = np.unique(np.asarray(frame[f"item_feature_{i}"], dtype=str), return_inverse=True)
+        blocks.append(np.eye(len(levels))[place])
+    return np.concatenate(blocks, axis=1)
+
+
 def logged(data: Path, campaign: str, behaviour: str, pmf: Any, folder: Path) -> Logged:
     """Import a file and attach the target; pmf is float64[K, L] in the order of the item ids."""
-    columns = load_map("open_bandit")
-    if behaviour == "random":
-        uniform = columns.constants.model_copy(update={"mode": "uniform"})
-        columns = columns.model_copy(update={"constants": uniform})
-    made = import_log(data / behaviour / campaign / f"{campaign}.csv", columns, folder / behaviour)
+    file = data / behaviour / campaign / f"{campaign}.csv"
+    made = import_log(file, columns_of(behaviour, K=len(pmf)), folder / behaviour)
     units = closed_units(read_log(made.folder))
     decisions, names = units.log.decisions, units.log.names
     K = len(made.arms)
@@ -98,9 +119,7 @@ def logged(data: Path, campaign: str, behaviour: str, pmf: Any, folder: Path) ->
         name: np.array([feature.startswith(start) for feature in made.features])
         for name, start in (("position", "position="), ("person", "user_feature_"), ("affinity", "user-item_affinity_"))
     }
-    with duckdb.connect() as connection:
-        sql = "SELECT features FROM read_parquet(?) ORDER BY arm"
-        arms = np.array([row[0] for row in connection.execute(sql, [str(made.folder / "arms.parquet")]).fetchall()])
+    arms = arm_features(file.with_name("item_context.csv"))[items]
     return Logged(
         units=units,
         pmf=target,

@@ -122,9 +122,9 @@ BAD = {
     "--log x --candidate c --gate promote.yaml --metric cost": "the gate uses utility",
     "--log x --candidate c --config nothing.yaml": "nothing.yaml",
     "export --log x": "--out",
-    "import x.csv --out y": "--map",
-    "import nothing.csv --map open_bandit --out y": "nothing.csv",
-    "import promote.yaml --map nothing --out y": "there is no column map 'nothing'",
+    "import x.csv": "--out",
+    "import nothing.csv --out y": "nothing.csv",
+    "import promote.yaml --out y": "has an unknown type",
 }
 
 
@@ -297,13 +297,12 @@ def test_export(lab: Lab) -> None:
 
 def test_import(lab: Lab) -> None:
     """`fitrouter replay import` makes a log of a plain file, and says how large; a bad row is refused, or counted."""
-    Path("map.yaml").write_text("time: when\narm: model\npropensity: p\nreward: liked\n")
     rows = [f"2026-10-01T00:00:{i:02d}Z,{'ab'[i % 2]},0.5,{i % 2}" for i in range(10)]
     Path("log.csv").write_text("\n".join(["when,model,p,liked", *rows, "2026-10-02,a,7,1", ""]))
-    refused = run("import", "log.csv", "--map", "map.yaml", "--out", "log")
+    refused = run("import", "log.csv", "--out", "log")
     assert refused.exit_code == 3
     assert "line 12" in refused.stderr
-    made = run("import", "log.csv", "--map", "map.yaml", "--out", "log", "--skip-bad")
+    made = run("import", "log.csv", "--out", "log", "--skip-bad")
     assert made.exit_code == 0, made.stderr
     assert "10 decisions among 2 arms" in made.stdout
     assert "1 invalid rows were skipped" in made.stderr
@@ -313,12 +312,12 @@ def test_import(lab: Lab) -> None:
 def test_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing replaced: a file becomes a log, the log a report and an answer; a wrong propensity in it becomes a 3."""
     monkeypatch.chdir(tmp_path)
-    Path("map.yaml").write_text("{arm: model, pmf: {column: p, separator: '|'}, reward: liked, arms: [big, small]}\n")
+    select = "string_split(p, '|') AS pmf, ['big', 'small'] AS eligible"
     rng = random.Random(0)
     drawn = [rng.random() < 0.5 for _ in range(800)]
     rows = [f"{'big' if big else 'small'},0.5|0.5,{int(rng.random() < (0.9 if big else 0.1))}" for big in drawn]
     Path("log.csv").write_text("\n".join(["model,p,liked", *rows, ""]))
-    assert run("import", "log.csv", "--map", "map.yaml", "--out", "log").exit_code == 0
+    assert run("import", "log.csv", "--select", select, "--out", "log").exit_code == 0
     Path("big.yaml").write_text("fixed: big\n")
     shown = run("--log", "log", "--candidate", "big.yaml", "--html", "r.html", "--json", "r.json", "--text")
     assert shown.exit_code == 0, shown.stderr
@@ -328,7 +327,7 @@ def test_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "fit is higher under the candidate, which is better" in " ".join(shown.stdout.split())
     assert "</html>" in Path("r.html").read_text()
     Path("log.csv").write_text("\n".join(["model,p,liked", *[row.replace("0.5|0.5", "0.9|0.1") for row in rows], ""]))
-    assert run("import", "log.csv", "--map", "map.yaml", "--out", "wrong").exit_code == 0
+    assert run("import", "log.csv", "--select", select, "--out", "wrong").exit_code == 0
     Path("promote.yaml").write_text("metric: fit\n")
     refused = run("--log", "wrong", "--candidate", "big.yaml", "--gate", "promote.yaml")
     assert refused.exit_code == 3

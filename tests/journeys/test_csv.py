@@ -31,8 +31,8 @@ def test_a_csv_is_replayed_to_a_verdict(environment: Create, tmp_path: Path) -> 
         guessed, mapped = (
             journey.run(line.split("#")[0]) for line in journey.block("replay_import.md", "bash").splitlines()[:2]
         )
-        assert "log.csv was read with --map" in guessed.stderr
-        assert "arm=llm" in guessed.stderr
+        assert "log.csv was read with --select" in guessed.stderr
+        assert "llm AS arm" in guessed.stderr
         for ran in (guessed, mapped):
             assert {"small", "large"} <= set(ran.stdout.replace(":", " ").split()), ran.stdout
         (tmp_path / "promote.yaml").write_text("metric: fit\nmin_gain: 0.0\n")

@@ -19,13 +19,13 @@ from tests.kits.datasets import folder
 from tests.kits.tables import table_driven
 
 from fitrouter.errors import ConfigError, InvalidLog
-from fitrouter_evaluators.replay.importing.column_map import load_map, shipped_maps
 from fitrouter_evaluators.replay.importing.import_log import import_log
+from fitrouter_evaluators.replay.importing.tables import identifier, literal
 from fitrouter_evaluators.replay.log.log import MODES, Log
 from fitrouter_evaluators.replay.log.sources import read_log
 
-PLAIN = {"arm": "arm", "reward": "y", "propensity": "p"}
-PMF = {"arm": "arm", "reward": "y", "pmf": {"columns": "p_{arm}"}}
+PLAIN = "SELECT arm, y AS reward, p AS propensity FROM log"
+PMF = "arm, y AS reward, MAP {'a': p_a, 'b': p_b} AS pmf, 0 AS worst, 1 AS best"
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
@@ -63,22 +63,23 @@ def chosen(log: Log) -> list[str]:
 
 
 def test_every_column_is_imported(tmp_path: Path) -> None:
-    """`read_log` returns every mapped column: identity, time, pmf, reward on its scale, costs, features."""
+    """`read_log` returns every selected column: identity, time, pmf, reward on its scale, costs, features."""
     rows = [
         {
             "id": f"d{i}", "when": f"2026-10-0{i + 1}T00:00:00.25Z", "arm": arm, "p_a": 0.25, "p_b": 0.75,
-            "stars": stars, "who": "ann", "job": "nurse", "kind": "mail", "talk": "s", "usd": 0.5 * i, "s": 2.0,
+            "stars": stars, "who": "ann", "job": "nurse", "kind": "mail", "talk": "s", "cents": 50 * i, "s": 2.0,
             "age": 7 + i, "tone": tone,
         }
         for i, (arm, stars, tone) in enumerate([("b", 5, "warm"), ("a", 1, ""), ("b", 2, "dry")])
     ]  # fmt: skip
-    columns = {
-        "id": "id", "time": "when", "arm": "arm", "pmf": {"columns": "p_{arm}"},
-        "reward": {"column": "stars", "scale": [1, 5]}, "user": "who", "role": "job", "task": "kind", "session": "talk",
-        "cost_usd": "usd", "latency_s": "s", "features": ["age", {"column": "tone", "kind": "category"}],
-        "constants": {"tenant": "shop", "policy": "theirs"},
-    }  # fmt: skip
-    made = import_log(write_csv(tmp_path / "log.csv", rows), columns, tmp_path / "log")
+    select = tmp_path / "map.sql"
+    select.write_text("""-- what the columns mean
+        SELECT id, "when" AS time, arm, MAP {'b': p_b, 'a': p_a} AS pmf, stars AS reward, 1 AS worst, 5 AS best,
+            who AS "user", job AS role, kind AS task, talk AS session, cents::DOUBLE / 100 AS cost_usd,
+            s AS latency_s, {'age': age::INT, 'tone': tone} AS features, 'shop' AS tenant, 'theirs' AS policy
+        FROM log;
+    """)
+    made = import_log(write_csv(tmp_path / "log.csv", rows), str(select), tmp_path / "log")
     assert (made.rows, made.skipped, made.arms) == (3, 0, ("a", "b"))
     assert made.features == ("age", "tone=dry", "tone=warm")
     log = read_log(made.folder)
@@ -107,16 +108,15 @@ def test_every_column_is_imported(tmp_path: Path) -> None:
     assert set(decisions.algorithm.tolist()) == {"theirs"}
 
 
-names = st.text(st.characters(codec="utf-8", exclude_characters="\r"), min_size=1, max_size=8)
-"""Any name, NUL, quotes and line feeds included. A lone carriage return is no part of a CSV cell for every reader."""
+names = st.text(st.characters(codec="utf-8", exclude_characters="\r\0"), min_size=1, max_size=8)
+"""Any name, quotes and line feeds included. A lone carriage return is no part of a CSV cell for every reader."""
 
 
 @st.composite
 def logs(draw: st.DrawFn) -> tuple[list[str], list[dict[str, Any]]]:
     arms = draw(st.lists(names, min_size=1, max_size=4, unique=True))
-    n = draw(st.integers(1, 8))
     rows = []
-    for i in range(n):
+    for i in range(draw(st.integers(1, 8))):
         weights = np.array([draw(st.floats(0.01, 1.0)) for _ in arms])
         rows.append(
             {
@@ -132,34 +132,26 @@ def logs(draw: st.DrawFn) -> tuple[list[str], list[dict[str, Any]]]:
 
 
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(log=logs(), parquet=st.booleans(), hostile=st.lists(names, min_size=6, max_size=6, unique=True))
+@given(log=logs(), parquet=st.booleans(), hostile=st.lists(names, min_size=6, max_size=6, unique_by=str.lower))
 def test_round_trip(tmp_path_factory: pytest.TempPathFactory, log: Any, parquet: bool, hostile: list[str]) -> None:
     """Any names of columns and arms: a table is read back exactly, from text and from Parquet."""
     arms, rows = log
-    folder = tmp_path_factory.mktemp("round")
-    arm, pmf, y, x, level, ts = hostile
+    place = tmp_path_factory.mktemp("round")
+    arm, pmf, y, x, level, ts = map(identifier, hostile)
     if parquet:
-        data = folder / "log.parquet"
-        quoted = [name.replace('"', '""') for name in hostile]
-        if len({name.lower() for name in hostile}) < 6 or any("\0" in name for name in hostile):
-            return  # DuckDB, which writes the file for us, cannot
         kinds = ("VARCHAR", "DOUBLE[]", "DOUBLE", "DOUBLE", "VARCHAR", "DOUBLE")
-        declared = ", ".join(f'"{name}" {kind}' for name, kind in zip(quoted, kinds, strict=True))
-        write_parquet(data, declared, [list(row.values()) for row in rows])
+        declared = ", ".join(f"{identifier(name)} {kind}" for name, kind in zip(hostile, kinds, strict=True))
+        data = write_parquet(place / "log.parquet", declared, [list(row.values()) for row in rows])
     else:
-        data = folder / "log.csv"
         cells = [{**row, "pmf": json.dumps(row["pmf"])} for row in rows]
-        write_csv(data, [dict(zip(hostile, row.values(), strict=True)) for row in cells])
-    columns = {
-        "arm": arm,
-        "pmf": pmf,
-        "reward": y,
-        "arms": arms,
-        "time": {"column": ts, "unit": "s"},
-        "features": [x, {"column": level, "kind": "category"}],
-        "tolerance": 1e-6,
-    }
-    made = import_log(data, columns, folder / "out")
+        data = write_csv(place / "log.csv", [dict(zip(hostile, row.values(), strict=True)) for row in cells])
+        pmf, x = f"{pmf}::DOUBLE[]", f"{x}::DOUBLE"
+    made = import_log(
+        data,
+        f"SELECT {arm} AS arm, {y} AS reward, {pmf} AS pmf, [{', '.join(map(literal, arms))}] AS eligible, "
+        f"{ts} AS time, {{'x': {x}, 'level': {level}}} AS features FROM log",
+        place / "out",
+    )
     assert made.arms == tuple(sorted(arms))
     found = read_log(made.folder)
     order = np.argsort(np.array(arms, dtype=object))
@@ -174,33 +166,40 @@ def test_round_trip(tmp_path_factory: pytest.TempPathFactory, log: Any, parquet:
     np.testing.assert_array_equal(found.decisions.x, np.array(expected, dtype=np.float32))
 
 
-def test_arms_are_sorted(tmp_path: Path) -> None:
-    """A pmf is in the order of `arms` or of the row's `eligible`; the log has canonical order."""
-    kinds = "arm VARCHAR, eligible VARCHAR[], pmf DOUBLE[], y DOUBLE"
-    rows = [("c", ["c", "a", "b"], [0.5, 0.3, 0.2], 1.0), ("a", ["b", "a"], [0.1, 0.9], 0.0)]
-    data = write_parquet(tmp_path / "own.parquet", kinds, rows)
-    own = read_log(
-        import_log(data, {"arm": "arm", "eligible": "eligible", "pmf": "pmf", "reward": "y"}, tmp_path / "own").folder
-    )
-    assert own.options.prob.tolist() == [0.3, 0.2, 0.5, 0.9, 0.1]
-    assert [own.names.arms[arm] for arm in own.options.arm] == ["a", "b", "c", "a", "b"]
-    assert chosen(own) == ["c", "a"]
-    assert own.decisions.propensity.tolist() == [0.5, 0.9]
-    data = write_parquet(tmp_path / "all.parquet", "arm VARCHAR, pmf DOUBLE[], y DOUBLE", [("c", [0.5, 0.3, 0.2], 1.0)])
-    named = {"arm": "arm", "pmf": "pmf", "reward": "y", "arms": ["c", "a", "b"]}
-    assert read_log(import_log(data, named, tmp_path / "all").folder).options.prob.tolist() == [0.3, 0.2, 0.5]
+@table_driven(
+    ("pmf",),
+    [
+        ("[0.5, 0.3, 0.2]",),
+        ("MAP {'c': 0.5, 'a': 0.3, 'b': 0.2}",),
+        ("{'b': 0.2, 'a': 0.3, 'c': 0.5}",),
+        ("""'{"a": 0.3, "c": 0.5, "b": 0.2}'""",),
+        ("MAP {'c': '0.5', 'a': '0.3', 'b': '0.2', 'd': NULL}",),
+    ],
+)
+def test_probabilities_are_in_canonical_order(tmp_path: Path, pmf: str) -> None:
+    """A pmf is a list in the order of the row's `eligible`, a map, an object or JSON; the log has sorted arms."""
+    data = write_csv(tmp_path / "log.csv", [{"arm": "c", "y": 1}])
+    listed = "['c', 'a', 'b'] AS eligible, " if pmf.startswith("[") else ""
+    log = read_log(import_log(data, f"SELECT arm, y AS reward, {listed}{pmf} AS pmf FROM log", tmp_path / "o").folder)
+    assert log.options.prob.tolist() == [0.3, 0.2, 0.5]
+    assert [log.names.arms[arm] for arm in log.options.arm] == ["a", "b", "c"]
+    assert (chosen(log), log.decisions.propensity.tolist()) == (["c"], [0.5])
 
 
-def test_columns_per_arm_with_eligible_sets(tmp_path: Path) -> None:
-    """Columns named after arms give the pmf of the row's eligible arms; lists in text have a separator."""
+def test_eligible_sets_choose_from_a_pmf(tmp_path: Path) -> None:
+    """A row's probabilities are those of its eligible arms; what could not be drawn has none."""
     rows = [
         {"arm": "a", "set": "a|b", "p_a": 0.4, "p_b": 0.6, "p_c": "", "y": 1},
-        {"arm": "c", "set": "c | a", "p_a": 0.1, "p_b": "", "p_c": 0.9, "y": 0},
+        {"arm": "c", "set": "c|a", "p_a": 0.1, "p_b": "", "p_c": 0.9, "y": 0},
     ]
-    columns = {**PMF, "eligible": {"column": "set", "separator": "|"}}
-    log = read_log(import_log(write_csv(tmp_path / "log.csv", rows), columns, tmp_path / "log").folder)
-    assert log.options.prob.tolist() == [0.4, 0.6, 0.1, 0.9]
-    assert log.decisions.propensity.tolist() == [0.4, 0.9]
+    select = "SELECT arm, y AS reward, {'a': p_a, 'b': p_b, 'c': p_c} AS pmf FROM log"
+    for name, more in (("own", ""), ("given", "string_split(set, '|') AS eligible, ")):
+        made = import_log(
+            write_csv(tmp_path / "log.csv", rows), select.replace("SELECT ", f"SELECT {more}"), tmp_path / name
+        )
+        log = read_log(made.folder)
+        assert log.options.prob.tolist() == [0.4, 0.6, 0.1, 0.9]
+        assert log.decisions.propensity.tolist() == [0.4, 0.9]
 
 
 def test_logs_with_propensities_only(tmp_path: Path) -> None:
@@ -222,117 +221,108 @@ def test_logs_with_propensities_only(tmp_path: Path) -> None:
 
 def test_uniform_logs_have_a_pmf(tmp_path: Path) -> None:
     """The mode `uniform` implies the whole pmf; a propensity that contradicts it is refused."""
-    rows = [{"arm": "abc"[i % 3], "p": "0.333333", "y": 1} for i in range(6)]
-    columns = {**PLAIN, "constants": {"mode": "uniform"}, "tolerance": 1e-5}
+    rows = [{"arm": "abc"[i % 3], "p": "0.333", "y": 1} for i in range(6)]
     data = write_csv(tmp_path / "log.csv", rows)
-    log = read_log(import_log(data, columns, tmp_path / "log").folder)
+    select = PLAIN.replace("SELECT", "SELECT 'uniform' AS mode,")
+    log = read_log(import_log(data, select, tmp_path / "log").folder)
     np.testing.assert_allclose(log.options.prob, 1 / 3, rtol=1e-15)
     assert {MODES[mode] for mode in log.decisions.mode} == {"uniform"}
-    with pytest.raises(InvalidLog, match=r"line 2: the propensity is 0\.333333, and the pmf has 0\.33333333"):
-        import_log(data, {**columns, "tolerance": 1e-9}, tmp_path / "exact")
+    with pytest.raises(InvalidLog, match=r"row 1 of the selection: the propensity is 0\.25, and the pmf has 0\.3333"):
+        import_log(data, select.replace("p AS", "0.25 AS"), tmp_path / "wrong")
 
 
 def test_rounded_probabilities_are_renormalised(tmp_path: Path) -> None:
-    """Rounded probabilities are refused unless within `tolerance`, and are renormalised."""
-    rows = [{"arm": "a", "y": 1, "p_a": 0.333, "p_b": 0.333, "p_c": 0.333}]
-    data = write_csv(tmp_path / "log.csv", rows)
-    columns = {**PMF, "arms": ["a", "b", "c"]}
-    with pytest.raises(InvalidLog, match=r"line 2: pmf sums to 0\.999"):
-        import_log(data, columns, tmp_path / "exact")
-    log = read_log(import_log(data, {**columns, "tolerance": 0.01}, tmp_path / "rounded").folder)
-    np.testing.assert_allclose(log.options.prob, 1 / 3, rtol=1e-15)
-    np.testing.assert_allclose(log.decisions.propensity, 1 / 3, rtol=1e-15)
+    """Probabilities that were rounded to three digits are renormalised; two digits are refused."""
+    for digits, message in ((3, ""), (2, r"pmf sums to 0\.99")):
+        p = round(1 / 3, digits)
+        data = write_csv(tmp_path / f"{digits}.csv", [{"arm": "a", "y": 1, "p_a": p, "p_b": p, "p_c": p}])
+        select = "arm, y AS reward, {'a': p_a, 'b': p_b, 'c': p_c} AS pmf"
+        if message:
+            with pytest.raises(InvalidLog, match=message):
+                import_log(data, select, tmp_path / "exact")
+            continue
+        log = read_log(import_log(data, select, tmp_path / "rounded").folder)
+        np.testing.assert_allclose(log.options.prob, 1 / 3, rtol=1e-15)
+        np.testing.assert_allclose(log.decisions.propensity, 1 / 3, rtol=1e-15)
 
 
-def test_times(tmp_path: Path) -> None:
-    """Times are UTC unless they name a zone, numbers have a unit; without a column rows are a second apart."""
-    stamps = ["2026-10-01 02:00:00+02:00", "2026-10-01", "2026-10-01T00:00:00.000001"]
-    rows = [
-        {**row, "when": stamp, "ms": 1_000 * i} for i, (row, stamp) in enumerate(zip(pmf_rows(3), stamps, strict=True))
-    ]
-    data = write_csv(tmp_path / "log.csv", rows)
-    first = 1790812800.0
-    for number, (time, expected) in enumerate(
-        [
-            ("when", [first, first, first + 1e-6]),
-            ({"column": "ms", "unit": "ms"}, [0.0, 1.0, 2.0]),
-            (None, [1.0, 2.0, 3.0]),
-        ]
-    ):
-        made = import_log(data, {**PMF, "time": time}, tmp_path / str(number))
-        assert [ts for (ts,) in table(made.folder, "decisions", "ts")] == expected
-    kinds = "arm VARCHAR, y DOUBLE, p_a DOUBLE, day DATE, moment TIMESTAMP, n BIGINT"
-    data = write_parquet(tmp_path / "t.parquet", kinds, [("a", 1.0, 1.0, "2026-10-01", "2026-10-01 00:00:01", 3)])
-    for name, expected in (("day", [first]), ("moment", [first + 1])):
-        made = import_log(data, {**PMF, "time": name}, tmp_path / name)
-        assert [ts for (ts,) in table(made.folder, "decisions", "ts")] == expected
-    with pytest.raises(ConfigError, match="'n' holds numbers; give its `unit`"):
-        import_log(data, {**PMF, "time": "n"}, tmp_path / "n")
+FIRST = 1790812800.0
+
+
+@table_driven(
+    ("time", "expected"),
+    [
+        ("'2026-10-01 02:00:00+02:00'", FIRST),
+        ("'2026-10-01'", FIRST),
+        ("'2026-10-01T00:00:00.000001'", FIRST + 1e-6),
+        ("DATE '2026-10-01'", FIRST),
+        ("TIMESTAMP '2026-10-01 00:00:01'", FIRST + 1),
+        ("TIMESTAMPTZ '2026-10-01 00:00:00+02:00'", FIRST - 7200),
+        ("1790812800", FIRST),
+        ("'1790812800.5'", FIRST + 0.5),
+        ("1790812800000", FIRST),
+        ("1790812800000000", FIRST),
+        ("1790812800000000000", FIRST),
+        ("7", 7.0),
+    ],
+)
+def test_times(tmp_path: Path, time: str, expected: float) -> None:
+    """Times are UTC unless they name a zone; the size of a number since 1970 tells its unit."""
+    data = write_csv(tmp_path / "log.csv", pmf_rows(1))
+    made = import_log(data, f"{PMF}, {time} AS time", tmp_path / "log")
+    assert table(made.folder, "decisions", "ts") == [(expected,)]
+
+
+def test_rows_without_a_time_are_a_second_apart(tmp_path: Path) -> None:
+    """Their order is that of the file."""
+    made = import_log(write_csv(tmp_path / "log.csv", pmf_rows(3)), PMF, tmp_path / "log")
+    assert table(made.folder, "decisions", "ts") == [(1.0,), (2.0,), (3.0,)]
 
 
 def test_features(tmp_path: Path) -> None:
-    """Features are in the order of the map: numbers, columns per arm, vectors; empty numbers may be filled."""
+    """Features are in the order of the object: numbers, lists, and a number for each value of a text."""
     rows = [
-        {**row, "age": age, "like_a": i, "like_b": -i, "e": json.dumps([i, 0.5])}
+        {**row, "age": age, "like": i, "e": json.dumps([i, 0.5])}
         for i, (row, age) in enumerate(zip(pmf_rows(2), ["", "4"], strict=True))
     ]
     data = write_csv(tmp_path / "log.csv", rows)
-    features = [{"column": "e", "kind": "vector"}, {"columns": "like_{arm}"}, {"column": "age", "fill": -1}]
-    made = import_log(data, {**PMF, "features": features}, tmp_path / "log")
-    assert made.features == ("e[0]", "e[1]", "like_a", "like_b", "age")
+    age = "coalesce(age::DOUBLE, -1)"
+    features = f"{{'e': e::DOUBLE[], 'likes': \"like\"::INT, 'age': {age}, 'who': arm, 'old': {age} > 3}} AS features"
+    made = import_log(data, f"{PMF}, {features}", tmp_path / "log")
+    assert made.features == ("e[0]", "e[1]", "likes", "age", "who=a", "who=b", "old=false", "old=true")
     x = read_log(made.folder).decisions.x
     assert x is not None
-    assert x.tolist() == [[0.0, 0.5, 0.0, 0.0, -1.0], [1.0, 0.5, 1.0, -1.0, 4.0]]
-    with pytest.raises(InvalidLog, match="line 2: feature 'age' is empty"):
-        import_log(data, {**PMF, "features": ["age"]}, tmp_path / "strict")
-    rows[0]["age"] = "3"
-    wide = write_csv(tmp_path / "wide.csv", rows)
-    category = {"column": "age", "kind": "category", "limit": 1}
-    with pytest.raises(ConfigError, match="category 'age' has more than 1 values"):
-        import_log(wide, {**PMF, "features": [category]}, tmp_path / "wide")
-
-
-def test_an_arms_file(tmp_path: Path) -> None:
-    """Arms that were never chosen are eligible too, and features of arms are in a table of their own."""
-    write_csv(tmp_path / "arms.csv", [{"name": name, "size": i, "maker": "xy"[i % 2]} for i, name in enumerate("cab")])
-    rows = [{"arm": "a", "p": 0.5, "y": 1}]
-    features = ["size", {"column": "maker", "kind": "category"}]
-    columns = {**PLAIN, "arms": {"file": "arms.csv", "column": "name", "features": features}}
-    data = write_csv(tmp_path / "log.csv", rows)
-    made = import_log(data, columns, tmp_path / "log")
-    assert made.arms == ("a", "b", "c")
-    assert made.arm_features == ("size", "maker=x", "maker=y")
-    assert table(made.folder, "decisions", "eligible") == [(["a", "b", "c"],)]
-    with duckdb.connect() as connection:
-        arms = connection.execute("SELECT arm, features FROM read_parquet(?)", [str(made.folder / "arms.parquet")])
-        assert arms.fetchall() == [("a", [1.0, 0.0, 1.0]), ("b", [2.0, 1.0, 0.0]), ("c", [0.0, 1.0, 0.0])]
-    write_csv(
-        tmp_path / "arms.csv", [{"name": "a", "size": "big", "maker": "x"}, {"name": "a", "size": 1, "maker": "x"}]
-    )
-    with pytest.raises(InvalidLog, match=r"'arms.csv', row 2: the arm is 'a'; list each arm once"):
-        import_log(data, columns, tmp_path / "twice")
-    write_csv(tmp_path / "arms.csv", [{"name": "a", "size": "big", "maker": "x"}])
-    with pytest.raises(InvalidLog, match="line 2: feature 'size' is 'big'"):
-        import_log(data, columns, tmp_path / "words")
+    assert x.tolist() == [[0.0, 0.5, 0.0, -1.0, 1.0, 0.0, 1.0, 0.0], [1.0, 0.5, 1.0, 4.0, 0.0, 1.0, 0.0, 1.0]]
+    made = import_log(data, f"{PMF}, [p_a::FLOAT, 2] AS features", tmp_path / "list")
+    assert made.features == ("features[0]", "features[1]")
+    for wrong, kind, message in (
+        ("{'age': TRY_CAST(age AS DOUBLE)}", InvalidLog, "line 2: feature 'age' is empty"),
+        ("{'age': age::DOUBLE / 0}", InvalidLog, "line 2: feature 'age' is"),
+        ("{'age': p_a, 'e': [1, NULL]}", InvalidLog, r"feature 'e' is '\[1, NULL\]'; allowed are 2 finite numbers"),
+        ("{'age': {'n': 1}}", ConfigError, r"feature 'age' is a STRUCT\(n INTEGER\)"),
+        ("age::DATE", ConfigError, "Conversion Error"),
+        ("DATE '2026-10-01'", ConfigError, "feature 'features' is a DATE; give a number, a text, or a list"),
+    ):
+        with pytest.raises(kind, match=message):
+            import_log(data, f"{PMF}, {wrong} AS features", tmp_path / "wrong")
+    many = write_csv(tmp_path / "many.csv", [{**pmf_rows(1)[0], "word": f"w{i}"} for i in range(101)])
+    with pytest.raises(ConfigError, match="'features' is a text with more than 100 values"):
+        import_log(many, f"{PMF}, word AS features", tmp_path / "many")
 
 
 def test_open_bandit_data(tmp_path: Path) -> None:
-    """The built-in map reads both policies of Open Bandit Data with its clicks, propensities and pmf."""
+    """Both policies of Open Bandit Data are read with their clicks, propensities and pmf."""
     men = folder("obd")
-    columns = load_map("open_bandit")
-    made = import_log(men / "bts/men/men.csv", columns, tmp_path / "bts")
+    select = "timestamp AS time, item_id AS arm, click AS reward, position AS task, {}"
+    every = f"{list(map(str, range(34)))} AS eligible"
+    made = import_log(
+        men / "bts/men/men.csv", select.format("propensity_score AS propensity, ") + every, tmp_path / "bts"
+    )
     assert (made.rows, len(made.arms), made.skipped) == (10_000, 34, 0)
-    clicks, inverse = 0.0, 0.0
-    for (y,), (p,) in zip(
-        table(made.folder, "feedback", "y"), table(made.folder, "decisions", "propensity"), strict=True
-    ):
-        clicks, inverse = clicks + y, inverse + 1 / p
-    assert clicks == 69
+    inverse = sum(1 / p for (p,) in table(made.folder, "decisions", "propensity"))
     assert inverse / 34 / 10_000 == pytest.approx(0.94331, abs=1e-5)
     assert read_log(made.folder).outcomes.asked_label.sum() == 69
-    assert len(made.arm_features) == 1 + 7 + 16 + 4
-    assert sum(name.startswith("user-item_affinity_") for name in made.features) == 34
-    uniform = columns.model_copy(update={"constants": columns.constants.model_copy(update={"mode": "uniform"})})
+    uniform = select.format("'uniform' AS mode, ") + every
     log = read_log(import_log(men / "random/men/men.csv", uniform, tmp_path / "random").folder)
     assert log.outcomes.asked_label.sum() == 46
     assert log.names.tasks == ("1", "2", "3")
@@ -343,96 +333,63 @@ def test_open_bandit_data(tmp_path: Path) -> None:
 
 
 def test_hostile_names(tmp_path: Path) -> None:
-    """Header names may hold quotes, keywords or statements, be empty, or differ in case only."""
-    hostile = [
-        'a"b',
-        "select",
-        "c0",
-        "",
-        "x'; DROP TABLE staged; --",
-        "Reward",
-        "reward",
-        "line\nbreak",
-        "{arm}",
-        "rowid",
-    ]
-    rows = [dict(zip(hostile, ["arm'1", 0.5, 1, 2, 3, 9, 1, 5, 6, 7], strict=True)) for _ in range(2)]
-    columns = {
-        "arm": 'a"b', "propensity": "select", "reward": "reward",
-        "features": [*hostile[2:5], *hostile[7:], {"column": "Reward", "kind": "category"}],
-    }  # fmt: skip
-    made = import_log(write_csv(tmp_path / "it's [a] log;*.csv", rows), columns, tmp_path / "o'ut [x]")
+    """Header names may hold quotes, keywords or statements, be empty, occur twice, or differ in case only."""
+    hostile = ['a"b', "select", "c0", "", "x'; DROP TABLE log; --", "Reward", "reward", "line\nbreak", "rowid", "row"]
+    cells = ["arm'1", 0.5, 1, 2, 3, 9, 1, 5, 6, 7]
+    rows = [dict(zip(hostile, cells, strict=True)) for _ in range(2)]
+    features = {"c0": "c0", "column": "empty", hostile[4]: "drop", "Reward": "word", hostile[7]: "broken", "row": "row"}
+    shown = ", ".join(f"'{name}': {identifier(column)}::INT" for column, name in features.items())
+    made = import_log(
+        write_csv(tmp_path / "it's [a] log;*.csv", rows),
+        f'SELECT "a""b" AS arm, "select" AS propensity, reward_1 AS reward, {{{shown}}} AS features FROM log',
+        tmp_path / "o'ut [x]",
+    )
     assert made.arms == ("arm'1",)
-    assert made.features == ("c0", "", "x'; DROP TABLE staged; --", "line\nbreak", "{arm}", "rowid", "Reward=9")
-    assert table(made.folder, "decisions", "features, propensity") == [([1.0, 2.0, 3.0, 5.0, 6.0, 7.0, 1.0], 0.5)] * 2
+    assert made.features == ("c0", "empty", "drop", "word", "broken", "row")
+    assert table(made.folder, "decisions", "features, propensity") == [([1.0, 2.0, 3.0, 9.0, 5.0, 7.0], 0.5)] * 2
     assert table(made.folder, "feedback", "y") == [(1.0,)] * 2
 
 
-def test_ambiguous_and_missing_columns_are_refused(tmp_path: Path) -> None:
-    """Two columns of one name are refused only if the map uses the name."""
-    data = tmp_path / "log.csv"
-    data.write_text("arm,p,y,x,x\na,0.5,1,2,3\n")
-    assert import_log(data, PLAIN, tmp_path / "fine").rows == 1
-    with pytest.raises(ConfigError, match="several columns 'x'"):
-        import_log(data, {**PLAIN, "features": ["x"]}, tmp_path / "twice")
-    with pytest.raises(ConfigError, match="no column 'z'; its columns are 'arm', 'p', 'y'"):
-        import_log(data, {**PLAIN, "features": ["z"]}, tmp_path / "missing")
-    with pytest.raises(ConfigError, match="no column 'p_a'"):
-        import_log(data, PMF, tmp_path / "per arm")
-
-
-def test_nested_columns_of_parquet(tmp_path: Path) -> None:
-    """Fields of a structure are not columns, although Parquet lists them beside the columns."""
+def test_nested_columns(tmp_path: Path) -> None:
+    """Fields of objects are selected by their path, from Parquet and from JSON."""
+    sql = "SELECT {'p': 0.5, 'q': [{'arm': 'b'}]} AS s, 'a' AS arm, MAP {'y': 1} AS m"
     with duckdb.connect() as connection:
-        sql = "SELECT {'p': 9, 'q': [{'arm': 1}]} AS s, 'a' AS arm, MAP {'y': 2} AS m, 0.5 AS p, 1 AS y"
         connection.execute(f"COPY ({sql}) TO '{tmp_path / 'log.parquet'}' (FORMAT parquet)")
-    made = import_log(tmp_path / "log.parquet", PLAIN, tmp_path / "log")
-    assert table(made.folder, "decisions", "chosen, propensity") == [("a", 0.5)]
-    assert table(made.folder, "feedback", "y") == [(1.0,)]
+    (tmp_path / "log.json").write_text('[{"s": {"p": 0.5, "q": [{"arm": "b"}]}, "arm": "a", "m": {"y": 1}}]')
+    for name, reward in (("log.parquet", "m['y']"), ("log.json", "m.y")):
+        select = f"s.q[1].arm AS arm, s.p AS propensity, {reward} AS reward"
+        made = import_log(tmp_path / name, select, tmp_path / f"out-{name}")
+        assert table(made.folder, "decisions", "chosen, propensity") == [("b", 0.5)]
+        assert table(made.folder, "feedback", "y") == [(1.0,)]
 
 
 # --- refusals ----------------------------------------------------------------------------------------------
 
 
 @table_driven(
-    ("columns", "message"),
+    ("select", "message"),
     [
-        ({"arm": "arm", "reward": "y"}, "neither 'propensity' nor 'pmf'"),
-        ({"reward": "y", "propensity": "p"}, "arm: Field required"),
-        ({**PLAIN, "reward": {"column": "y", "scale": [1, 1]}}, r"reward.scale: \[1.0, 1.0\] is not a scale"),
-        ({**PLAIN, "reward": {"column": "y", "scale": [0, math.inf]}}, "reward.scale.1"),
-        ({**PLAIN, "rewards": "y"}, "rewards: there is no such setting"),
-        ({**PLAIN, "features": [{"columns": "p"}]}, "'p' names the same column for every arm"),
-        ({**PLAIN, "features": [{"column": "p", "kind": "magic"}]}, "magic"),
-        ({"arm": "arm", "reward": "y", "pmf": "p"}, "the order of the list in 'p' is unknown"),
-        ({**PLAIN, "arms": ["a", "b", "a"]}, r"\['a'\] occur more than once"),
-        ({**PLAIN, "user": "u", "constants": {"user": "v"}}, "user is given as a column and as a constant"),
-        ({**PMF, "constants": {"mode": "uniform"}}, "'uniform' already implies"),
-        (
-            {**PLAIN, "arms": {"file": "f", "column": "c", "features": [{"columns": "x_{arm}"}]}},
-            "cannot be used in the arms file",
-        ),
-        ([1], "the file: Input should be"),
+        ("z AS arm", "(?s)Referenced column \"z\" not found.*The columns of 'log.csv' are 'arm', 'p', 'y'"),
+        ("arm AS armm", "'armm' cannot be used; columns of a selection are arm, reward, propensity"),
+        ("SELECT arm FROM log; DROP TABLE log", "give one SELECT"),
+        ("SELECT arm FROM log; SELECT 1", "give one SELECT"),
+        ("nothing.sql", "'nothing.sql' cannot be read"),
+        ("arm, y AS reward, p AS propensity, p::DATE AS time", "Conversion Error"),
+        ("SELECT arm, y AS reward, [p] AS pmf FROM log", "pmf is a list, whose order is not known"),
+        ("SELECT y AS reward, p AS propensity FROM log", "the column `arm` is missing"),
+        ("SELECT arm, y AS reward FROM log", "the column `propensity` or `pmf` or `mode` is missing"),
+        ("arm, p AS propensity, 1 AS worst, 'x' AS best", r"(?s)line 2: worst and best are 1\.0 and not a number"),
+        ("arm, p AS propensity, 1 AS worst, 1 AS best", "give two numbers that differ"),
+        ("arm, 'magic' AS mode", "the mode is magic; allowed are online and uniform"),
+        ("arm, MAP {} AS pmf", "pmf is empty or no map"),
     ],
 )
-def test_invalid_maps_are_refused(tmp_path: Path, columns: Any, message: str) -> None:
-    """An invalid map is refused with the place and what is allowed there."""
-    path = tmp_path / "map.yaml"
-    path.write_text(json.dumps(columns))
-    with pytest.raises(ConfigError, match=message):
-        load_map(path)
-
-
-def test_maps_by_name_and_file(tmp_path: Path) -> None:
-    """Built-in maps have names; others are files; an unknown name is refused with the known ones."""
-    assert "open_bandit" in shipped_maps()
-    for name in shipped_maps():
-        assert load_map(name) == load_map(load_map(name).model_dump(mode="json"))
-    with pytest.raises(ConfigError, match="no column map 'nowhere'; give a YAML file, or one of open_bandit"):
-        load_map("nowhere")
-    (tmp_path / "map.yaml").write_text("arm: [")
-    with pytest.raises(ConfigError, match="is not valid YAML"):
-        load_map(tmp_path / "map.yaml")
+def test_invalid_selections_are_refused(tmp_path: Path, select: str, message: str) -> None:
+    """A selection that cannot be run, or lacks a column, is refused with what is allowed; nothing is left."""
+    data = write_csv(tmp_path / "log.csv", [{"arm": "a", "p": 0.5, "y": 1}])
+    with pytest.raises((ConfigError, InvalidLog), match=message):
+        import_log(data, select, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == [data]
 
 
 BAD = [
@@ -443,9 +400,8 @@ BAD = [
     ("a,,1", "the propensity is not a number"),
     ("a,half,1", "the propensity is not a number"),
     (",0.5,1", "the chosen arm is empty"),
-    ("z,0.5,1", "the arm 'z' is not among a, b"),
+    ("z,0.5,1", "the arm 'z' was chosen, but eligible are [a, b]"),
     ("a,0.5,2", "the reward is '2'; the scale is 0 to 1"),
-    ("a,0.5,", "the reward is empty"),
     ("a,0.5,nan", "the reward is 'nan'"),
     ("a,0.5,good", "the reward is 'good'"),
     ("a,0.5", "it has fewer columns than the header"),
@@ -453,6 +409,7 @@ BAD = [
     ('"a"b,0.5,1', "a quote is not closed, or text follows"),
     ("a,0.5,\udcff", "it is not UTF-8"),
 ]
+OF_TWO = "arm, y AS reward, p AS propensity, ['a', 'b'] AS eligible, 0 AS worst, 1 AS best"
 
 
 @table_driven(("line", "reason"), BAD)
@@ -461,9 +418,8 @@ def test_an_invalid_line_is_reported(tmp_path: Path, line: str, reason: str) -> 
     data = tmp_path / "log.csv"
     text = f'arm,p,y\na,0.5,1\n"b",0.5,"1\n"\n\n{line}\nb,0.5,0\n'
     data.write_bytes(text.encode("utf-8", "surrogateescape"))
-    columns = {**PLAIN, "arms": ["a", "b"]}
     with pytest.raises(InvalidLog) as refused:
-        import_log(data, columns, tmp_path / "log")
+        import_log(data, OF_TWO, tmp_path / "log")
     assert f"line 6: {reason}" in str(refused.value)
     assert "1 of 4 rows" in str(refused.value)
     assert list(tmp_path.iterdir()) == [data]
@@ -474,13 +430,14 @@ def test_invalid_lines_can_be_skipped(tmp_path: Path) -> None:
     data = tmp_path / "log.csv"
     lines = ["a,0.5,1", *(line for line, _ in BAD), "b,0.5,0"]
     data.write_bytes("\n".join(["arm,p,y", *lines, ""]).encode("utf-8", "surrogateescape"))
-    made = import_log(data, {**PLAIN, "arms": ["a", "b"]}, tmp_path / "log", skip_bad=True)
+    made = import_log(data, OF_TWO, tmp_path / "log", skip_bad=True)
     assert (made.rows, made.skipped) == (2, len(BAD))
     listed = [json.loads(line) for line in (made.folder / "problems.jsonl").read_text().splitlines()]
-    assert [problem["line"] for problem in listed] == list(range(3, 3 + len(BAD)))
+    assert [problem["place"] for problem in listed] == [f"line {k}" for k in range(3, 3 + len(BAD))]
     assert all(problem["reason"].startswith(reason) for problem, (_, reason) in zip(listed, BAD, strict=True))
-    assert table(made.folder, "decisions", "chosen, decision_id") == [("a", "log-1"), ("b", "log-14")]
-    assert json.loads((made.folder / "import.json").read_text())["skipped"] == len(BAD)
+    assert table(made.folder, "decisions", "chosen, decision_id") == [("a", "log-1"), ("b", "log-13")]
+    found = json.loads((made.folder / "import.json").read_text())
+    assert (found["skipped"], found["select"]) == (len(BAD), OF_TWO)
 
 
 def test_line_numbers_of_large_files(tmp_path: Path) -> None:
@@ -493,10 +450,18 @@ def test_line_numbers_of_large_files(tmp_path: Path) -> None:
         comma = "\t" if "tsv" in name else ","
         with opened(tmp_path / name, "wt", newline="") as file:
             file.write(end.join(comma.join(row) for row in [["arm", "p", "y"], *cells]))
-        made = import_log(tmp_path / name, PLAIN, tmp_path / f"out {name}", skip_bad=True)
-        listed = [json.loads(line)["line"] for line in (made.folder / "problems.jsonl").read_text().splitlines()]
-        assert listed == [19, 30_002, 40_002, 60_000]
+        made = import_log(tmp_path / name, None, tmp_path / f"out {name}", skip_bad=True)
+        listed = [json.loads(line)["place"] for line in (made.folder / "problems.jsonl").read_text().splitlines()]
+        assert listed == ["line 19", "line 30002", "line 40002", "line 60000"]
         assert made.rows == 59_996
+
+
+def test_broken_lines_are_told_beside_rows_of_a_whole_select(tmp_path: Path) -> None:
+    """A whole SELECT has its own rows: they are counted, and broken lines of the file are told as such."""
+    data = tmp_path / "log.csv"
+    data.write_text("arm,p,y\na,0.5,1\nb\na,2,1\nb,0.5,0\n")
+    with pytest.raises(InvalidLog, match=r"(?s)2 of 4 rows.*line 3: it has fewer.*row 1 of the selection: the prop"):
+        import_log(data, f"{PLAIN} ORDER BY p DESC", tmp_path / "log")
 
 
 def test_invalid_rows_of_parquet(tmp_path: Path) -> None:
@@ -516,32 +481,32 @@ def test_invalid_rows_of_parquet(tmp_path: Path) -> None:
         ("10", "a", ["a", "b"], [0.5, 0.4], 1.0),
         ("0", "a", ["a", "b"], [0.5, 0.5], 1.0),
         (None, "a", ["a", "b"], [0.5, 0.5], 1.0),
-        ("11", "b", ["a", "b"], [0.5, 0.5], None),
+        ("11", "b", ["a", "b"], [0.5, 0.5], 7.0),
         ("12", "b", ["a", "b"], [0.5, math.nan], 1.0),
     ]
     data = write_parquet(tmp_path / "log.parquet", kinds, rows)
-    columns = {"id": "id", "arm": "arm", "eligible": "eligible", "pmf": "pmf", "reward": "y"}
-    made = import_log(data, columns, tmp_path / "log", skip_bad=True)
+    select = "id, arm, eligible, pmf, y AS reward, 0 AS worst, 1 AS best"
+    made = import_log(data, select, tmp_path / "log", skip_bad=True)
     listed = {
-        p["line"]: p["reason"] for p in map(json.loads, (made.folder / "problems.jsonl").read_text().splitlines())
+        p["place"]: p["reason"] for p in map(json.loads, (made.folder / "problems.jsonl").read_text().splitlines())
     }
-    assert sorted(listed) == list(range(2, 16))
+    assert list(listed) == [f"row {row}" for row in range(2, 16)]
     for row, part in {
         2: "the pmf gives the chosen arm the probability 0", 3: "pmf is not a list of 2 numbers", 4: "eligible are [b]",
         5: "list each arm once", 6: "allowed are numbers from 0 to 1", 7: "allowed are numbers from 0 to 1",
         8: "eligible is not a list of arms", 9: "eligible is not a list of arms", 10: "eligible is not a list of arms",
-        11: "pmf sums to 0.9", 12: "the id '0' occurs more than once", 13: "the id is empty", 14: "the reward is empty",
+        11: "pmf sums to 0.9", 12: "the id '0' occurs more than once", 13: "the id is empty", 14: "the reward is '7.0'",
         15: "allowed are numbers from 0 to 1",
     }.items():  # fmt: skip
-        assert part in listed[row], (row, listed[row])
+        assert part in listed[f"row {row}"], (row, listed[f"row {row}"])
     with pytest.raises(InvalidLog, match=r"(?s)14 of 15 rows cannot be used.*row 2: .*row 6: .*and 9 more"):
-        import_log(data, columns, tmp_path / "strict")
+        import_log(data, select, tmp_path / "strict")
 
 
 def test_a_file_of_invalid_lines_is_refused(tmp_path: Path) -> None:
-    """If every line is invalid the map is wrong: nothing is written, even with `skip_bad`."""
+    """If every line is invalid the selection is wrong: nothing is written, even with `skip_bad`."""
     data = write_csv(tmp_path / "log.csv", [{"arm": "a", "p": 0.5, "y": 7}] * 3)
-    with pytest.raises(InvalidLog, match="3 of 3 rows cannot be used; check the map"):
+    with pytest.raises(InvalidLog, match="3 of 3 rows cannot be used; check the selection"):
         import_log(data, PLAIN, tmp_path / "log", skip_bad=True)
     assert not (tmp_path / "log").exists()
 
@@ -554,19 +519,23 @@ def test_unreadable_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "header.csv").write_text("arm,p,y\n")
     (tmp_path / "open.csv").write_text('arm,p,y\na,0.5,1\n"a,0.5,1\na,0.5,1\n')
     (tmp_path / "no.csv.gz").write_text("arm,p,y\n")
+    (tmp_path / "no.json.gz").write_text("{}")
     (tmp_path / "log.xlsx").write_text("")
     before = sorted(tmp_path.iterdir())
     for name, kind, message in (
         ("none.csv", ConfigError, "there is no file"),
         ("log.xlsx", ConfigError, "has an unknown type"),
-        ("cut.parquet", InvalidLog, "is not a Parquet file"),
+        ("cut.parquet", InvalidLog, "it is not a Parquet file"),
         ("empty.csv", InvalidLog, "is empty"),
         ("header.csv", InvalidLog, "has a header but no rows"),
         ("open.csv", InvalidLog, "line 3: a quote is not closed"),
         ("no.csv.gz", InvalidLog, "cannot be read"),
+        ("no.json.gz", InvalidLog, "cannot be read"),
     ):
         with pytest.raises(kind, match=message):
-            import_log(tmp_path / name, PLAIN, tmp_path / "out")
+            import_log(tmp_path / name, None, tmp_path / "out")
+    with pytest.raises(InvalidLog, match="has no rows, or none is selected"):
+        import_log(tmp_path / "header.csv", PLAIN, tmp_path / "out")
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -582,7 +551,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_column_of_ids_is_not_one_of_arms(tmp_path: Path) -> None:
-    """A map that names a column of ids as the arm is refused."""
+    """A selection that names a column of ids as the arm is refused."""
     data = write_csv(tmp_path / "log.csv", [{"arm": f"id{i}", "p": 0.5, "y": 1} for i in range(1001)])
-    with pytest.raises(ConfigError, match="more than 1000 arms; is 'arm' the column"):
+    with pytest.raises(ConfigError, match="more than 1000 arms; is `arm` the column"):
         import_log(data, PLAIN, tmp_path / "log")

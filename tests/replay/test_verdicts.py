@@ -17,7 +17,7 @@ from fitrouter.errors import ConfigError, InvalidLog
 from fitrouter_evaluators.replay.candidates.load import load_candidate
 from fitrouter_evaluators.replay.evaluation import ReplaySettings, compare_models, evaluate
 from fitrouter_evaluators.replay.gate_file import load_gate
-from fitrouter_evaluators.replay.importing.guess import imported
+from fitrouter_evaluators.replay.importing.import_log import imported
 from fitrouter_evaluators.replay.log.audit import audit
 from fitrouter_evaluators.replay.log.log import Log
 from fitrouter_evaluators.replay.log.sources import read_log
@@ -31,8 +31,8 @@ Row = dict[str, Any]
 def log_of(folder: Path, rows: list[Row], given: str | None = None) -> Log:
     file = folder / "log.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)))
-    with imported(file, given) as (found, _):
-        return read_log(found)
+    with imported(file, given) as found:
+        return read_log(found.folder)
 
 
 def report_of(log: Log, candidate: str = "a", metric: str = "fit") -> Report:
@@ -129,9 +129,9 @@ def sessions(n: int) -> list[Row]:
         (halves(2), None, False),
         (halves(29), None, False),
         (halves(30), None, True),
-        (sessions(1), "session=session", False),
-        (sessions(9), "session=session", False),
-        (sessions(10), "session=session", True),
+        (sessions(1), "session", False),
+        (sessions(9), "session", False),
+        (sessions(10), "session", True),
         (halves(60, reward=lambda _: 1), None, True),
         (halves(60, reward=lambda _: 0), None, True),
         (halves(60, reward=lambda _: 0.5), None, True),
@@ -147,7 +147,7 @@ def test_small_and_uniform_logs(tmp_path: Path, rows: list[Row], given: str | No
     reason = refusals(log)
     assert all(bool(each) is not enough for each in reason), reason
     if not enough:
-        more = ["--map", given] if given else []
+        more = ["--select", given] if given else []
         said = CliRunner().invoke(cli.app, ["replay", "--log", str(tmp_path / "log.jsonl"), *more])
         assert said.exit_code == 0, said.output
         assert not {"better", "worse"} & set(said.output.split()), said.output
@@ -160,14 +160,14 @@ def test_small_and_uniform_logs(tmp_path: Path, rows: list[Row], given: str | No
 
 
 def test_a_reward_that_is_no_number_is_refused(tmp_path: Path) -> None:
-    """With the line and the scale."""
+    """With the row and the scale."""
     for bad in ("nan", "inf", "great"):
-        with pytest.raises(InvalidLog, match=f"line 3: the reward is '.?{bad}.?'; the scale is 0 to 1"):
-            log_of(tmp_path, [*halves(2), {"model": "a", "reward": bad, "propensity": 0.5}], "scale=0:1")
+        with pytest.raises(InvalidLog, match=f"row 3: the reward is '.?{bad}.?'; the scale is 0 to 1"):
+            log_of(tmp_path, [*halves(2), {"model": "a", "reward": bad, "propensity": 0.5}], "0 AS worst, 1 AS best")
 
 
 ROWS = halves(40)
-PATHS = "arm=out.model,reward=out.stars,scale=5:4,propensity=meta.p.p"
+PATHS = '"out".model AS arm, "out".stars AS reward, 5 AS worst, 4 AS best, meta.p.p AS propensity'
 NESTED = [{"out": {"model": each["model"], "stars": 5 - each["reward"]}, "meta": {"p": {"p": 0.5}}} for each in ROWS]
 
 
@@ -188,7 +188,7 @@ NESTED = [{"out": {"model": each["model"], "stars": 5 - each["reward"]}, "meta":
         ("a.json", "7", None, "line 1 is not a JSON object"),
         ("a.json", "", None, "it has no rows"),
         ("a.json", json.dumps(ROWS)[:-9], None, "it is not an array of objects"),
-        ("a.json", json.dumps(NESTED), PATHS.replace("stars", "star"), "its columns are 'out', 'meta', 'out.model'"),
+        ("a.json", json.dumps(NESTED), PATHS.replace("stars", "star"), "The columns of 'a.json' are 'out', 'meta'"),
     ],
 )
 def test_json_files(tmp_path: Path, name: str, text: str, given: str | None, message: str) -> None:
@@ -204,25 +204,24 @@ def test_json_files(tmp_path: Path, name: str, text: str, given: str | None, mes
 
 
 def log_and_labels(file: Path, given: str | None) -> tuple[int, float]:
-    with imported(file, given) as (folder, _):
-        log = read_log(folder)
+    with imported(file, given) as found:
+        log = read_log(found.folder)
     return log.decisions.n, float(log.outcomes.asked_label.mean())
 
 
 @table_driven(
     ("part", "cost", "message"),
     [
-        ("cost=cents*0.01", 0.025, ""),
-        ("cost=minus*-1", 0.025, ""),
-        ("cost=cents", 2.5, ""),
-        ("cost=cents*x", 0.0, "has no number after the *"),
-        ("cost=cents*0", 0.0, "a factor of 0"),
-        ("cost=cents*nan", 0.0, "finite number"),
-        ("cost=minus", 0.0, "allowed are finite numbers of at least 0"),
+        ("cents * 0.01 AS cost_usd", 0.025, ""),
+        ("-minus AS cost_usd", 0.025, ""),
+        ("cents AS cost_usd", 2.5, ""),
+        ("cents * 'x'::DOUBLE AS cost_usd", 0.0, "Conversion Error"),
+        ("cents * 'nan'::DOUBLE AS cost_usd", 0.0, "finite number"),
+        ("minus AS cost_usd", 0.0, "allowed are finite numbers of at least 0"),
     ],
 )
 def test_costs_in_other_units(tmp_path: Path, part: str, cost: float, message: str) -> None:
-    """A factor converts and negates costs; what it makes is checked like any cost."""
+    """Arithmetic converts and negates costs; what it makes is checked like any cost."""
     rows = halves(40, cents=lambda i: 2 + i % 2, minus=lambda i: -0.02 - 0.01 * (i % 2))
     if message:
         with pytest.raises((InvalidLog, ConfigError)) as refused:

@@ -1,4 +1,4 @@
-"""Reads and validates YAML settings: candidate.yaml, promote.yaml and column maps."""
+"""Reads and validates YAML settings: candidate.yaml and promote.yaml."""
 
 from __future__ import annotations
 

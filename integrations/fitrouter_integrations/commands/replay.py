@@ -265,10 +265,11 @@ def replay(
     config: Annotated[
         Path | None, typer.Option("--config", "-c", help="The configuration that was in force during logging.")
     ] = None,
-    columns: Annotated[
+    select: Annotated[
         str | None,
         typer.Option(
-            "--map", help="Columns of a table, where they are not guessed: arm=model,reward=stars,scale=1:5 or a file."
+            help="What the columns of a table mean, where it is not guessed: 'llm AS arm, stars AS reward', a SELECT "
+            "of the table `log`, or a file of either (.sql)."
         ),
     ] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip invalid rows of a table.")] = False,
@@ -295,7 +296,7 @@ def replay(
         warehouse_of(log)
     rules = _gate(gate, metric)
     asked = _Options(metric, by, groups, since, until, horizon, idle, alpha, gamma_sensitivity)
-    with _log_at(log, columns, skip_bad=skip_bad) as read:
+    with _log_at(log, select, skip_bad=skip_bad) as read:
         if candidate is None:
             _print_models(_compare(read, against, _settings(asked, None), config), log)
             raise typer.Exit(0)
@@ -309,20 +310,22 @@ def replay(
 
 
 @contextlib.contextmanager
-def _log_at(log: Path, columns: str | None, *, skip_bad: bool) -> Iterator[Callable[[], Log]]:
+def _log_at(log: Path, select: str | None, *, skip_bad: bool) -> Iterator[Callable[[], Log]]:
     """Open a log for reading; a table of another program is imported for the duration of the context."""
-    from fitrouter_evaluators.replay.importing.guess import imported, is_table
+    from fitrouter_evaluators.replay.importing.import_log import imported
+    from fitrouter_evaluators.replay.importing.selection import quoted
+    from fitrouter_evaluators.replay.importing.tables import is_table
     from fitrouter_evaluators.replay.log.sources import read_log
 
     if not is_table(log):
-        if columns is not None:
-            raise ConfigError(f"--map: {str(log)!r} is no table of another program; leave it out")
+        if select is not None:
+            raise ConfigError(f"--select: {str(log)!r} is no table of another program; leave it out")
         yield lambda: read_log(log)
         return
-    with imported(log, columns, skip_bad=skip_bad) as (folder, line):
-        if line:
-            typer.echo(f"{log.name} was read with --map {shlex.quote(line)}", err=True)
-        yield lambda: read_log(folder)._replace(source=str(log))
+    with imported(log, select, skip_bad=skip_bad) as found:
+        if found.select != select:
+            typer.echo(f"{log.name} was read with --select {quoted(found.select)}", err=True)
+        yield lambda: read_log(found.folder)._replace(source=str(log))
 
 
 def _candidate(text: str, live: Config | None) -> Candidate:
@@ -445,15 +448,15 @@ def _write(file: Path, content: bytes) -> None:
 
 @app.command("import")
 def import_(
-    data: Annotated[Path, typer.Argument(help="CSV (.csv, .tsv, also .gz), JSONL or Parquet, one row per decision.")],
-    columns: Annotated[str, typer.Option("--map", help="Column map: a YAML file, or the name of a built-in map.")],
+    data: Annotated[Path, typer.Argument(help="CSV (.csv, .tsv, also .gz), JSON or Parquet, one row per decision.")],
     out: Annotated[Path, typer.Option(help="New folder for the Parquet tables.")],
+    select: Annotated[str | None, typer.Option(help="What the columns mean; as in `fitrouter replay`.")] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip and count invalid rows.")] = False,
 ) -> None:
     """Import another system's log."""
     from fitrouter_evaluators.replay.importing.import_log import import_log
 
-    made = import_log(data, columns, out, skip_bad=skip_bad)
+    made = import_log(data, select, out, skip_bad=skip_bad)
     typer.echo(f"wrote {made.rows} decisions among {len(made.arms)} arms to {made.folder}")
     if made.skipped:
         typer.echo(f"{made.skipped} invalid rows were skipped; see problems.jsonl there", err=True)

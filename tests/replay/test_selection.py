@@ -6,6 +6,7 @@ import csv
 import gzip
 import json
 import math
+import shlex
 import sys
 from functools import partial
 from pathlib import Path
@@ -16,10 +17,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from fitrouter.errors import ConfigError, InvalidLog
+from fitrouter.errors import ConfigError
 from fitrouter_evaluators.replay.candidates.load import load_candidate
 from fitrouter_evaluators.replay.evaluation import ReplaySettings, compare_models, evaluate
-from fitrouter_evaluators.replay.importing.guess import guess_map, imported, is_table
+from fitrouter_evaluators.replay.importing.import_log import imported
+from fitrouter_evaluators.replay.importing.selection import complete, quoted
+from fitrouter_evaluators.replay.importing.tables import is_table, open_table
 from fitrouter_evaluators.replay.log.log import Log
 from fitrouter_evaluators.replay.log.sources import read_log
 from fitrouter_evaluators.replay.render.render_text import text
@@ -53,8 +56,14 @@ def write(path: Path, made: list[tuple[object, ...]], header: str = HEADER, deli
 
 
 def log_of(path: Path, given: str | None = None) -> Log:
-    with imported(path, given) as (folder, _):
-        return read_log(folder)
+    with imported(path, given) as found:
+        return read_log(found.folder)
+
+
+def guessed(path: Path, given: str | None = None) -> str:
+    """The expressions of a selection that is completed."""
+    with duckdb.connect() as connection:
+        return complete(open_table(path, connection), given).expressions
 
 
 def run(*arguments: object) -> Result:
@@ -67,7 +76,7 @@ def compared(log: Log) -> dict[str, tuple[float, float, float]]:
 
 
 def test_the_columns_of_every_format_are_guessed(tmp_path: Path) -> None:
-    """CSV with any delimiter, gzipped, JSONL and Parquet give the same answer; `--map` takes the guess."""
+    """CSV with any delimiter, gzipped, JSON and Parquet give the same answer; `--select` takes the guess."""
     made = rows(400)
     names = HEADER.split(",")
     plain = write(tmp_path / "log.csv", made)
@@ -85,11 +94,13 @@ def test_the_columns_of_every_format_are_guessed(tmp_path: Path) -> None:
     answers = []
     for file in files:
         assert is_table(file)
-        line = guess_map(file, {}).line
-        for part in ("arm=model_name", "reward=rating", "scale=1:5", "propensity=propensity", "user=User ID"):
-            assert part in line
+        said = guessed(file)
+        assert said == (
+            'model_name AS arm, rating AS reward, propensity AS propensity, "timestamp" AS time, '
+            '"User ID" AS "user", cost AS cost_usd, 1 AS worst, 5 AS best'
+        )
         answers.append(compared(log_of(file)))
-        assert compared(log_of(file, line)) == answers[-1]
+        assert compared(log_of(file, said)) == answers[-1]
     assert answers == [answers[0]] * len(files)
 
 
@@ -97,47 +108,59 @@ def test_pmf_columns_times_and_words_are_guessed(tmp_path: Path) -> None:
     """A column per model is a pmf; a number of a time has its unit; thumbs are words; a rating may be missing."""
     lines = [(1790812800000 + 1000 * i, "ab"[i % 2], "up" if i % 3 else "", 0.25, 0.75) for i in range(40)]
     path = write(tmp_path / "log.csv", lines, "ts,action,thumb,p_a,p_b")
-    found = guess_map(path, {})
-    assert "pmf=p_{arm}" in found.line
-    assert "unit=ms" in found.line
-    assert "scale=0:1" in found.line
+    assert guessed(path).endswith("MAP {'a': p_a, 'b': p_b} AS pmf, 0 AS worst, 1 AS best")
     log = log_of(path)
     assert log.decisions.ts[0] == 1790812800.0
     assert int(np.isnan(log.outcomes.asked_label).sum()) == 14
     assert set(log.options.prob) == {0.25, 0.75}
 
 
+def test_what_is_given_is_not_guessed_anew(tmp_path: Path) -> None:
+    """A column that an expression uses is not taken for another part; one whose name only holds it is."""
+    path = write(tmp_path / "log.csv", [("a", 0.5, 3), ("b", 0.5, 5)], "model,p,y")
+    assert guessed(path, "y AS reward") == "y AS reward, model AS arm, p AS propensity, 1 AS worst, 5 AS best"
+    assert guessed(path, "lower(model) AS arm, 0 AS worst, 9 AS best") == (
+        "lower(model) AS arm, 0 AS worst, 9 AS best, y AS reward, p AS propensity"
+    )
+    with pytest.raises(ConfigError, match="no column of probabilities"):
+        guessed(path, "p AS cost_usd")
+
+
 @pytest.mark.parametrize(
     ("header", "message"),
     [
         ("wer,was,wie,p", "the model that was chosen and the rating or reward? Columns are 'wer', 'was', 'wie', 'p'"),
-        ("wer,model,wie,p", "Type: --map arm=model,reward=COLUMN,propensity=p"),
-        ("wer,model,rating,odds", "type: --map arm=model,reward=rating,propensity=COLUMN"),
-        ("wer,model,rating,odds", "--map arm=model,reward=rating,mode=uniform"),
+        ("wer,model,wie,p", "Type: --select 'model AS arm, p AS propensity, COLUMN AS reward'"),
+        ("wer,model,rating,odds", "type: --select 'model AS arm, rating AS reward, COLUMN AS propensity'"),
+        ("wer,model,rating,odds", "--select \"model AS arm, rating AS reward, 'uniform' AS mode\""),
         ("model,Model,rating,p", "several columns 'model', 'Model'; rename all but one"),
         ("wer,model,rating,rating", "several columns 'rating', 'rating'"),
     ],
 )
 def test_what_cannot_be_guessed_is_asked_for(tmp_path: Path, header: str, message: str) -> None:
-    """The message has the line to type; typed with the columns, it works."""
+    """The message has the text to type; typed with the columns, it works."""
     path = write(tmp_path / "log.csv", [("x", "a", 3, 0.5), ("y", "b", 5, 0.5)], header)
     with pytest.raises(ConfigError) as refused:
-        guess_map(path, {})
+        guessed(path)
     assert message in str(refused.value)
     if header == "wer,was,wie,p":
-        assert log_of(path, "arm=was,reward=wie,propensity=p").decisions.n == 2
-        assert log_of(path, "arm=was,reward=wie,scale=0:10,mode=uniform").options.prob.tolist() == [0.5] * 4
-        for line, words in (("arm:was", "arm"), ("arm=was,reward=wie,scale=up", "scale=1:5"), ("pi=p", "'pi=p'")):
-            with pytest.raises((ConfigError, InvalidLog), match=words):
-                log_of(path, line)
+        assert log_of(path, "was AS arm, wie AS reward, p AS propensity").decisions.n == 2
+        uniform = "was AS arm, wie AS reward, 0 AS worst, 10 AS best, 'uniform' AS mode"
+        assert log_of(path, uniform).options.prob.tolist() == [0.5] * 4
+
+
+@pytest.mark.parametrize("given", ["a AS arm", "'x' AS mode", '"o\'clock" AS time', "'$5' AS id, \"x\" AS arm"])
+def test_the_text_to_type_is_one_argument(given: str) -> None:
+    """A shell gives back what was quoted for it."""
+    assert shlex.split(quoted(given)) == [given]
 
 
 def test_an_unusual_scale_is_asked_for(tmp_path: Path) -> None:
     """The best and the worst value of a reward beyond the usual scales are the user's to say."""
     path = write(tmp_path / "log.csv", [("a", 250, 0.5), ("b", -3, 0.5)], "model,reward,p")
-    with pytest.raises(ConfigError, match="Type: --map reward=reward,scale=-3:250 if these are they"):
-        guess_map(path, {})
-    assert log_of(path, "scale=-10:300").decisions.n == 2
+    with pytest.raises(ConfigError, match="Type: --select '-3 AS worst, 250 AS best' if these are they"):
+        guessed(path)
+    assert log_of(path, "-10 AS worst, 300 AS best").decisions.n == 2
 
 
 @pytest.mark.parametrize("p", ["nan", "inf", "-0.5", "0", "1.5", "", "half"])
@@ -216,7 +239,7 @@ def test_replay_of_a_table_from_the_command_line(tmp_path: Path) -> None:
     path = write(tmp_path / "log.csv", rows(600))
     first = run("--log", path)
     assert first.exit_code == 0, first.stderr
-    assert "log.csv was read with --map 'arm=model_name,reward=rating" in first.stderr
+    assert "log.csv was read with --select 'model_name AS arm, rating AS reward" in first.stderr
     assert [line.split()[-1] for line in first.stdout.splitlines() if "always" in line] == ["worse", "better"]
     brief, full = (run("--log", path, "--candidate", "big", *more) for more in ((), ("--full",)))
     assert brief.exit_code == full.exit_code == 0
@@ -227,7 +250,7 @@ def test_replay_of_a_table_from_the_command_line(tmp_path: Path) -> None:
     unknown = run("--log", path, "--candidate", "huge")
     assert unknown.exit_code == 3
     assert "there are big, small" in unknown.stderr
-    assert "leave it out" in run("--log", tmp_path, "--map", "arm=x").stderr
+    assert "leave it out" in run("--log", tmp_path, "--select", "x AS arm").stderr
 
 
 def test_a_place_to_record_is_checked_first(tmp_path: Path) -> None:
