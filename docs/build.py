@@ -151,18 +151,19 @@ def errors() -> str:
 def routes() -> str:
     """A section for each route of the gateway: its fields, headers and status codes."""
     from fitrouter.router import Router
-    from fitrouter_integrations.gateway import create_app
+    from fitrouter_dashboards.metrics import Metrics
+    from fitrouter_integrations.gateway._app import Gateway
 
     plain = {"providers": {"p": {"kind": "simulated"}}, "models": [{"name": "m", "provider": "p"}]}
     with tempfile.TemporaryDirectory() as folder:
         parsed = config.parse_config({**plain, "data": folder, "encoder": "hashing", "scorer": {"encoder": "hashing"}})
-        schema = create_app(Router.from_config(parsed), parsed).openapi()
+        schema = Gateway(Router.from_config(parsed), parsed, Metrics()).document()
     lines = []
     for path, methods in schema["paths"].items():
         for method, shape in methods.items():
             lines += [f"## {method.upper()} {path}", "", shape["summary"], ""]
             lines += list(_fields(shape))
-            codes = ", ".join(sorted(code for code in shape["responses"] if code != "422"))
+            codes = ", ".join(sorted(shape["responses"]))
             lines += [f"Status codes: {codes}.", ""]
     return "\n".join(lines)
 
@@ -190,9 +191,11 @@ def _fields(shape: dict[str, Any]) -> Iterator[str]:
 
 
 def _json_type(field: dict[str, Any]) -> str:
+    """The type of a field, without the null that stands for one that is left out."""
     if "enum" in field:
-        return " or ".join(f"`{value}`" for value in field["enum"])
-    return str(field.get("type", "any"))
+        return " or ".join(f"`{value}`" for value in field["enum"] if value is not None)
+    types = field.get("type", "any")
+    return types if isinstance(types, str) else " or ".join(each for each in types if each != "null")
 
 
 # --- deployment.md -------------------------------------------------------------------------------------------------

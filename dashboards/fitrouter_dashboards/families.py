@@ -35,7 +35,8 @@ class Family(Generic[M]):
     def labels(self, *values: str) -> M:
         """Return the child with these labels, or one that collects the labels that are not kept apart."""
         if values in self._known:
-            return self._child(values)
+            found: M = self.metric.labels(*values)
+            return found
         folded = tuple(OTHER if name == "role" else value for name, value in zip(self._names, values, strict=True))
         with self._mutex:
             for candidate in (values, folded):

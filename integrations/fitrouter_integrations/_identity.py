@@ -67,18 +67,16 @@ def first_said(channels: Iterable[tuple[str, object]]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for where, channel in channels:
+        if channel is None:
+            continue
+        mapping = channel if isinstance(channel, Mapping) else None
         for field, names in FIELDS.items():
-            if field not in found and (said := _field(channel, names, where)) is not None:
-                found[field] = said
+            for name in names if field not in found else ():
+                value = getattr(channel, name, None) if mapping is None else mapping.get(name)
+                if value is not None and (said := name_of(value, where + name)) is not None:
+                    found[field] = said
+                    break
     return found
-
-
-def _field(channel: object, names: tuple[str, ...], where: str) -> str | None:
-    for name in names:
-        value = channel.get(name) if isinstance(channel, Mapping) else getattr(channel, name, None)
-        if (found := name_of(value, where + name)) is not None:
-            return found
-    return None
 
 
 def channel_of(own: Identity) -> dict[str, str | None]:

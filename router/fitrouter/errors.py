@@ -108,7 +108,7 @@ class ConfigError(FitrouterError):
 
 
 _EXTRAS = {
-    "gateway": ("fastapi", "httptools", "openai", "starlette", "uvicorn"),
+    "gateway": ("httptools", "openai", "starlette", "uvicorn"),
     "warehouse": ("duckdb",),
     "litellm": ("litellm",),
     "langchain": ("langchain", "langchain_core", "langgraph"),

@@ -189,7 +189,7 @@ def test_check_fails_where_serve_would(folder: Path, monkeypatch: pytest.MonkeyP
     ("absent", "settings", "extra"),
     [
         ("litellm", "{p: {kind: litellm}}", "litellm"),
-        ("fastapi", "{p: {kind: simulated}}", "gateway"),
+        ("starlette", "{p: {kind: simulated}}", "gateway"),
         ("sentence_transformers", "{p: {kind: simulated}}\nencoder: minilm", "reward"),
         (
             "torch",
@@ -337,7 +337,7 @@ def test_an_error_is_one_message_on_standard_error(tmp_path: Path, arguments: tu
 
 def test_the_command_line_imports_nothing_heavy() -> None:
     """Help and checks load neither the ASGI framework nor a model library."""
-    heavy = ("fastapi", "uvicorn", "torch", "litellm", "duckdb", "sentence_transformers", "sklearn")
+    heavy = ("starlette", "uvicorn", "torch", "litellm", "duckdb", "sentence_transformers", "sklearn")
     code = f"import sys, fitrouter_integrations.cli; print([name for name in {heavy} if name in sys.modules])"
     result = subprocess.run(
         [sys.executable, "-c", code], env=_environment(), capture_output=True, text=True, check=True, timeout=300

@@ -1,8 +1,12 @@
-"""What makes requests cheap: one system call for what is written in one turn, and endpoints called directly."""
+"""What makes the gateway cheap: parts loaded when asked, one system call for one turn, endpoints called directly."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -61,3 +65,28 @@ def test_direct_paths_answer_as_the_framework_does(tmp_path: Path) -> None:
         assert http.get("/v1//models").status_code == 404
         routes = http.get("/openapi.json").json()["paths"]
         assert {"/v1/chat/completions", "/v1/models", "/healthz"} <= routes.keys()
+
+
+def test_parts_are_loaded_when_they_are_asked(tmp_path: Path) -> None:
+    """A worker starts without the handlers of people, console, lists and whole-log reads, dialects, and the schema."""
+    code = (
+        "import json, sys\n"
+        "from fitrouter.config import parse_config\n"
+        "from fitrouter.router import Router\n"
+        "from fitrouter_integrations.gateway import create_app, _worker\n"
+        "models = [{'name': 'm', 'provider': 'p'}]\n"
+        "given = {'data': sys.argv[1], 'providers': {'p': {'kind': 'simulated'}}, 'models': models}\n"
+        "config = parse_config(given)\n"
+        "create_app(Router.from_config(config, services=False), config)\n"
+        "print(json.dumps(sorted(name for name in sys.modules if name.startswith('fitrouter'))))"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], env=environment, capture_output=True, text=True, timeout=300
+    )
+    loaded = set(json.loads(ran.stdout))
+    later = ("_lists", "_models", "_personal", "_whole_log", "console._routes", "dialects._anthropic")
+    assert not loaded & {f"fitrouter_integrations.gateway.{name}" for name in (*later, "dialects._responses")}
+    assert "fitrouter_integrations.gateway.parsing._schema" not in loaded
+    rooms = ("fitrouter_evaluators.personal", "fitrouter_evaluators.replay", "fitrouter_dashboards.console")
+    assert not [name for name in loaded if name.startswith(rooms)]

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -159,22 +158,8 @@ async def test_upstreams_get_the_trace(exporter: InMemorySpanExporter) -> None:
     assert not {"traceparent", "tracestate", "baggage"} & {name.lower() for name in second}
 
 
-def test_the_framework_sends_nothing_of_its_own(
-    tmp_path: Path, exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """FastAPI traces into the global provider, which other libraries set, with the texts of exceptions; not here."""
-    others = InMemorySpanExporter()
-    provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(SimpleSpanProcessor(others))
-    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
-    with serving(make_router(tmp_path, {"echo": Echo()})) as url, client(url) as http:
-        assert http.post("/v1/chat/completions", json=chat("Hello")).status_code == 200
-    assert others.get_finished_spans() == ()
-    assert len(exporter.get_finished_spans()) == 4
-
-
 def test_nothing_is_imported_without_the_variables() -> None:
-    """By the router; newer FastAPI imports the API by itself."""
+    """By the router."""
     code = "import sys, fitrouter.router, fitrouter.assemble; print([m for m in sys.modules if 'telemetry' in m])"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300)

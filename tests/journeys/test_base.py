@@ -16,7 +16,7 @@ from fitrouter import Request, Router, SyncRouter, load_config
 with SyncRouter(Router.from_config(load_config("fitrouter.yaml"))) as router:
     answer = router.complete(Request(messages=({"role": "user", "content": "How do vaccines work?"},)))
     print(answer.served_by, answer.decision.propensity)
-assert not {"litellm", "duckdb", "torch", "fastapi"} & set(sys.modules)
+assert not {"litellm", "duckdb", "torch", "starlette"} & set(sys.modules)
 """
 
 
@@ -26,7 +26,7 @@ def test_the_base_installation_is_light_and_routes(environment: Create, tmp_path
     files = [path for each in base.distributions.values() for path in each.files or () if path.suffix != ".pyc"]
     size = sum(Path(str(path.locate())).stat().st_size for path in files if Path(str(path.locate())).is_file())
     assert 50 * MB < size < 200 * MB
-    assert {"litellm", "duckdb", "torch", "fastapi"}.isdisjoint(base.distributions)
+    assert {"litellm", "duckdb", "torch", "starlette"}.isdisjoint(base.distributions)
     with in_a_thread(FakeOpenAI(models=("a", "b", "c"))) as models, Journey(base, tmp_path) as journey:
         journey.run(f"fitrouter init --base-url {models.base_url}")
         assert journey.python(IN_PROCESS).stdout.split()[0] in {"a", "b", "c"}

@@ -49,4 +49,4 @@ def test_a_csv_is_replayed_to_a_verdict(environment: Create, tmp_path: Path) -> 
         refused = journey.run("fitrouter replay --log log.csv", code=3)
         assert "line 4" in refused.stderr
         assert "Traceback" not in refused.stderr
-        assert {"fastapi", "litellm", "torch"}.isdisjoint(journey.environment.distributions)
+        assert {"starlette", "litellm", "torch"}.isdisjoint(journey.environment.distributions)

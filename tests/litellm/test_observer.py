@@ -272,7 +272,7 @@ def test_a_fresh_process_imports_little_and_records_its_last_calls(tmp_path: Pat
 
     litellm reports a call after its answer.
     """
-    heavy = ("torch", "crewai", "langchain_core", "sentence_transformers", "sklearn", "duckdb", "fastapi")
+    heavy = ("torch", "crewai", "langchain_core", "sentence_transformers", "sklearn", "duckdb", "starlette")
     code = (
         "import socket, sys\n"
         "real = socket.socket.connect, socket.getaddrinfo\n"

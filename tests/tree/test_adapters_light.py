@@ -17,7 +17,6 @@ HEAVY = (
     "crewai",
     "cryptography",
     "duckdb",
-    "fastapi",
     "jinja2",
     "langchain",
     "langgraph",

@@ -28,7 +28,6 @@ HEAVY = (
     "aiohttp",
     "pydantic",
     "starlette",
-    "fastapi",
     "uvicorn",
 )
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,13 +20,16 @@ from fitrouter.stores.identities import Identities
 from fitrouter.stores.journal import Journal
 from fitrouter.types import Floats
 from fitrouter_evaluators.scoring import Answer, DeviceHeads, ResponseFeatures, found_device, global_scalar
-from fitrouter_evaluators.scoring.models import Item, RewardModels
+from fitrouter_evaluators.scoring.models import Item
 from fitrouter_evaluators.scoring.prior import load_prior, shipped_prior
 from fitrouter_evaluators.scoring.scorer import Scorer
 from fitrouter_evaluators.scoring.statements._polarity import has_attitude
 from fitrouter_evaluators.scoring.statements.declared import DeclaredValues, unreadable
 from fitrouter_evaluators.scoring.statements.remarks import clauses, read_remark
 from fitrouter_evaluators.scoring.statements.topics import topic_units
+
+if TYPE_CHECKING:
+    from fitrouter_evaluators.scoring.models import RewardModels
 
 _CLAUSES = 16
 """Most clauses of a comment that are read."""
@@ -71,6 +74,8 @@ class ScorerService:
             named = [model.name for model in config.models if model.kind != "judge"]
             replaced["loaded"] = {name: _RemoteModel(remote, name) for name in named}
         if config.models:
+            from fitrouter_evaluators.scoring.models import RewardModels
+
             self._models = RewardModels(config.models, data, device=config.device, providers=providers, **replaced)
             self.schema, self.names = f"{self.schema}/{self._models.schema}", self.names + self._models.names
         self.dim = len(self.names)

@@ -27,7 +27,7 @@ from importlib import resources
 import msgspec
 import numpy as np
 
-from fitrouter.context.encoders import Cached, Encoder, Static
+from fitrouter.context.encoders import Cached, Encoder, shipped
 from fitrouter.errors import ArtifactError
 from fitrouter.types import Floats
 from fitrouter_evaluators.scoring._answer import Answer
@@ -204,4 +204,4 @@ def global_scalar(encoder: Encoder) -> GlobalScalar:
         ArtifactError: the static table is not the one that the constants are for.
     """
     constants = _shipped()
-    return GlobalScalar(constants, encoder, encoder if encoder.id == constants.encoder else Static())
+    return GlobalScalar(constants, encoder, encoder if encoder.id == constants.encoder else shipped())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -23,7 +23,10 @@ from fitrouter.stores.journal import Entry, Journal, Row, Spooled
 from fitrouter.types import Execution, Floats, Identity, Score, pack
 from fitrouter_evaluators.scoring import Answer, ResponseFeatures
 from fitrouter_evaluators.scoring.batch_size import Pace
-from fitrouter_evaluators.scoring.models import Item, RewardModels
+from fitrouter_evaluators.scoring.models import Item
+
+if TYPE_CHECKING:
+    from fitrouter_evaluators.scoring.models import RewardModels
 
 EXPIRES_S = 86_400.0
 """Seconds after which an answer is no longer scored."""

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from fitrouter_integrations.client._base import (
     About,
     Comment,
@@ -16,7 +18,9 @@ from fitrouter_integrations.client._base import (
     Target,
     Vote,
 )
-from fitrouter_integrations.client._client import Backend, Client, connect
+
+if TYPE_CHECKING:
+    from fitrouter_integrations.client._client import Backend, Client, connect
 
 __all__ = [
     "About",
@@ -32,3 +36,11 @@ __all__ = [
     "Vote",
     "connect",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in {"Backend", "Client", "connect"}:  # which the gateway, whose answers are these values, does without
+        from fitrouter_integrations.client import _client
+
+        return getattr(_client, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

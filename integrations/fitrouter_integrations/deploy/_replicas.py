@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from fastapi import FastAPI
 from ray import serve  # pyright: ignore[reportMissingImports]
 from ray.exceptions import GetTimeoutError, RayActorError  # pyright: ignore[reportMissingImports]
 from ray.serve.exceptions import RayServeException  # pyright: ignore[reportMissingImports]
+from starlette.applications import Starlette
 
 from fitrouter.config import Config
 from fitrouter.errors import ConfigError
@@ -95,8 +95,8 @@ def _prepare(config: Config, mark: str) -> None:
     require_same(config.data, mark)
 
 
-def _app_of(config: Config, mark: str) -> Callable[[], FastAPI]:
-    def app() -> FastAPI:
+def _app_of(config: Config, mark: str) -> Callable[[], Starlette]:
+    def app() -> Starlette:
         _prepare(config, mark)
         trace_by(os.environ)
         built = create_app(Router.from_config(config, services=False), config)

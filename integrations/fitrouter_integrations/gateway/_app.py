@@ -11,19 +11,23 @@ import time
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from importlib import metadata
-from typing import Any
+from functools import cached_property
+from importlib import import_module
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import Scope
 
 from fitrouter.assemble import one_tenants_share
 from fitrouter.config import Config, ServerConfig
-from fitrouter.errors import ConfigError, InvalidRequest, StoreError, masked
+from fitrouter.errors import StoreError, masked
 from fitrouter.identity import decision_id_of
 from fitrouter.router import Router
 from fitrouter.serving.status import Lag
@@ -32,21 +36,15 @@ from fitrouter.stores.audit_log import Act, AuditLog
 from fitrouter.stores.keys import FILE
 from fitrouter.types import AUTO, Identity
 from fitrouter_dashboards.metrics import CONTENT_TYPES, Metrics
-from fitrouter_evaluators.personal import Progress, Quizzes
 from fitrouter_integrations.client._local import LocalBackend
 from fitrouter_integrations.gateway._call import NOBODY, AuthenticatedCall
-from fitrouter_integrations.gateway._explain import decision_json
 from fitrouter_integrations.gateway._keys import ANYBODY, Caller, Keys, Rates
-from fitrouter_integrations.gateway._lists import Listings
-from fitrouter_integrations.gateway._models import ModelAdministration
-from fitrouter_integrations.gateway._personal import Personal
-from fitrouter_integrations.gateway._whole_log import WholeLog
 from fitrouter_integrations.gateway.asgi._access import REQUEST_ID, AccessLog
 from fitrouter_integrations.gateway.asgi._admission import Admission, Limit
 from fitrouter_integrations.gateway.asgi._bodies import Bodies, BodyMemory, Refusal, json_body
 from fitrouter_integrations.gateway.asgi._cors import Cors
 from fitrouter_integrations.gateway.asgi._direct import Direct, Endpoint
-from fitrouter_integrations.gateway.asgi._limits import authorization, headers_of
+from fitrouter_integrations.gateway.asgi._limits import authorization, headers_of, is_own
 from fitrouter_integrations.gateway.asgi._stream import ClientGone, EventStream, begun, while_client_waits
 from fitrouter_integrations.gateway.asgi._wire import (
     HIDES,
@@ -57,25 +55,24 @@ from fitrouter_integrations.gateway.asgi._wire import (
     dump,
     embeddings_json,
 )
-from fitrouter_integrations.gateway.console import Console, is_own
-from fitrouter_integrations.gateway.dialects._anthropic import Messages, input_tokens
+from fitrouter_integrations.gateway.console import CONSOLE_ROUTES, confined
 from fitrouter_integrations.gateway.dialects._base import Dialect
 from fitrouter_integrations.gateway.dialects._chat import ChatCompletions
-from fitrouter_integrations.gateway.dialects._responses import Responses
 from fitrouter_integrations.gateway.parsing._external import observation, outcome
 from fitrouter_integrations.gateway.parsing._requests import (
     chat_request,
     embeddings_request,
     feedback,
-    imported_profile,
     policy_change,
-    profile,
-    quiz_answer,
-    quiz_owner,
-    quiz_start,
 )
-from fitrouter_integrations.gateway.parsing._schema import operations
-from fitrouter_integrations.gateway.parsing._values import check_fields, shown
+from fitrouter_integrations.gateway.parsing._values import shown
+
+if TYPE_CHECKING:
+    from fitrouter_integrations.gateway._lists import Listings
+    from fitrouter_integrations.gateway._models import ModelAdministration
+    from fitrouter_integrations.gateway._personal import Personal
+    from fitrouter_integrations.gateway._whole_log import WholeLog
+    from fitrouter_integrations.gateway.console._routes import Console
 
 _log = logging.getLogger("fitrouter.gateway")
 _PORT = re.compile(rb":\d*$")
@@ -92,14 +89,77 @@ _OF_PAGES = (
 """Routes that pages of the origins in `server.cors` may use."""
 _ROUTED = frozenset({"/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1/embeddings", "/v1/plans"})
 """Paths of requests that a model answers, or plans them."""
-_NO_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
-"""FastAPI's own traces and logs go to the global providers and hold the texts of exceptions; `_tracing` has ours."""
+_PARTS = {
+    "administration": "_models",
+    "console": "console._routes",
+    "lists": "_lists",
+    "personal": "_personal",
+    "whole_log": "_whole_log",
+}
+"""Attribute of the gateway that is made when it is first asked → its module: most workers are never asked for most."""
 _LOOPBACK_NAMES = frozenset({b"127.0.0.1", b"localhost", b"[::1]"})
+
+
+class PublicRoute(NamedTuple):
+    """A route of the published schema."""
+
+    method: str
+    path: str
+    handler: str
+    """Attribute of the gateway; with a dot, of one of its `_PARTS`."""
+    scope: str | None
+    """That a key needs; empty for any key, None for no key."""
+
+
+ROUTES = tuple(
+    PublicRoute(*each)
+    for each in (
+        ("POST", "/v1/chat/completions", "chat", "chat"),
+        ("POST", "/v1/messages", "messages", "chat"),
+        ("POST", "/v1/messages/count_tokens", "count_tokens", "chat"),
+        ("POST", "/v1/responses", "responses", "chat"),
+        ("POST", "/v1/embeddings", "embeddings", "chat"),
+        ("GET", "/v1/models", "models", ""),
+        ("POST", "/v1/models", "administration.add_model", ""),
+        ("GET", "/v1/models/{model:path}", "model", ""),
+        ("DELETE", "/v1/models/{model:path}", "administration.remove_model", ""),
+        ("POST", "/v1/feedback", "feedback", "feedback"),
+        ("PUT", "/v1/profile", "personal.profile", "feedback"),
+        ("GET", "/v1/profile", "personal.show_profile", "read"),
+        ("DELETE", "/v1/profile", "personal.erase_profile", "feedback"),
+        ("POST", "/v1/quiz", "personal.start_quiz", "feedback"),
+        ("GET", "/v1/quiz/{quiz_id}", "personal.quiz", "feedback"),
+        ("POST", "/v1/quiz/{quiz_id}", "personal.answer_quiz", "feedback"),
+        ("POST", "/v1/score", "personal.score", "read"),
+        ("GET", "/v1/leaderboard", "personal.leaderboard", "read"),
+        ("GET", "/v1/report", "personal.report", "read"),
+        ("GET", "/v1/certificate", "whole_log.certificate", "read"),
+        ("GET", "/v1/suite", "whole_log.suite", "read"),
+        ("GET", "/v1/satisfaction", "whole_log.satisfaction", "read"),
+        ("GET", "/v1/exposure", "whole_log.exposure", "read"),
+        ("GET", "/v1/audit", "whole_log.audit", "read"),
+        ("POST", "/v1/diagnose", "whole_log.diagnose", "read"),
+        ("POST", "/v1/plans", "decide", "chat"),
+        ("GET", "/v1/decisions/{decision_id}", "lists.decision", "read"),
+        ("GET", "/v1/decisions", "lists.list_decisions", "read"),
+        ("GET", "/v1/feedback", "lists.list_feedback", "read"),
+        ("GET", "/v1/users", "lists.list_users", "read"),
+        ("POST", "/v1/plans/{decision_id}/outcome", "outcome", "chat"),
+        ("POST", "/v1/observations", "observe", "chat"),
+        ("GET", "/v1/policy", "policy", "read"),
+        ("POST", "/v1/policy", "steer", ""),
+        ("GET", "/metrics", "metrics_page", ""),
+        ("GET", "/openapi.json", "schema", ""),
+        ("GET", "/healthz", "healthz", None),
+        ("GET", "/readyz", "readyz", None),
+    )
+)
+"""Those of the published schema, in its order."""
 
 
 def create_app(
     router: Router, config: Config, metrics: Metrics | None = None, operator: Caller | None = None
-) -> FastAPI:
+) -> Starlette:
     """Create the ASGI application over a router, which it starts and closes with its own lifespan.
 
     Args:
@@ -112,83 +172,35 @@ def create_app(
         ConfigError: `config.server` has an address or keys that cannot be used.
     """
     gateway = Gateway(router, config, metrics or Metrics(), operator)
-    app = FastAPI(
-        title="fitrouter",
-        summary="An OpenAI-compatible gateway that routes each request to the model that suits its user and task.",
-        version=metadata.version("fitrouter"),
-        docs_url=None,  # its pages load scripts from other hosts
-        redoc_url=None,
-        openapi_url=None,  # served by `schema`, to callers with a key
-        telemetry=_NO_TELEMETRY,
-        lifespan=gateway.lifespan,
-        exception_handlers={HTTPException: gateway.no_route},
-    )
-    direct: dict[tuple[str, str], Endpoint] = {}
-    app.add_middleware(Direct, endpoints=direct)
+    endpoints = {
+        (each.method, each.path): gateway.guarded(gateway.handler(each.handler), each.scope) for each in ROUTES
+    }
+    direct = {key: endpoint for key, endpoint in endpoints.items() if "{" not in key[1]}
     limit = Limit(config.server.max_requests, one_tenants_share(config))
-    app.add_middleware(Admission, limit=limit, tenant=gateway.tenant, refused=gateway.turned_away)
-    if config.server.cors:
-        app.add_middleware(Cors, origins=config.server.cors, routes=_OF_PAGES)
-    app.add_middleware(AccessLog, form=config.server.access_log)
-    shapes = operations()
-    for method, path, handler, scope in (
-        ("POST", "/v1/chat/completions", gateway.chat, "chat"),
-        ("POST", "/v1/messages", gateway.messages, "chat"),
-        ("POST", "/v1/messages/count_tokens", gateway.count_tokens, "chat"),
-        ("POST", "/v1/responses", gateway.responses, "chat"),
-        ("POST", "/v1/embeddings", gateway.embeddings, "chat"),
-        ("GET", "/v1/models", gateway.models, ""),
-        ("POST", "/v1/models", gateway.administration.add_model, ""),
-        ("GET", "/v1/models/{model:path}", gateway.model, ""),
-        ("DELETE", "/v1/models/{model:path}", gateway.administration.remove_model, ""),
-        ("POST", "/v1/feedback", gateway.feedback, "feedback"),
-        ("PUT", "/v1/profile", gateway.profile, "feedback"),
-        ("GET", "/v1/profile", gateway.personal.show_profile, "read"),
-        ("DELETE", "/v1/profile", gateway.personal.erase_profile, "feedback"),
-        ("POST", "/v1/quiz", gateway.start_quiz, "feedback"),
-        ("GET", "/v1/quiz/{quiz_id}", gateway.quiz, "feedback"),
-        ("POST", "/v1/quiz/{quiz_id}", gateway.answer_quiz, "feedback"),
-        ("POST", "/v1/score", gateway.personal.score, "read"),
-        ("GET", "/v1/leaderboard", gateway.personal.leaderboard, "read"),
-        ("GET", "/v1/report", gateway.personal.report, "read"),
-        ("GET", "/v1/certificate", gateway.whole_log.certificate, "read"),
-        ("GET", "/v1/suite", gateway.whole_log.suite, "read"),
-        ("GET", "/v1/satisfaction", gateway.whole_log.satisfaction, "read"),
-        ("GET", "/v1/exposure", gateway.whole_log.exposure, "read"),
-        ("GET", "/v1/audit", gateway.whole_log.audit, "read"),
-        ("POST", "/v1/diagnose", gateway.whole_log.diagnose, "read"),
-        ("POST", "/v1/plans", gateway.decide, "chat"),
-        ("GET", "/v1/decisions/{decision_id}", gateway.decision, "read"),
-        ("GET", "/v1/decisions", gateway.lists.list_decisions, "read"),
-        ("GET", "/v1/feedback", gateway.lists.list_feedback, "read"),
-        ("GET", "/v1/users", gateway.lists.list_users, "read"),
-        ("POST", "/v1/plans/{decision_id}/outcome", gateway.outcome, "chat"),
-        ("POST", "/v1/observations", gateway.observe, "chat"),
-        ("GET", "/v1/policy", gateway.policy, "read"),
-        ("POST", "/v1/policy", gateway.steer, ""),
-        ("GET", "/metrics", gateway.metrics_page, ""),
-        ("GET", "/openapi.json", gateway.schema, ""),
-        ("GET", "/healthz", gateway.healthz, None),
-        ("GET", "/readyz", gateway.readyz, None),
-    ):
-        endpoint = gateway.guarded(handler, scope)
-        if "{" not in path:
-            direct[method, path] = endpoint
-        app.add_api_route(
-            path,
-            endpoint,
-            methods=[method],
-            openapi_extra=shapes[handler.__name__],
-            response_class=Response,
-            response_model=None,
-            name=handler.__name__,
-            summary=(handler.__doc__ or "").splitlines()[0],
-            description="",
-        )
+    app = Starlette(
+        routes=[_only(method, path, endpoint) for (method, path), endpoint in endpoints.items()],
+        middleware=[
+            Middleware(AccessLog, form=config.server.access_log),
+            *([Middleware(Cors, origins=config.server.cors, routes=_OF_PAGES)] if config.server.cors else []),
+            Middleware(Admission, limit=limit, tenant=gateway.tenant, refused=gateway.turned_away),
+            Middleware(Direct, endpoints=direct),
+        ],
+        exception_handlers={HTTPException: gateway.no_route},
+        lifespan=gateway.lifespan,
+    )
     others = gateway.guarded(gateway.decisions_of_openai, "chat")
-    for method, path, endpoint in (("POST", "/v1/decisions", others), *gateway.console.routes(gateway.guarded)):
-        app.add_route(path, endpoint, methods=[method], include_in_schema=False)
+    app.router.routes.append(Route("/v1/decisions", others, methods=["POST"]))
+    for method, path, name, scope in CONSOLE_ROUTES:
+        endpoint = gateway.guarded(gateway.handler(f"console.{name}"), scope, gateway.session_headers)
+        app.router.routes.append(Route(path, confined(endpoint), methods=[method]))
     return app
+
+
+def _only(method: str, path: str, endpoint: Endpoint) -> Route:
+    """Create a route that answers one method alone: a GET without the HEAD that Starlette adds."""
+    route = Route(path, endpoint)
+    route.methods = {method}
+    return route
 
 
 Handler = Callable[[AuthenticatedCall], Awaitable[Response]]
@@ -208,24 +220,78 @@ class Gateway:
         self._bodies = Bodies(total, total // 2 if self._keys else total)
         self._started, self._schema = False, b""
         self._backend = LocalBackend(router, signed=True)
-        self._quizzes = Quizzes(router, config)
-        self.whole_log = WholeLog(config, self._body)
-        self.personal = Personal(router, config, self._body, self.whole_log.alone)
-        self.lists = Listings(router.lists)
-        self.administration = ModelAdministration(router, config.server.additions, self._audit, self._body)
         self._born = int(time.time())
-        self.console = Console(router, config, metrics, self.steer, self.administration, self._keys, self._audit)
         metrics.bind(router)
 
     @asynccontextmanager
-    async def lifespan(self, _app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(self, _app: Starlette) -> AsyncIterator[None]:
         """Run the router, and a thread that refreshes its metrics."""
         async with self.router:
             with self.metrics.watching():
                 self._started = True
                 yield
                 self._started = False
-                self.console.close()
+                if "console" in vars(self):
+                    self.console.close()
+
+    # --- parts, each made when it is first asked ---
+
+    @cached_property
+    def whole_log(self) -> WholeLog:
+        """The handlers that read the whole log."""
+        from fitrouter_integrations.gateway._whole_log import WholeLog
+
+        return WholeLog(self._config, self._body)
+
+    @cached_property
+    def personal(self) -> Personal:
+        """The handlers of profiles, quizzes, scores and reports of people."""
+        from fitrouter_integrations.gateway._personal import Personal
+
+        return Personal(self.router, self._config, self._body, self.whole_log.alone)
+
+    @cached_property
+    def lists(self) -> Listings:
+        """The handlers that list what was logged."""
+        from fitrouter_integrations.gateway._lists import Listings
+
+        return Listings(self.router)
+
+    @cached_property
+    def administration(self) -> ModelAdministration:
+        """The handlers that add and remove models."""
+        from fitrouter_integrations.gateway._models import ModelAdministration
+
+        return ModelAdministration(self.router, self._config.server.additions, self._audit, self._body)
+
+    @cached_property
+    def console(self) -> Console:
+        """The handlers of the console."""
+        from fitrouter_integrations.gateway.console._routes import Console
+
+        return Console(
+            self.router, self._config, self.metrics, self.steer, self.administration, self._keys, self._audit
+        )
+
+    def session_headers(self, request: HttpRequest) -> Mapping[str, bytes]:
+        """Return the headers of a request, with the key of a session of the console if it has one."""
+        return self.console.headers(request)
+
+    def handler(self, name: str) -> Handler:
+        """Return the handler of a route; that of a part makes the part when it is first called."""
+        part, dot, _ = name.partition(".")
+        read = attrgetter(name)
+        if not dot:
+            found: Handler = read(self)
+            return found
+
+        async def handler(call: AuthenticatedCall) -> Response:
+            if part not in vars(self):  # another thread imports it, so that other requests go on
+                await asyncio.to_thread(import_module, f"fitrouter_integrations.gateway.{_PARTS[part]}")
+            found: Handler = read(self)
+            return await found(call)
+
+        return handler
 
     # --- authentication and errors ---
 
@@ -359,10 +425,14 @@ class Gateway:
 
     async def messages(self, call: AuthenticatedCall) -> Response:
         """Answer a request in Anthropic's format, whole or streamed."""
+        from fitrouter_integrations.gateway.dialects._anthropic import Messages
+
         return await self._answer(call, Messages())
 
     async def responses(self, call: AuthenticatedCall) -> Response:
         """Answer a request in the format of OpenAI's Responses API, whole or streamed. Nothing is stored."""
+        from fitrouter_integrations.gateway.dialects._responses import Responses
+
         return await self._answer(call, Responses())
 
     async def embeddings(self, call: AuthenticatedCall) -> Response:
@@ -393,6 +463,8 @@ class Gateway:
 
     async def count_tokens(self, call: AuthenticatedCall) -> Response:
         """Estimate the input tokens of a request in Anthropic's format, without calling a model."""
+        from fitrouter_integrations.gateway.dialects._anthropic import Messages, input_tokens
+
         body = await self._body(call)
         chat_request(Messages().chat_body(body), call.headers, call.tenant)
         return _json({"input_tokens": input_tokens(body)})
@@ -468,48 +540,6 @@ class Gateway:
             raise Problem(403, "token_required", text, param=field)
         return call.trusted
 
-    async def profile(self, call: AuthenticatedCall) -> Response:
-        """Set what a user states: preferences, goals, priorities, examples, or a whole exported profile."""
-        body = await self._body(call)
-        if "profile" in body:
-            declared = await self.personal.take_profile(*imported_profile(body, call.headers, call.tenant))
-        else:
-            declared = await self.personal.declare(profile(body, call.headers, call.tenant))
-        found = {"declared": declared.values, "topics": declared.topics, "not_understood": declared.not_understood}
-        found["reasons"] = declared.reasons
-        return _json({"object": "fitrouter.profile", **found})
-
-    async def start_quiz(self, call: AuthenticatedCall) -> Response:
-        """Start a quiz that finds out which model and style fit a user, or go on with an unfinished one."""
-        who, questions, again = quiz_start(await self._body(call), call.headers, call.tenant)
-        settings = self._config.quiz
-        if questions is not None:
-            settings = settings.model_copy(update={"questions": min(questions, settings.questions)})
-        try:
-            return _quiz(await self._quizzes.start(who, settings, again=again))
-        except ConfigError as error:
-            raise Problem(404, "no_quiz", str(error)) from error
-
-    async def quiz(self, call: AuthenticatedCall) -> Response:
-        """Show the question of a quiz that is due, or its result."""
-        who = quiz_owner(call.headers, call.tenant)
-        return _quiz(await self._quizzes.show(call.http.path_params["quiz_id"], who))
-
-    async def answer_quiz(self, call: AuthenticatedCall) -> Response:
-        """Answer a question of a quiz; shows the next one or the result. Take the last answer back, or stop."""
-        who, number, choice = quiz_answer(await self._body(call), call.headers, call.tenant)
-        return _quiz(await self._quizzes.answer(call.http.path_params["quiz_id"], who, number, choice))
-
-    async def decision(self, call: AuthenticatedCall) -> Response:
-        """Explain a decision: why this model, its probability, the outcome, score and feedback."""
-        decision_id = decision_id_of(call.http.path_params["decision_id"])
-        query = call.http.query_params
-        check_fields(query, ("now",))
-        if (now := query.get("now", "0")) not in {"0", "1"}:
-            raise InvalidRequest(f"now: got {shown(now)}; give 1 to compare with the estimates of now")
-        events = await self.router.events(decision_id, call.sees)
-        return _json(decision_json(events, await self.router.explain(decision_id, call.sees, now=now == "1")))
-
     async def policy(self, call: AuthenticatedCall) -> Response:
         """Show the active policy, its versions and candidates, and the monitors' reports."""
         steering = self.router.policy
@@ -551,11 +581,17 @@ class Gateway:
             raise StoreError(f"the metrics cannot be read at the moment ({type(error).__name__})") from error
         return Response(text, headers={"content-type": CONTENT_TYPES[exemplars]})
 
-    async def schema(self, call: AuthenticatedCall) -> Response:
+    async def schema(self, _call: AuthenticatedCall) -> Response:
         """The OpenAPI schema of this gateway."""
         if not self._schema:
-            self._schema = dump(call.http.app.openapi())
+            self._schema = dump(await asyncio.to_thread(self.document))
         return Response(self._schema, media_type="application/json")
+
+    def document(self) -> dict[str, Any]:
+        """Return the OpenAPI schema of the routes."""
+        from fitrouter_integrations.gateway.parsing._schema import document
+
+        return document((each.method, each.path, attrgetter(each.handler)(self)) for each in ROUTES)
 
     async def healthz(self, _call: AuthenticatedCall) -> Response:
         """Liveness: the process answers."""
@@ -601,10 +637,6 @@ class Gateway:
             | ({"fitrouter": can[name]} if name in can else {})
             for name, owner in owners.items()
         }
-
-
-def _quiz(progress: Progress) -> Response:
-    return _json({"object": "fitrouter.quiz", **msgspec.to_builtins(progress)})
 
 
 def _json(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -1,6 +1,6 @@
-"""Handlers that list what was logged of the caller's tenant: decisions, feedback and users.
+"""Handlers that show what was logged of the caller's tenant: a decision, and lists of decisions, feedback and users.
 
-They name people, so that they need a key that speaks for the users of its tenant (`trusted`).
+The lists name people, so that they need a key that speaks for the users of its tenant (`trusted`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ import msgspec
 from starlette.responses import Response
 
 from fitrouter.errors import InvalidRequest
-from fitrouter.stores.listing import Lists
+from fitrouter.identity import decision_id_of
+from fitrouter.router import Router
 from fitrouter_integrations.gateway._call import AuthenticatedCall
+from fitrouter_integrations.gateway._explain import decision_json
 from fitrouter_integrations.gateway.asgi._wire import dump
-from fitrouter_integrations.gateway.parsing._requests import quiz_owner
+from fitrouter_integrations.gateway.parsing._requests import identity
 from fitrouter_integrations.gateway.parsing._values import check_fields, shown
 
 LISTING = "list what people asked and rated"
@@ -25,10 +27,20 @@ _LAST = 20
 
 
 class Listings:
-    """Handlers over the lists of a router."""
+    """Handlers over the log of a router."""
 
-    def __init__(self, lists: Lists) -> None:
-        self.lists = lists
+    def __init__(self, router: Router) -> None:
+        self.router, self.lists = router, router.lists
+
+    async def decision(self, call: AuthenticatedCall) -> Response:
+        """Explain a decision: why this model, its probability, the outcome, score and feedback."""
+        decision_id = decision_id_of(call.http.path_params["decision_id"])
+        query = dict(call.http.query_params)
+        check_fields(query, ("now",))
+        if (now := query.get("now", "0")) not in {"0", "1"}:
+            raise InvalidRequest(f"now: got {shown(now)}; give 1 to compare with the estimates of now")
+        events = await self.router.events(decision_id, call.sees)
+        return _body(decision_json(events, await self.router.explain(decision_id, call.sees, now=now == "1")))
 
     async def list_decisions(self, call: AuthenticatedCall) -> Response:
         """List the last answers, the newest first, with model, probability, cost, score and votes."""
@@ -59,11 +71,14 @@ def _wanted(call: AuthenticatedCall, *allowed: str) -> dict[str, Any]:
     last = query.get("last", str(_LAST))
     if not last.isascii() or not last.isdecimal() or len(last) > 4:
         raise InvalidRequest(f"last: got {shown(last)}; give a whole number from 1 to 1000")
-    who = quiz_owner(call.headers, call.tenant)
+    who = identity(call.headers, call.tenant)
     found = {"last": int(last), "tenant": call.sees, "user": who.user, "role": who.role}
     return found | ({"model": query.get("model")} if "model" in allowed else {})
 
 
 def _json(entries: Sequence[msgspec.Struct]) -> Response:
-    body = {"object": "list", "data": msgspec.to_builtins(list(entries))}
+    return _body({"object": "list", "data": msgspec.to_builtins(list(entries))})
+
+
+def _body(body: dict[str, Any]) -> Response:
     return Response(dump(body), media_type="application/json")

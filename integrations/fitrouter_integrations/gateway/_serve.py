@@ -42,7 +42,7 @@ _log = logging.getLogger("fitrouter.gateway")
 
 def require_gateway() -> None:
     """Raise `MissingExtra` if the ASGI framework or its server is not installed."""
-    for module in ("fastapi", "starlette", "uvicorn", "httptools"):
+    for module in ("starlette", "uvicorn", "httptools"):
         require(module, "the gateway")
 
 

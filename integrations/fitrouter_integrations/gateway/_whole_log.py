@@ -28,7 +28,9 @@ from fitrouter_evaluators.personal.audit.page import audit_page
 from fitrouter_evaluators.personal.audit.swaps import Audit
 from fitrouter_integrations.gateway._call import AuthenticatedCall
 from fitrouter_integrations.gateway.asgi._wire import Problem, dump
-from fitrouter_integrations.gateway.parsing._requests import histories, quiz_owner
+from fitrouter_integrations.gateway.parsing._people import HistoryBody
+from fitrouter_integrations.gateway.parsing._requests import identity
+from fitrouter_integrations.gateway.parsing._typed import typed
 
 AT_ONCE = 2
 """Processes at a time."""
@@ -59,14 +61,14 @@ class WholeLog:
 
     async def certificate(self, call: AuthenticatedCall) -> Response:
         """A signed fit certificate of the user of the headers, with the rows that it is recomputed from."""
-        who = quiz_owner(call.headers, call.tenant)
+        who = identity(call.headers, call.tenant)
         if not who.user:
             raise InvalidRequest("user: missing; name the user in the header x-fitrouter-user")
         return await self._made("certificate", call, who)
 
     async def suite(self, call: AuthenticatedCall) -> Response:
         """A personal test suite of the user or role of the headers, as JSON lines; without prompts of their own."""
-        who = quiz_owner(call.headers, call.tenant)
+        who = identity(call.headers, call.tenant)
         if not who.user and not who.role:
             raise InvalidRequest(
                 "user: missing; name the user or role in the headers x-fitrouter-user, x-fitrouter-role"
@@ -77,13 +79,13 @@ class WholeLog:
         """Diagnose where a chat system's personalisation fails, from recorded conversations. Nothing is stored."""
         call.require_people("read what the log says of people")
         with self.alone(call):
-            history = histories(await self._body(call))
+            history = typed(await self._body(call), HistoryBody).history
             return await self._made("diagnosis", call, Identity(tenant=call.tenant), history=history, entered=True)
 
     async def audit(self, call: AuthenticatedCall) -> Response:
         """The latest signed audit of the role of the headers; as an HTML page where `accept` prefers it."""
         call.require_admin("read audits")
-        role = quiz_owner(call.headers, call.tenant).role
+        role = identity(call.headers, call.tenant).role
         if not role:
             raise InvalidRequest("role: missing; name the role in the header x-fitrouter-role")
         try:

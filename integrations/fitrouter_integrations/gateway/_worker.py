@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from fitrouter.config import Config
 from fitrouter.errors import ConfigError, FitrouterError
@@ -73,7 +73,7 @@ def work(config: Config, listener: socket.socket, *, services: bool = True) -> N
         raise FitrouterError("the gateway could not start; see the log")
 
 
-def server_of(app: FastAPI, grace_s: float = GRACE_S) -> Server:
+def server_of(app: ASGIApp, grace_s: float = GRACE_S) -> Server:
     """Create a server for the application; start it with `run(sockets=[...])`."""
     settings = uvicorn.Config(
         app,

@@ -159,8 +159,9 @@ def estimate_tokens(messages: Sequence[Message], params: dict[str, Any]) -> int:
     """
     size, _, images = _measured(list(messages))
     for key in ("tools", "functions", "response_format"):
-        own, leaves, _ = _measured([params.get(key)])
-        size += own + 4 * leaves
+        if (given := params.get(key)) is not None:
+            own, leaves, _ = _measured([given])
+            size += own + 4 * leaves
     return math.ceil(size / 4) + _IMAGE_TOKENS * images + 4 * len(messages)
 
 
@@ -175,7 +176,8 @@ def needs(request: Request) -> frozenset[str]:
     response_format = params.get("response_format")
     if isinstance(response_format, dict) and response_format.get("type") in ("json_object", "json_schema"):
         found.add("json")
-    if any(part.get("type") in _IMAGE_PARTS for message in request.messages for part in _parts(message.get("content"))):
+    contents = [content for message in request.messages if isinstance(content := message.get("content"), list)]
+    if any(part.get("type") in _IMAGE_PARTS for content in contents for part in _parts(content)):
         found.add("images")
     return frozenset(found)
 
@@ -225,11 +227,15 @@ def _texts(content: object) -> Iterator[str]:
 
 def _has_words(content: object) -> bool:
     """Whether a user message has any text besides tool output; reminders count as text, to keep this cheap."""
+    if isinstance(content, str):
+        return bool(content) and not content.isspace()
     return any(text and not text.isspace() for text in _texts(content))
 
 
 def _user_text(content: object) -> str:
     """The user's own text in a message, without tool output and reminders."""
+    if isinstance(content, str):
+        return _without_reminders(content).strip()
     return "\n".join(kept for text in _texts(content) if (kept := _without_reminders(text).strip()))
 
 

@@ -76,6 +76,8 @@ class Choices:
     def usage(self) -> Usage:
         """Total usage of all calls so far, including what was sent of unfinished answers."""
         usages = [*self._whole, *map(self._usage_of, self._sent)]
+        if len(usages) == 1:
+            return usages[0]
         return Usage(
             **{name: sum(getattr(usage, name) for usage in usages) for name in COUNTS},
             estimated=any(usage.estimated for usage in usages),

@@ -306,4 +306,5 @@ def counted(usage: Usage) -> dict[str, Any]:
 
 def spent(prices: Prices, usage: Usage) -> float:
     """Cost in USD of the tokens and calls, at these prices."""
-    return sum(prices.of(part) * tokens for part, tokens in parts(usage).items()) / 1e6 + prices.request * usage.calls
+    tokens = sum(prices.of(part) * count for part, count in parts(usage).items() if count)
+    return tokens / 1e6 + prices.request * usage.calls

@@ -61,7 +61,7 @@ def described(section: type) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for cls in reversed(section.__mro__):
-        if not cls.__module__.startswith("fitrouter.") or cls.__name__ == "CandidateConfig":  # has no source
+        if not cls.__module__.startswith("fitrouter") or cls.__name__ == "CandidateConfig":  # has no source
             continue
         body = ast.parse(inspect.getsource(cls)).body[0]
         assert isinstance(body, ast.ClassDef)

@@ -50,7 +50,7 @@ _GIVEN = """
 """
 
 
-class Mark(msgspec.Struct, frozen=True, kw_only=True):
+class Mark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An answer that a person marks: a logged one, or any text."""
 
     good: bool | None

@@ -31,7 +31,7 @@ from fitrouter.stores.warehouse.segments import EVENTS, manifest_of, storage_at
 from fitrouter_integrations._http import KEY_ENV, NoGateway, call, url_of
 
 Level = Literal["ok", "warning", "fault"]
-PACKAGES = ("msgspec", "numpy", "aiohttp", "fastapi", "uvicorn", "duckdb", "litellm", "torch")
+PACKAGES = ("msgspec", "numpy", "aiohttp", "starlette", "uvicorn", "duckdb", "litellm", "torch")
 WHOLE_BYTES = 256 * 2**20
 """Journals up to this size are read whole."""
 ROOM_BYTES = 256 * 2**20

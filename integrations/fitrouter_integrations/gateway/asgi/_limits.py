@@ -6,7 +6,9 @@ import asyncio
 import json
 import resource
 import weakref
+from collections.abc import Mapping
 from http import HTTPStatus
+from itertools import chain
 from typing import Any, cast
 
 import httptools
@@ -185,7 +187,7 @@ class LimitedProtocol(HttpToolsProtocol):
             return
         self._within_headers = False
         self._stop_timer()
-        size = sum(len(name) + len(value) + 4 for name, value in self.headers) + len(self.url)
+        size = sum(map(len, chain.from_iterable(self.headers))) + 4 * len(self.headers) + len(self.url)
         if size <= HEADER_BYTES and len(self.headers) <= HEADER_COUNT:
             self._begin()
             return
@@ -336,3 +338,8 @@ def headers_of(scope: Scope) -> dict[str, bytes]:
 def authorization(given: bytes | None, api_key: bytes | None) -> bytes | None:
     """Return the `Authorization` header, or `x-api-key` (Anthropic's clients) in the form of one."""
     return b"Bearer " + api_key if given is None and api_key is not None else given
+
+
+def is_own(origin: bytes, headers: Mapping[str, bytes]) -> bool:
+    """Return whether the origin of a page is the host that a request is sent to."""
+    return origin.split(b"://")[-1].lower() == headers.get("host", b"").lower()

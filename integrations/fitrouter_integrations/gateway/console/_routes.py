@@ -7,10 +7,9 @@ tenant; an administrator's sees all. What is changed here goes the way of `/v1/f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from importlib import metadata
-from typing import NamedTuple, Protocol
 
 import msgspec
 from starlette.requests import Request as HttpRequest
@@ -36,7 +35,7 @@ from fitrouter_integrations.gateway._lists import LISTING
 from fitrouter_integrations.gateway._models import ModelAdministration
 from fitrouter_integrations.gateway.asgi._limits import headers_of
 from fitrouter_integrations.gateway.asgi._wire import Problem
-from fitrouter_integrations.gateway.console._calls import Endpoint, Handler, body_of, json_response, tenant_of
+from fitrouter_integrations.gateway.console._calls import Handler, body_of, json_response, tenant_of
 from fitrouter_integrations.gateway.console._estimates import Estimates
 from fitrouter_integrations.gateway.console._people import People
 from fitrouter_integrations.gateway.console._sessions import Sessions, check_origin
@@ -44,33 +43,6 @@ from fitrouter_integrations.gateway.console._sessions import Sessions, check_ori
 _SHOWN = 2**63
 _BUDGETS = 50
 """Tenants whose budget is shown, those with a changed one first."""
-_SAFE = {
-    "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-        "form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
-    ),
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-}
-
-
-class Guard(Protocol):
-    """Function that wraps a handler as an endpoint; `headers` returns the headers that authenticate the caller."""
-
-    def __call__(
-        self, handler: Handler, scope: str | None, headers: Callable[[HttpRequest], Mapping[str, bytes]]
-    ) -> Endpoint: ...
-
-
-class Route(NamedTuple):
-    """A route of the console."""
-
-    method: str
-    path: str
-    endpoint: Endpoint
 
 
 class Console:
@@ -100,42 +72,14 @@ class Console:
         self._config, self._administration, self._audit = config, administration, audit
         self._sessions = Sessions(config.data)
         self._reads = Reads(router.warehouse)
-        self._people = People(router, config, self._reads)
+        self.people = People(router, config, self._reads)
         self._estimates = Estimates(router, config, self._reads)
-
-    def routes(self, guarded: Guard) -> list[Route]:
-        """Return all routes of the console."""
-        routes: tuple[tuple[str, str, Handler, str | None], ...] = (
-            ("GET", "/", self._root, None),
-            ("GET", "/console", self._page, None),
-            ("GET", "/console/", self._page, None),
-            ("GET", "/console/static/{name}", self._asset, None),
-            ("GET", "/console/api/session", self._session, None),
-            ("POST", "/console/api/login", self._enter, None),
-            ("POST", "/console/api/logout", self._leave, None),
-            ("GET", "/console/api/now", self._now, "read"),
-            ("GET", "/console/api/decisions", self._decisions, "read"),
-            ("GET", "/console/api/decisions/{decision_id}", self._decision, "read"),
-            ("POST", "/console/api/feedback", self._feedback, "feedback"),
-            ("GET", "/console/api/policy", self._policy, "read"),
-            ("POST", "/console/api/estimate", self._estimate, "read"),
-            ("GET", "/console/api/people", self._people.show, "read"),
-            ("GET", "/console/api/models", self._models, "read"),
-            ("GET", "/console/api/learning", self._learning, "read"),
-            ("POST", "/console/api/policy", self._change, ""),
-            ("POST", "/console/api/models", self._add, ""),
-            ("DELETE", "/console/api/models/{model:path}", self._remove, ""),
-        )
-        return [
-            Route(method, path, _safe(guarded(handler, scope, self._headers)))
-            for method, path, handler, scope in routes
-        ]
 
     def close(self) -> None:
         """Stop the thread of the warehouse queries."""
         self._reads.close()
 
-    def _headers(self, request: HttpRequest) -> Mapping[str, bytes]:
+    def headers(self, request: HttpRequest) -> Mapping[str, bytes]:
         """Return the headers of a request, with the session's key in place of a missing `Authorization`."""
         headers = headers_of(request.scope)
         if "authorization" not in headers and (key := self._sessions.key(headers)):
@@ -144,23 +88,23 @@ class Console:
 
     # --- the page ---
 
-    async def _root(self, call: AuthenticatedCall) -> Response:
+    async def root(self, call: AuthenticatedCall) -> Response:
         """Lead browsers to the console, and tell other clients where things are; relative, for prefixes of proxies."""
         if b"text/html" in headers_of(call.http.scope).get("accept", b""):
             return Response(status_code=307, headers={"location": "console"})
         return json_response({"object": "fitrouter", "base_url": "v1", "console": "console", "schema": "openapi.json"})
 
-    async def _page(self, _call: AuthenticatedCall) -> Response:
+    async def page(self, _call: AuthenticatedCall) -> Response:
         """Serve the console's page."""
         return _file("index.html", {})
 
-    async def _asset(self, call: AuthenticatedCall) -> Response:
+    async def asset(self, call: AuthenticatedCall) -> Response:
         """Serve a file of the page."""
         return _file(call.http.path_params["name"], headers_of(call.http.scope))
 
     # --- sessions ---
 
-    async def _session(self, call: AuthenticatedCall) -> Response:
+    async def session(self, call: AuthenticatedCall) -> Response:
         """Return the state of the session: whether a login is needed, and the CSRF token."""
         needed = bool(self._keys)
         body = {
@@ -173,7 +117,7 @@ class Console:
             body |= {"tenant": tenant_of(call), "admin": call.admin}
         return json_response(body)
 
-    async def _enter(self, call: AuthenticatedCall) -> Response:
+    async def enter(self, call: AuthenticatedCall) -> Response:
         """Begin a session with a key."""
         headers = headers_of(call.http.scope)
         check_origin(headers)
@@ -190,14 +134,14 @@ class Console:
         secure = headers.get("x-forwarded-proto", call.http.url.scheme.encode()) == b"https"
         return json_response({}, {"set-cookie": self._sessions.cookie(key.strip(), secure)})
 
-    async def _leave(self, call: AuthenticatedCall) -> Response:
+    async def leave(self, call: AuthenticatedCall) -> Response:
         """End the session."""
         check_origin(headers_of(call.http.scope))
         return json_response({}, {"set-cookie": self._sessions.cookie("", secure=False)})
 
     # --- views ---
 
-    async def _now(self, call: AuthenticatedCall) -> Response:
+    async def now(self, call: AuthenticatedCall) -> Response:
         """Return the data of the view *Now*."""
         window = call.http.query_params.get("window", "auto")
         if window not in {*WINDOWS, "auto", "all"}:
@@ -218,7 +162,7 @@ class Console:
             }
         )
 
-    async def _decisions(self, call: AuthenticatedCall) -> Response:
+    async def decisions(self, call: AuthenticatedCall) -> Response:
         """Return a page of decisions."""
         call.require_people(LISTING)
         query, tenant = call.http.query_params, tenant_of(call)
@@ -232,7 +176,7 @@ class Console:
         names = sorted({card.arm for card in self._router.models.values()})
         return json_response({**page, "roles": roles, "models": names})
 
-    async def _decision(self, call: AuthenticatedCall) -> Response:
+    async def decision(self, call: AuthenticatedCall) -> Response:
         """Explain a decision; to callers who may see people, with the session's other ones and the kept texts."""
         decision_id, tenant = decision_id_of(call.http.path_params["decision_id"]), tenant_of(call)
         events = await self._router.events(decision_id, tenant)
@@ -276,7 +220,7 @@ class Console:
         self._router.hooks.trouble(part, error)
         return f"not readable now: {error}"
 
-    async def _feedback(self, call: AuthenticatedCall) -> Response:
+    async def feedback(self, call: AuthenticatedCall) -> Response:
         """Give a thumb for the person who got an answer."""
         self._sessions.check(headers_of(call.http.scope))
         body = await body_of(call)
@@ -296,7 +240,7 @@ class Console:
         self._reads.forget()
         return json_response({"id": given})
 
-    async def _policy(self, call: AuthenticatedCall) -> Response:
+    async def policy(self, call: AuthenticatedCall) -> Response:
         """Return the policy in force, its candidates, the monitors and, for an administrator, changes and replays."""
         policy = self._router.policy
         standing = policy.standing(tenant_of(call))
@@ -321,7 +265,7 @@ class Console:
             shown |= await self._reads.get("replays", partial(replays, self._reads))
         return json_response({**shown, "admin": call.admin})
 
-    async def _models(self, call: AuthenticatedCall) -> Response:
+    async def models(self, call: AuthenticatedCall) -> Response:
         """Return each model's card, whether it can be called, and its figures of a week."""
         tenant, since = tenant_of(call), self._router.clock() - WINDOWS["7d"]
         figures = await self._reads.get(("models", tenant), partial(model_figures, self._reads, tenant, since))
@@ -359,7 +303,7 @@ class Console:
         able = {"private_addresses": limits.private_addresses, "key_envs": list(limits.key_envs)} if call.admin else {}
         return json_response({**shown, "providers": providers, "additions": able, "admin": call.admin})
 
-    async def _learning(self, call: AuthenticatedCall) -> Response:
+    async def learning(self, call: AuthenticatedCall) -> Response:
         """Return the progress of learning, and the state of its monitors."""
         tenant, since = tenant_of(call), self._router.clock() - WINDOWS["7d"]
         labels = await self._reads.get(("labels", tenant), partial(label_rates, self._reads, tenant, since))
@@ -386,13 +330,13 @@ class Console:
             }
         return json_response(shown)
 
-    async def _estimate(self, call: AuthenticatedCall) -> Response:
+    async def estimate(self, call: AuthenticatedCall) -> Response:
         """Estimate from the log what a change of the policy would do."""
         self._sessions.check(headers_of(call.http.scope))
         call.require_admin("change the policy")
         return json_response(await self._estimates.of(await body_of(call)))
 
-    async def _add(self, call: AuthenticatedCall) -> Response:
+    async def add(self, call: AuthenticatedCall) -> Response:
         """Add a model, or answer with a sentence on what is wrong with it."""
         self._sessions.check(headers_of(call.http.scope))
         try:
@@ -402,14 +346,14 @@ class Console:
         self._reads.forget()
         return found
 
-    async def _remove(self, call: AuthenticatedCall) -> Response:
+    async def remove(self, call: AuthenticatedCall) -> Response:
         """Remove a model that was added."""
         self._sessions.check(headers_of(call.http.scope))
         found = await self._administration.remove_model(call)
         self._reads.forget()
         return found
 
-    async def _change(self, call: AuthenticatedCall) -> Response:
+    async def change(self, call: AuthenticatedCall) -> Response:
         """Change the policy."""
         self._sessions.check(headers_of(call.http.scope))
         found = await self._steer(call)
@@ -425,14 +369,3 @@ def _file(name: str, headers: Mapping[str, bytes]) -> Response:
     if headers.get("if-none-match") == asset.etag.encode():
         return Response(status_code=304, headers=kept)
     return Response(asset.body, headers=kept, media_type=asset.media_type)
-
-
-def _safe(endpoint: Endpoint) -> Endpoint:
-    """Wrap an endpoint so that every response has headers that confine the page."""
-
-    async def confined(request: HttpRequest) -> Response:
-        response = await endpoint(request)
-        response.headers.update(_SAFE)
-        return response
-
-    return confined

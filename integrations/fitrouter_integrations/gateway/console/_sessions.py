@@ -20,6 +20,7 @@ from pathlib import Path
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from fitrouter_integrations.gateway.asgi._limits import is_own
 from fitrouter_integrations.gateway.asgi._wire import Problem
 
 COOKIE = "fitrouter_console"
@@ -108,11 +109,6 @@ def check_origin(headers: Mapping[str, bytes]) -> None:
     foreign = origin is not None and not is_own(origin, headers)
     if foreign or headers.get("sec-fetch-site", b"none") not in {b"same-origin", b"none"}:
         raise Problem(403, "forged_request", "this comes from a page of another site; open the console itself")
-
-
-def is_own(origin: bytes, headers: Mapping[str, bytes]) -> bool:
-    """Return whether the origin of a page is the host that a request is sent to."""
-    return origin.split(b"://")[-1].lower() == headers.get("host", b"").lower()
 
 
 def _cookie(headers: Mapping[str, bytes]) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from fitrouter.errors import InvalidRequest
 from fitrouter.providers.usage import read_usage
@@ -13,13 +15,59 @@ from fitrouter.types import Completion, Identity, Request, Usage
 from fitrouter_integrations.client import ObservedCall
 from fitrouter_integrations.gateway.parsing._messages import message_of, messages_of
 from fitrouter_integrations.gateway.parsing._requests import chat_request
-from fitrouter_integrations.gateway.parsing._values import check_fields, number, optional, shown, string
+from fitrouter_integrations.gateway.parsing._typed import Amount, Body, Name, typed
+from fitrouter_integrations.gateway.parsing._values import optional, shown
 
 MAX_TRIED = 64
-_ANSWER = ("message", "finish_reason", "usage", "cost_usd")
 _COUNTS = ("prompt_tokens", "completion_tokens")
-_OUTCOME = ("messages", "tools", "tried", "status", *_ANSWER, "ttft_ms")
-_TRIED = ("model", "ms", "error", "probability")
+
+
+class AnswerBody(Body, frozen=True, kw_only=True):
+    """The answer of a model that the client called."""
+
+    message: dict[str, Any] | None = None
+    """the complete assistant message; left out if no model answered"""
+    finish_reason: Name | None = None
+    """stop if left out"""
+    usage: dict[str, Any] | None = None
+    """as the provider reported it, in its own spelling, with cached and hidden tokens"""
+    cost_usd: Amount | None = None
+    """computed from the model's prices if left out"""
+
+
+class TriedBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An attempted model."""
+
+    model: Name
+    ms: Amount
+    error: Name | None = None
+    """exception class; ProviderRejected: the request is invalid; ContextOverflow: it is too long"""
+    probability: float | None = None
+
+
+class OutcomeBody(AnswerBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The outcome of a plan."""
+
+    messages: Annotated[
+        Any, Meta(extra_json_schema={"$ref": "messages"}, extra={"give": "an array with at least one message"})
+    ]
+    """the messages of the plan's request"""
+    tools: list[dict[str, Any]] | None = None
+    tried: Annotated[list[TriedBody], Meta(max_length=MAX_TRIED)] | None
+    """attempted models in the order of the plan; all but an answering last one have an error"""
+    status: Literal["ok", "partial", "cancelled", "failed"]
+    ttft_ms: Amount | None = None
+    """time to the first chunk of a stream"""
+
+
+class ObservationBody(AnswerBody, frozen=True, kw_only=True):
+    """A call beside the router; all other fields are its request's."""
+
+    model: Name
+    """name of the called model"""
+    latency_ms: Amount
+    error: Name | None = None
+    """exception class; ProviderRejected: the request is invalid; ContextOverflow: it is too long"""
 
 
 def outcome(body: dict[str, Any], tenant: str) -> tuple[Request, Outcome]:
@@ -28,26 +76,23 @@ def outcome(body: dict[str, Any], tenant: str) -> tuple[Request, Outcome]:
     Raises:
         InvalidRequest: names the field and the reason.
     """
-    check_fields(body, _OUTCOME)
-    tools = optional(body, "tools", list, "an array of objects")
-    if any(not isinstance(tool, dict) for tool in tools or ()):
-        raise InvalidRequest("tools: give an array of objects")
-    tried = optional(body, "tried", list, "an array of objects") or []
-    if len(tried) > MAX_TRIED:
-        raise InvalidRequest(f"tried: {len(tried)} were given, at most {MAX_TRIED} are allowed")
+    given = typed(body, OutcomeBody)
     request = Request(
-        messages=messages_of(body.get("messages")),
-        params={} if tools is None else {"tools": tools},
+        messages=messages_of(given.messages),
+        params={} if given.tools is None else {"tools": given.tools},
         identity=Identity(tenant=tenant),
     )
-    ended = Outcome(
-        tried=tuple(_tried(one, f"tried[{i}]") for i, one in enumerate(tried)),
-        status=string(body.get("status"), "status"),
-        completion=_completion(body),
-        cost_usd=_number(body.get("cost_usd"), "cost_usd"),
-        ttft_ms=_number(body.get("ttft_ms"), "ttft_ms"),
+    tried = (
+        AttemptReport(model=one.model, ms=one.ms, error=one.error, probability=one.probability or 0.0)
+        for one in given.tried or ()
     )
-    return request, ended
+    return request, Outcome(
+        tried=tuple(tried),
+        status=given.status,
+        completion=_completion(given),
+        cost_usd=given.cost_usd,
+        ttft_ms=given.ttft_ms,
+    )
 
 
 def observation(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) -> ObservedCall:
@@ -57,54 +102,31 @@ def observation(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str)
         ForbiddenField: the body sets transport.
         InvalidRequest: names the field and the reason.
     """
-    own = {*_ANSWER, "latency_ms", "error"}
-    model = string(body.get("model"), "model")
+    given = typed(body, ObservationBody)
+    own = {*ObservationBody.__struct_fields__} - {"model"}
     return ObservedCall(
         request=chat_request({name: value for name, value in body.items() if name not in own}, headers, tenant),
-        model=model,
-        completion=_completion(body),
-        cost_usd=_number(body.get("cost_usd"), "cost_usd"),
-        latency_ms=number(body.get("latency_ms"), "latency_ms"),
-        error=_string(body.get("error"), "error"),
+        model=given.model,
+        completion=_completion(given),
+        cost_usd=given.cost_usd,
+        latency_ms=given.latency_ms,
+        error=given.error,
     )
 
 
-def _tried(given: object, where: str) -> AttemptReport:
-    if not isinstance(given, dict):
-        raise InvalidRequest(f"{where}: got {shown(given)}; give an object with {', '.join(_TRIED)}")
-    check_fields(given, _TRIED)
-    return AttemptReport(
-        model=string(given.get("model"), f"{where}.model"),
-        ms=number(given.get("ms"), f"{where}.ms"),
-        error=_string(given.get("error"), f"{where}.error"),
-        probability=_number(given.get("probability"), f"{where}.probability") or 0.0,
-    )
-
-
-def _completion(body: dict[str, Any]) -> Completion | None:
+def _completion(given: AnswerBody) -> Completion | None:
     """Parse the completion in a body, None if there is none."""
-    message = optional(body, "message", dict, "the assistant's message")
+    message = given.message
     if message is None:
-        if given := [name for name in ("finish_reason", "usage") if body.get(name) is not None]:
-            raise InvalidRequest(f"{given[0]}: needs 'message', the answer")
+        for name in ("finish_reason", "usage"):
+            if getattr(given, name) is not None:
+                raise InvalidRequest(f"{name}: needs 'message', the answer")
         return None
     if message.get("role") != "assistant":
         raise InvalidRequest(f"message.role: got {shown(message.get('role'))}; allowed is 'assistant'")
-    usage = optional(body, "usage", dict, "an object with prompt_tokens and completion_tokens") or {}
+    usage = given.usage or {}
     prompt, completion = (optional(usage, name, int, "a whole number") or 0 for name in _COUNTS)
     read = read_usage(usage) or Usage()
     if not 0 <= min(prompt, completion) <= max(prompt, completion) <= MOST_TOKENS:  # for the error that says so
         read = Usage(prompt_tokens=prompt, completion_tokens=completion)
-    return Completion(
-        message=message_of(message, "message"),
-        finish_reason=_string(body.get("finish_reason"), "finish_reason") or "stop",
-        usage=read,
-    )
-
-
-def _string(value: object, where: str) -> str | None:
-    return None if value is None else string(value, where)
-
-
-def _number(value: object, where: str) -> float | None:
-    return None if value is None else number(value, where)
+    return Completion(message=message_of(message, "message"), finish_reason=given.finish_reason or "stop", usage=read)

@@ -1,76 +1,296 @@
-"""OpenAPI operations of the routes, from `openapi.yaml`."""
+"""The OpenAPI schema: bodies and answers from the structs that are decoded and encoded.
+
+A field's description is the docstring under it. `openapi.yaml` has the types of OpenAI's and Anthropic's APIs, whose
+bodies are passed on with fields that nobody here knows, and the answers that are no struct's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import cache
-from importlib import resources
-from string import Template
-from typing import Any
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, reduce
+from importlib import metadata, resources
+from typing import Any, NamedTuple
 
+import msgspec
 import yaml
+from msgspec import inspect
 
-from fitrouter.serving.external import STATUSES
-from fitrouter.state.settings import SETTINGS
-from fitrouter.types import FeedbackKind
+from fitrouter.serving.model_registry import Addition
+from fitrouter.serving.policy_control import Standing
+from fitrouter.state.settings import SETTINGS, described
+from fitrouter.stores.erasure import Erased
+from fitrouter.stores.listing import ListedAnswer, ListedFeedback, ListedUser
+from fitrouter_evaluators.personal import FitReport, Leaderboard, Profile, Progress, Scored
+from fitrouter_evaluators.personal.audit.swaps import Audit
+from fitrouter_evaluators.personal.diagnose.diagnosis import Diagnosis
+from fitrouter_evaluators.personal.exposure import Exposure
+from fitrouter_evaluators.personal.satisfaction import Satisfaction
+from fitrouter_integrations.client import About, Plan
+from fitrouter_integrations.gateway.parsing._external import ObservationBody, OutcomeBody
+from fitrouter_integrations.gateway.parsing._people import (
+    HistoryBody,
+    ProfileBody,
+    QuizAnswerBody,
+    QuizBody,
+    ScoreBody,
+)
+from fitrouter_integrations.gateway.parsing._requests import FeedbackBody, PolicyBody
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""In C, where PyYAML has it: a twentieth of the time at the start of every gateway."""
+Schema = dict[str, Any]
+_SUMMARY = "An OpenAI-compatible gateway that routes each request to the model that suits its user and task."
 _ALWAYS = (400, 401, 403, 408, 429, 431, 503)
 """Errors of every route: headers that are malformed, late or too long, keys, a crowded tenant, and overload."""
+_WHO = ("user", "role", "task", "session")
+
+
+class Operation(NamedTuple):
+    """What a route takes and answers. A type is a struct, or a name in `openapi.yaml`; of several, all fields."""
+
+    answer: type[msgspec.Struct] | str = "any"
+    body: tuple[type[msgspec.Struct] | str, ...] = ()
+    object: str = ""
+    """Of an answer that is an object with the fields of a struct; `list` for one with a list of them."""
+    headers: tuple[str, ...] = ()
+    """Of the identity."""
+    query: tuple[str, ...] = ()
+    errors: tuple[int, ...] = ()
+    """Besides those of every route, of every body (413, 415), and of a name in the path (404)."""
+    media: str = "application/json"
+    stream: bool = False
+    unavailable: str = ""
+    """Type of the answer with status 503."""
+    error: str = "error"
+
+
+class _ScoredPrompt(msgspec.Struct):
+    answers: tuple[Scored, ...]
+
+
+class _Scores(msgspec.Struct):
+    items: tuple[_ScoredPrompt, ...]
+
+
+_ROUTED = (404, 502, 504)
+OPERATIONS = {
+    "chat": Operation("completion", ("chat",), headers=_WHO, errors=_ROUTED, stream=True),
+    "messages": Operation(
+        "anthropic_message", ("message_request",), headers=_WHO, errors=_ROUTED, stream=True, error="any_error"
+    ),
+    "count_tokens": Operation("tokens_counted", ("message_request",), headers=_WHO, error="any_error"),
+    "responses": Operation("response", ("response_request",), headers=_WHO, errors=_ROUTED, stream=True),
+    "embeddings": Operation("embeddings_found", ("embeddings_request",), headers=_WHO, errors=_ROUTED),
+    "models": Operation("models_list"),
+    "model": Operation("model_entry"),
+    "add_model": Operation(Addition, ("added_model",), "fitrouter.model"),
+    "remove_model": Operation("removed_found"),
+    "feedback": Operation("feedback_id", (FeedbackBody,), headers=("user",), errors=(404,)),
+    "profile": Operation("profile_found", (ProfileBody,), headers=("user", "role"), errors=(404,)),
+    "show_profile": Operation(Profile, headers=("user", "role")),
+    "erase_profile": Operation(Erased, object="fitrouter.erasure", headers=("user",)),
+    "start_quiz": Operation(Progress, (QuizBody,), "fitrouter.quiz", ("user", "role"), errors=(404,)),
+    "quiz": Operation(Progress, object="fitrouter.quiz", headers=("user",)),
+    "answer_quiz": Operation(Progress, (QuizAnswerBody,), "fitrouter.quiz", ("user",)),
+    "score": Operation(_Scores, (ScoreBody,), "fitrouter.scores", ("user", "role")),
+    "leaderboard": Operation(Leaderboard, object="fitrouter.leaderboard", headers=("user", "role")),
+    "report": Operation(FitReport, object="fitrouter.report", headers=("user", "role")),
+    "certificate": Operation("certificate", headers=("user", "role")),
+    "suite": Operation("suite", headers=("user", "role")),
+    "satisfaction": Operation(Satisfaction, object="fitrouter.satisfaction"),
+    "exposure": Operation(Exposure, object="fitrouter.exposure"),
+    "audit": Operation(Audit, object="fitrouter.audit", headers=("role",), errors=(404,)),
+    "diagnose": Operation(Diagnosis, (HistoryBody,), "fitrouter.diagnosis"),
+    "decide": Operation(Plan, ("asked",), "fitrouter.plan", _WHO, errors=(404,)),
+    "outcome": Operation("outcome_found", (OutcomeBody,)),
+    "observe": Operation("observed", ("asked", ObservationBody), headers=_WHO, errors=(404,)),
+    "decision": Operation("explained", query=("now",)),
+    "list_decisions": Operation(ListedAnswer, object="list", headers=("user", "role"), query=("last", "model")),
+    "list_feedback": Operation(ListedFeedback, object="list", headers=("user", "role"), query=("last", "model")),
+    "list_users": Operation(ListedUser, object="list", headers=("user",), query=("last",)),
+    "policy": Operation(Standing, object="fitrouter.policy"),
+    "steer": Operation(Standing, (PolicyBody,), "fitrouter.policy"),
+    "metrics_page": Operation("string", media="text/plain"),
+    "schema": Operation(),
+    "healthz": Operation("healthy"),
+    "readyz": Operation("ready", query=("strict",), unavailable="ready"),
+}
+"""Handler → its operation."""
 
 
 @cache
 def error_codes() -> dict[str, dict[str, Any]]:
     """Load the table of error codes: code → `statuses`, `when` it happens, and what to `do`."""
-    text = resources.files(__package__ or __name__).joinpath("errors.yaml").read_text(encoding="utf-8")
-    found: dict[str, dict[str, Any]] = yaml.load(text, _LOADER)  # noqa: S506 - a safe loader
+    found: dict[str, dict[str, Any]] = _yaml("errors.yaml")
     return found
 
 
-@cache
-def operations() -> dict[str, dict[str, Any]]:
-    """Load the OpenAPI operations of the routes, by the name of their handler."""
-    text = resources.files(__package__ or __name__).joinpath("openapi.yaml").read_text(encoding="utf-8")
-    names: dict[str, Iterable[str]] = {"kinds": FeedbackKind, "settings": SETTINGS, "statuses": STATUSES}
-    filled = Template(text).substitute({key: ", ".join(each) for key, each in names.items()})
-    described = yaml.load(filled, _LOADER)  # noqa: S506 - a safe loader
-    types = described["types"]
-    return {handler: _operation(types, **route) for handler, route in described["routes"].items()}
+def document(routes: Iterable[tuple[str, str, Callable[..., object]]]) -> dict[str, Any]:
+    """Make the OpenAPI schema of routes.
 
-
-def _operation(
-    types: dict[str, Any],
-    errors: list[int],
-    body: Any = None,
-    answer: Any = None,
-    headers: tuple[str, ...] = (),
-    query: tuple[str, ...] = (),
-    path: str | None = None,
-    media: str = "application/json",
-    stream: bool = False,
-    unavailable: Any = None,
-    error: Any = None,
-) -> dict[str, Any]:
-    failed = {"description": "error", "content": {"application/json": {"schema": error or types["error"]}}}
-    content = {media: {"schema": answer or types["any"]}}
-    if stream:
-        content["text/event-stream"] = {}
-    operation: dict[str, Any] = {"responses": {"200": {"description": "OK", "content": content}}}
-    operation["responses"] |= {str(status): failed for status in sorted({*_ALWAYS, *errors})}
-    if unavailable is not None:
-        schema = {"anyOf": [unavailable, types["error"]]}
-        operation["responses"]["503"] = {
-            "description": "not ready",
-            "content": {"application/json": {"schema": schema}},
+    Args:
+        routes: method, path and handler of each.
+    """
+    paths: dict[str, dict[str, Any]] = {}
+    for method, path, handler in routes:
+        plain = path.replace(":path", "")
+        operation = {
+            "summary": (handler.__doc__ or "").partition("\n")[0],
+            "operationId": re.sub(r"\W", "_", f"{handler.__name__}{plain}_{method.lower()}"),
+            **_described(OPERATIONS[handler.__name__], re.findall(r"\{(\w+)\}", plain)),
         }
-    places = [("header", f"x-fitrouter-{name}", False) for name in headers] + [("query", name, False) for name in query]
-    places += [("path", path, True)] if path else []
+        paths.setdefault(plain, {})[method.lower()] = operation
+    info = {"title": "fitrouter", "summary": _SUMMARY, "version": metadata.version("fitrouter")}
+    return {"openapi": "3.1.0", "info": info, "paths": paths}
+
+
+def _described(operation: Operation, named: list[str]) -> dict[str, Any]:
+    """Return an operation as OpenAPI has it; `named` are the names in its path."""
+    error = schema_of(operation.error)
+    content: dict[str, Any] = {operation.media: {"schema": _answer(operation)}}
+    if operation.stream:
+        content["text/event-stream"] = {}
+    statuses = {*_ALWAYS, *operation.errors, *((413, 415) if operation.body else ()), *((404,) if named else ())}
+    responses = {"200": {"description": "OK", "content": content}} | {
+        str(status): _json_response("error", error) for status in sorted(statuses)
+    }
+    if operation.unavailable:
+        either = {"anyOf": [schema_of(operation.unavailable), error]}
+        responses["503"] = _json_response("not ready", either)
+    places = [("header", f"x-fitrouter-{name}") for name in operation.headers]
+    places += [("query", name) for name in operation.query] + [("path", name) for name in named]
+    found: dict[str, Any] = {"responses": responses}
     if places:
-        operation["parameters"] = [
-            {"name": name, "in": place, "required": required, "schema": types["string"]}
-            for place, name, required in places
+        found["parameters"] = [
+            {"name": name, "in": place, "required": place == "path", "schema": {"type": "string"}}
+            for place, name in places
         ]
-    if body is not None:
-        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
-    return operation
+    if operation.body:
+        body = reduce(_joined, map(schema_of, operation.body))
+        found["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
+    return found
+
+
+def _json_response(description: str, schema: Schema) -> dict[str, Any]:
+    return {"description": description, "content": {"application/json": {"schema": schema}}}
+
+
+def _answer(operation: Operation) -> Schema:
+    if isinstance(operation.answer, str):
+        return schema_of(operation.answer)
+    found = _struct(operation.answer, answer=True)
+    if operation.object == "list":
+        return _object({"object": {"const": "list"}, "data": {"type": "array", "items": found}})
+    return _joined(_object({"object": {"const": operation.object}}), found) if operation.object else found
+
+
+def _object(properties: dict[str, Schema]) -> Schema:
+    return {"type": "object", "required": list(properties), "properties": properties}
+
+
+def _joined(first: Schema, second: Schema) -> Schema:
+    """Return the schema of an object with the fields of two."""
+    properties = first["properties"] | second["properties"]
+    required = {*first["required"], *second["required"]}
+    return first | {"properties": properties, "required": [name for name in properties if name in required]}
+
+
+# --- types -----------------------------------------------------------------------------------------------------------
+
+
+def schema_of(kind: type[msgspec.Struct] | str) -> Schema:
+    """Return the JSON schema of the body that a struct decodes, or of a type of `openapi.yaml`."""
+    return dict(_types()[kind]) if isinstance(kind, str) else _struct(kind, answer=False)
+
+
+@cache
+def _types() -> dict[str, Schema]:
+    found: dict[str, Schema] = _yaml("openapi.yaml")
+    found["about"].update(schema_of(About))  # which other types refer to
+    return found
+
+
+def _yaml(name: str) -> Any:
+    return yaml.safe_load(resources.files(__package__ or __name__).joinpath(name).read_text(encoding="utf-8"))
+
+
+def _struct(cls: type[Any], *, answer: bool) -> Schema:
+    """Return the schema of a struct; answers have every field, but those that `About` may lack."""
+    kind = inspect.type_info(cls)
+    assert isinstance(kind, inspect.StructType)
+    texts = {name: text.replace("$settings", ", ".join(SETTINGS)) for name, text in described(cls).items()}
+    properties = {}
+    for field in kind.fields:
+        shown = {"description": texts[field.name]} if field.name in texts else {}
+        plain = not answer and isinstance(field.default, (bool, int, float, str)) and field.default != ""
+        default = {"default": field.default} if plain else {}
+        properties[field.encode_name] = _schema(field.type, answer=answer) | shown | default
+    required = [field.encode_name for field in kind.fields if field.required or (answer and cls is not About)]
+    open_ = {} if answer else {"additionalProperties": not kind.forbid_unknown_fields}
+    return {"type": "object", "required": required, "properties": properties} | open_
+
+
+def _schema(kind: inspect.Type, *, answer: bool) -> Schema:
+    """Return the JSON schema of a type."""
+    match kind:
+        case inspect.Metadata():
+            return _schema(kind.type, answer=answer) | _resolved(kind.extra_json_schema or {})
+        case inspect.StructType():
+            return _struct(kind.cls, answer=answer)
+        case inspect.ListType(item_type=each) | inspect.VarTupleType(item_type=each) | inspect.SetType(item_type=each):
+            limits = {"minItems": kind.min_length, "maxItems": kind.max_length}
+            return {"type": "array", "items": _schema(each, answer=answer)} | _given(limits)
+        case inspect.TupleType(item_types=types):
+            return {"type": "array", "items": _either(types, answer), "minItems": len(types), "maxItems": len(types)}
+        case inspect.NamedTupleType(fields=fields):
+            return {"type": "array", "items": _either([field.type for field in fields], answer)}
+        case inspect.DictType(value_type=each):
+            inner = _schema(each, answer=answer)
+            return {"type": "object"} | ({"additionalProperties": inner} if inner else {})
+        case inspect.UnionType(types=types):
+            return _either(types, answer)
+        case inspect.LiteralType(values=values):
+            return {"enum": list(values)}
+        case inspect.EnumType():
+            return {"enum": [each.value for each in kind.cls]}
+        case inspect.StrType():
+            return {"type": "string"} | _given({"minLength": kind.min_length, "maxLength": kind.max_length})
+        case inspect.IntType() | inspect.FloatType():
+            name = "integer" if isinstance(kind, inspect.IntType) else "number"
+            return {"type": name} | _given({"minimum": kind.ge, "maximum": kind.le, "exclusiveMinimum": kind.gt})
+        case inspect.BoolType():
+            return {"type": "boolean"}
+        case inspect.NoneType():
+            return {"type": "null"}
+        case _:
+            return {}
+
+
+def _either(kinds: Iterable[inspect.Type], answer: bool) -> Schema:
+    """Return the schema of one of several types; of simple ones that is a list of their names."""
+    found: list[Schema] = []
+    for kind in kinds:
+        if (schema := _schema(kind, answer=answer)) not in found:
+            found.append(schema)
+    bare = [each for each in found if each.keys() == {"type"}]
+    rest = [each for each in found if each not in bare]
+    if {} in found:
+        return {}
+    names = [each["type"] for each in bare]
+    if not rest:
+        return {"type": names[0] if len(names) == 1 else names}
+    if len(rest) == 1 and isinstance(rest[0].get("type"), str):
+        return rest[0] | {"type": [rest[0]["type"], *names]} if names else rest[0]
+    if len(rest) == 1 and "enum" in rest[0] and names == ["null"]:
+        return {"enum": [*rest[0]["enum"], None]}
+    return {"anyOf": [*rest, *bare]}
+
+
+def _resolved(extra: Mapping[str, Any]) -> Schema:
+    """Return what a type adds to its schema; `$ref` names a type of `openapi.yaml`."""
+    return {name: value for name, value in extra.items() if name != "$ref"} | (
+        schema_of(extra["$ref"]) if "$ref" in extra else {}
+    )
+
+
+def _given(limits: Mapping[str, Any]) -> Schema:
+    return {name: value for name, value in limits.items() if value is not None}

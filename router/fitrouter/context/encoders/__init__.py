@@ -10,7 +10,7 @@ from fitrouter.context.encoders._cached import Cached
 from fitrouter.context.encoders._hashing import Hashing
 from fitrouter.context.encoders._int8 import INT8_FILES, Int8Encoder, int8_folder
 from fitrouter.context.encoders._minilm import MINILM_SHA256, SentenceTransformerEncoder, minilm_path
-from fitrouter.context.encoders._static import Static
+from fitrouter.context.encoders._static import Static, shipped
 from fitrouter.errors import ConfigError
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "get_encoder",
     "int8_folder",
     "minilm_path",
+    "shipped",
 ]
 
 ENCODERS = ("hashing", "minilm", "minilm-int8", "static")
@@ -42,7 +43,7 @@ def get_encoder(name: str, device: str = "auto") -> Encoder:
     if name == "hashing":
         return Hashing()
     if name == "static":
-        return Static()
+        return shipped()
     if Path(name).joinpath("static.json").is_file():
         return Static(Path(name))
     if name == "minilm-int8":

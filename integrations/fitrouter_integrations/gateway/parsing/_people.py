@@ -1,0 +1,78 @@
+"""Bodies about people: profiles, quizzes, texts to score, and recorded conversations."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, UnsetType
+
+from fitrouter_evaluators.personal import LONGEST_TEXT, MOST_TEXTS, Mark
+from fitrouter_integrations.gateway.parsing._typed import Body, Name, OfPerson, OfUser, Statement
+
+MAX_QUESTIONS = 50
+Choice = Literal["first", "second", "same", "bad", "skip", "undo", "stop"]
+Text = Annotated[str, Meta(extra_json_schema={"maxLength": LONGEST_TEXT})]
+
+
+class ProfileBody(OfPerson, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a user states; its fields replace earlier ones."""
+
+    values: dict[Name, Annotated[float, Meta(extra_json_schema={"minimum": -1, "maximum": 1})]] | None = None
+    """dimension → −1 (less) … 1 (more)"""
+    statements: list[Statement] | None = None
+    """preferences in words, such as 'I dislike bullet points'; values and statements replace earlier ones"""
+    goals: list[Statement] | None = None
+    """what the user wants to reach, read as statements; they replace earlier ones"""
+    priorities: dict[Name, Annotated[float, Meta(extra_json_schema={"minimum": 0, "maximum": 10})]] | None = None
+    """dimension → how much more it counts than for everybody (1 as much); they replace earlier ones"""
+    examples: list[Mark] | None = None
+    """good and bad answers, added to those that are marked"""
+    profile: dict[str, Any] | UnsetType = UNSET
+    """an exported profile, instead of all others; replaces everything"""
+
+
+class QuizBody(OfPerson, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Start of a quiz."""
+
+    user: str | int | None = None
+    """required here or as x-fitrouter-user"""
+    questions: Annotated[int, Meta(ge=1, le=MAX_QUESTIONS)] | None = None
+    """maximum, up to the configured one"""
+    again: bool | None = False
+    """start anew although a quiz of the user is unfinished"""
+
+
+class QuizAnswerBody(OfUser, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Answer to a question of a quiz."""
+
+    user: str | int | None = None
+    """the user whose quiz it is; required here or as x-fitrouter-user"""
+    question: Annotated[int, Meta(extra_json_schema={"minimum": 1}, extra={"give": "the number of the question"})]
+    """number of the question that is answered"""
+    choice: Choice
+    """same: no preference; bad: neither is good; undo: take the last answer back"""
+
+
+class AnsweredPrompt(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A prompt, and answers to it."""
+
+    prompt: Text = ""
+    answers: list[Text]
+
+
+class ScoreBody(OfPerson, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Texts to score."""
+
+    user: str | int | None = None
+    """whose taste, or as x-fitrouter-user; needs a trusted key; without user and role the population's"""
+    items: Annotated[list[AnsweredPrompt], Meta(extra_json_schema={"minItems": 1, "maxItems": MOST_TEXTS})]
+    """1 to 64 answers in all"""
+
+
+class HistoryBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Recorded conversations of a chat system."""
+
+    history: Annotated[
+        list[dict[str, Any]], Meta(min_length=1, extra={"give": "an array of conversations, objects with messages"})
+    ]
+    """conversations: `messages`, and `user`, `marks`"""
