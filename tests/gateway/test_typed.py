@@ -25,7 +25,7 @@ class Whole(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
     part: Part | None = None
     parts: Annotated[list[Part], Meta(min_length=1, max_length=2)] | None = None
     values: dict[str, float] | None = None
-    pair: Annotated[tuple[float, float], Meta(extra={"give": "[lowest, highest]"})] | None = None
+    pair: Annotated[tuple[float, float], Meta(title="[lowest, highest]")] | None = None
     kind: FeedbackKind | None = None
     choice: Literal["a", "b"] = "a"
     said: Statement | None = None
@@ -50,9 +50,9 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"parts": []}, "parts: 0 were given; give an array of objects with size"),
     ({"parts": [{"size": 1}] * 3}, "parts: 3 were given, at most 2 are allowed"),
     ({"parts": [{"size": 1}, {"size": 0.5}]}, "parts[1].size: got 0.5; give a whole number from 1 to 9"),
-    ({"values": [1]}, "values: got [1]; give an object of name → a number"),
+    ({"values": [1]}, "values: got [1]; give an object"),
     ({"values": {"warmth": "high"}}, "values.warmth: got 'high'; give a number"),
-    ({"pair": [1]}, "pair: got [1]; give [lowest, highest]"),
+    ({"pair": [1]}, "pair: 1 were given; give [lowest, highest]"),
     ({"pair": [1, "x"]}, "pair[1]: got 'x'; give a number"),
     ({"kind": "clap"}, "kind: got 'clap'; allowed are thumb, rating"),
     ({"choice": None}, "choice: got None; allowed are a, b"),

@@ -48,9 +48,7 @@ class TriedBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class OutcomeBody(AnswerBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The outcome of a plan."""
 
-    messages: Annotated[
-        Any, Meta(extra_json_schema={"$ref": "messages"}, extra={"give": "an array with at least one message"})
-    ]
+    messages: Annotated[Any, Meta(title="an array with at least one message")]
     """the messages of the plan's request"""
     tools: list[dict[str, Any]] | None = None
     tried: Annotated[list[TriedBody], Meta(max_length=MAX_TRIED)] | None
@@ -102,10 +100,11 @@ def observation(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str)
         ForbiddenField: the body sets transport.
         InvalidRequest: names the field and the reason.
     """
-    given = typed(body, ObservationBody)
     own = {*ObservationBody.__struct_fields__} - {"model"}
+    request = chat_request({name: value for name, value in body.items() if name not in own}, headers, tenant)
+    given = typed(body, ObservationBody)
     return ObservedCall(
-        request=chat_request({name: value for name, value in body.items() if name not in own}, headers, tenant),
+        request=request,
         model=given.model,
         completion=_completion(given),
         cost_usd=given.cost_usd,

@@ -47,7 +47,7 @@ class QuizAnswerBody(OfUser, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     user: str | int | None = None
     """the user whose quiz it is; required here or as x-fitrouter-user"""
-    question: Annotated[int, Meta(extra_json_schema={"minimum": 1}, extra={"give": "the number of the question"})]
+    question: Annotated[int, Meta(extra_json_schema={"minimum": 1}, title="the number of the question")]
     """number of the question that is answered"""
     choice: Choice
     """same: no preference; bad: neither is good; undo: take the last answer back"""
@@ -73,6 +73,6 @@ class HistoryBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Recorded conversations of a chat system."""
 
     history: Annotated[
-        list[dict[str, Any]], Meta(min_length=1, extra={"give": "an array of conversations, objects with messages"})
+        list[dict[str, Any]], Meta(min_length=1, title="an array of conversations, objects with messages")
     ]
     """conversations: `messages`, and `user`, `marks`"""

@@ -26,7 +26,7 @@ _OURS = frozenset({"model", "messages", "stream", "stream_options", "user", "met
 """Fields that are not sent to providers, which get no identities."""
 
 
-Scale: TypeAlias = Annotated[tuple[float, float], Meta(extra={"give": "[lowest, highest], such as [1, 5]"})]
+Scale: TypeAlias = Annotated[tuple[float, float], Meta(title="[lowest, highest], such as [1, 5]")]
 
 
 def chat_request(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str, most_choices: int = 1) -> Request:

@@ -1,24 +1,22 @@
 """The OpenAPI schema: bodies and answers from the structs that are decoded and encoded.
 
-A field's description is the docstring under it. `openapi.yaml` has the types of OpenAI's and Anthropic's APIs, whose
+`openapi.yaml` has the types of OpenAI's and Anthropic's APIs, whose
 bodies are passed on with fields that nobody here knows, and the answers that are no struct's.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import cache, reduce
 from importlib import metadata, resources
 from typing import Any, NamedTuple
 
 import msgspec
 import yaml
-from msgspec import inspect
 
 from fitrouter.serving.model_registry import Addition
 from fitrouter.serving.policy_control import Standing
-from fitrouter.state.settings import SETTINGS, described
 from fitrouter.stores.erasure import Erased
 from fitrouter.stores.listing import ListedAnswer, ListedFeedback, ListedUser
 from fitrouter_evaluators.personal import FitReport, Leaderboard, Profile, Progress, Scored
@@ -36,8 +34,8 @@ from fitrouter_integrations.gateway.parsing._people import (
     ScoreBody,
 )
 from fitrouter_integrations.gateway.parsing._requests import FeedbackBody, PolicyBody
+from fitrouter_integrations.gateway.parsing._types import Schema, struct_schema
 
-Schema = dict[str, Any]
 _SUMMARY = "An OpenAI-compatible gateway that routes each request to the model that suits its user and task."
 _ALWAYS = (400, 401, 403, 408, 429, 431, 503)
 """Errors of every route: headers that are malformed, late or too long, keys, a crowded tenant, and overload."""
@@ -101,7 +99,7 @@ OPERATIONS = {
     "audit": Operation(Audit, object="fitrouter.audit", headers=("role",), errors=(404,)),
     "diagnose": Operation(Diagnosis, (HistoryBody,), "fitrouter.diagnosis"),
     "decide": Operation(Plan, ("asked",), "fitrouter.plan", _WHO, errors=(404,)),
-    "outcome": Operation("outcome_found", (OutcomeBody,)),
+    "outcome": Operation("outcome_found", (OutcomeBody, "with_messages")),
     "observe": Operation("observed", ("asked", ObservationBody), headers=_WHO, errors=(404,)),
     "decision": Operation("explained", query=("now",)),
     "list_decisions": Operation(ListedAnswer, object="list", headers=("user", "role"), query=("last", "model")),
@@ -177,7 +175,7 @@ def _json_response(description: str, schema: Schema) -> dict[str, Any]:
 def _answer(operation: Operation) -> Schema:
     if isinstance(operation.answer, str):
         return schema_of(operation.answer)
-    found = _struct(operation.answer, answer=True)
+    found = struct_schema(operation.answer, answer=True)
     if operation.object == "list":
         return _object({"object": {"const": "list"}, "data": {"type": "array", "items": found}})
     return _joined(_object({"object": {"const": operation.object}}), found) if operation.object else found
@@ -199,7 +197,7 @@ def _joined(first: Schema, second: Schema) -> Schema:
 
 def schema_of(kind: type[msgspec.Struct] | str) -> Schema:
     """Return the JSON schema of the body that a struct decodes, or of a type of `openapi.yaml`."""
-    return dict(_types()[kind]) if isinstance(kind, str) else _struct(kind, answer=False)
+    return dict(_types()[kind]) if isinstance(kind, str) else struct_schema(kind)
 
 
 @cache
@@ -211,86 +209,3 @@ def _types() -> dict[str, Schema]:
 
 def _yaml(name: str) -> Any:
     return yaml.safe_load(resources.files(__package__ or __name__).joinpath(name).read_text(encoding="utf-8"))
-
-
-def _struct(cls: type[Any], *, answer: bool) -> Schema:
-    """Return the schema of a struct; answers have every field, but those that `About` may lack."""
-    kind = inspect.type_info(cls)
-    assert isinstance(kind, inspect.StructType)
-    texts = {name: text.replace("$settings", ", ".join(SETTINGS)) for name, text in described(cls).items()}
-    properties = {}
-    for field in kind.fields:
-        shown = {"description": texts[field.name]} if field.name in texts else {}
-        plain = not answer and isinstance(field.default, (bool, int, float, str)) and field.default != ""
-        default = {"default": field.default} if plain else {}
-        properties[field.encode_name] = _schema(field.type, answer=answer) | shown | default
-    required = [field.encode_name for field in kind.fields if field.required or (answer and cls is not About)]
-    open_ = {} if answer else {"additionalProperties": not kind.forbid_unknown_fields}
-    return {"type": "object", "required": required, "properties": properties} | open_
-
-
-def _schema(kind: inspect.Type, *, answer: bool) -> Schema:
-    """Return the JSON schema of a type."""
-    match kind:
-        case inspect.Metadata():
-            return _schema(kind.type, answer=answer) | _resolved(kind.extra_json_schema or {})
-        case inspect.StructType():
-            return _struct(kind.cls, answer=answer)
-        case inspect.ListType(item_type=each) | inspect.VarTupleType(item_type=each) | inspect.SetType(item_type=each):
-            limits = {"minItems": kind.min_length, "maxItems": kind.max_length}
-            return {"type": "array", "items": _schema(each, answer=answer)} | _given(limits)
-        case inspect.TupleType(item_types=types):
-            return {"type": "array", "items": _either(types, answer), "minItems": len(types), "maxItems": len(types)}
-        case inspect.NamedTupleType(fields=fields):
-            return {"type": "array", "items": _either([field.type for field in fields], answer)}
-        case inspect.DictType(value_type=each):
-            inner = _schema(each, answer=answer)
-            return {"type": "object"} | ({"additionalProperties": inner} if inner else {})
-        case inspect.UnionType(types=types):
-            return _either(types, answer)
-        case inspect.LiteralType(values=values):
-            return {"enum": list(values)}
-        case inspect.EnumType():
-            return {"enum": [each.value for each in kind.cls]}
-        case inspect.StrType():
-            return {"type": "string"} | _given({"minLength": kind.min_length, "maxLength": kind.max_length})
-        case inspect.IntType() | inspect.FloatType():
-            name = "integer" if isinstance(kind, inspect.IntType) else "number"
-            return {"type": name} | _given({"minimum": kind.ge, "maximum": kind.le, "exclusiveMinimum": kind.gt})
-        case inspect.BoolType():
-            return {"type": "boolean"}
-        case inspect.NoneType():
-            return {"type": "null"}
-        case _:
-            return {}
-
-
-def _either(kinds: Iterable[inspect.Type], answer: bool) -> Schema:
-    """Return the schema of one of several types; of simple ones that is a list of their names."""
-    found: list[Schema] = []
-    for kind in kinds:
-        if (schema := _schema(kind, answer=answer)) not in found:
-            found.append(schema)
-    bare = [each for each in found if each.keys() == {"type"}]
-    rest = [each for each in found if each not in bare]
-    if {} in found:
-        return {}
-    names = [each["type"] for each in bare]
-    if not rest:
-        return {"type": names[0] if len(names) == 1 else names}
-    if len(rest) == 1 and isinstance(rest[0].get("type"), str):
-        return rest[0] | {"type": [rest[0]["type"], *names]} if names else rest[0]
-    if len(rest) == 1 and "enum" in rest[0] and names == ["null"]:
-        return {"enum": [*rest[0]["enum"], None]}
-    return {"anyOf": [*rest, *bare]}
-
-
-def _resolved(extra: Mapping[str, Any]) -> Schema:
-    """Return what a type adds to its schema; `$ref` names a type of `openapi.yaml`."""
-    return {name: value for name, value in extra.items() if name != "$ref"} | (
-        schema_of(extra["$ref"]) if "$ref" in extra else {}
-    )
-
-
-def _given(limits: Mapping[str, Any]) -> Schema:
-    return {name: value for name, value in limits.items() if value is not None}
