@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from fitrouter_integrations.gateway._personal import Personal
     from fitrouter_integrations.gateway._whole_log import WholeLog
     from fitrouter_integrations.gateway.console._routes import Console
+    from fitrouter_integrations.gateway.console._sessions import Sessions
 
 _log = logging.getLogger("fitrouter.gateway")
 _PORT = re.compile(rb":\d*$")
@@ -269,13 +270,22 @@ class Gateway:
         """The handlers of the console."""
         from fitrouter_integrations.gateway.console._routes import Console
 
-        return Console(
-            self.router, self._config, self.metrics, self.steer, self.administration, self._keys, self._audit
-        )
+        shared = (self.steer, self.administration, self._keys, self.sessions, self._audit)
+        return Console(self.router, self._config, self.metrics, *shared)
+
+    @cached_property
+    def sessions(self) -> Sessions:
+        """The sessions of the console."""
+        from fitrouter_integrations.gateway.console._sessions import Sessions
+
+        return Sessions(self._config.data)
 
     def session_headers(self, request: HttpRequest) -> Mapping[str, bytes]:
-        """Return the headers of a request, with the key of a session of the console if it has one."""
-        return self.console.headers(request)
+        """Return the headers of a request, with the session's key in place of a missing `Authorization`."""
+        headers = headers_of(request.scope)
+        if "authorization" not in headers and (key := self.sessions.key(headers)):
+            return {**headers, "authorization": b"Bearer " + key.encode()}
+        return headers
 
     def handler(self, name: str) -> Handler:
         """Return the handler of a route; that of a part makes the part when it is first called."""
@@ -286,12 +296,17 @@ class Gateway:
             return found
 
         async def handler(call: AuthenticatedCall) -> Response:
-            if part not in vars(self):  # another thread imports it, so that other requests go on
-                await asyncio.to_thread(import_module, f"fitrouter_integrations.gateway.{_PARTS[part]}")
+            await self._make(part)
             found: Handler = read(self)
             return await found(call)
 
         return handler
+
+    async def _make(self, part: str) -> None:
+        """Make a part on the event loop, once; another thread imports it, so that other requests go on."""
+        if part not in vars(self):
+            await asyncio.to_thread(import_module, f"fitrouter_integrations.gateway.{_PARTS[part]}")
+            getattr(self, part)
 
     # --- authentication and errors ---
 
@@ -584,6 +599,8 @@ class Gateway:
     async def schema(self, _call: AuthenticatedCall) -> Response:
         """The OpenAPI schema of this gateway."""
         if not self._schema:
+            for part in _PARTS:
+                await self._make(part)
             self._schema = dump(await asyncio.to_thread(self.document))
         return Response(self._schema, media_type="application/json")
 

@@ -12,7 +12,6 @@ from functools import partial
 from importlib import metadata
 
 import msgspec
-from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from fitrouter.config import Config
@@ -55,6 +54,7 @@ class Console:
         steer: handler of a change of the policy.
         administration: adds and removes models.
         keys: of the gateway, which log in.
+        sessions: that they begin.
         audit: gets a line when somebody reads kept texts.
     """
 
@@ -66,11 +66,12 @@ class Console:
         steer: Handler,
         administration: ModelAdministration,
         keys: Keys,
+        sessions: Sessions,
         audit: AuditLog,
     ) -> None:
         self._router, self._metrics, self._steer, self._keys = router, metrics, steer, keys
         self._config, self._administration, self._audit = config, administration, audit
-        self._sessions = Sessions(config.data)
+        self._sessions = sessions
         self._reads = Reads(router.warehouse)
         self.people = People(router, config, self._reads)
         self._estimates = Estimates(router, config, self._reads)
@@ -78,13 +79,6 @@ class Console:
     def close(self) -> None:
         """Stop the thread of the warehouse queries."""
         self._reads.close()
-
-    def headers(self, request: HttpRequest) -> Mapping[str, bytes]:
-        """Return the headers of a request, with the session's key in place of a missing `Authorization`."""
-        headers = headers_of(request.scope)
-        if "authorization" not in headers and (key := self._sessions.key(headers)):
-            return {**headers, "authorization": b"Bearer " + key.encode()}
-        return headers
 
     # --- the page ---
 
