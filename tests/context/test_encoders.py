@@ -149,6 +149,11 @@ def test_hashing_sees_word_order() -> None:
     assert a @ b < 0.99
 
 
+def test_the_shipped_table_is_shared() -> None:
+    """The features of requests and those of answers are made from one table in memory."""
+    assert get_encoder("static") is get_encoder("static")
+
+
 def test_static_table_is_small() -> None:
     """The shipped table stays under 4 MB."""
     assert (DATA / "static.bin").stat().st_size + (DATA / "static.json").stat().st_size < 4_000_000

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import os
 import re
-from importlib import metadata
+from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
 from fitrouter.errors import ConfigError
 from fitrouter.providers._base import Installed, Provider
-from fitrouter.providers._faulty import Fault, Faulty
 from fitrouter.providers._further import further_fields
-from fitrouter.providers._litellm import LiteLLM, load_litellm
-from fitrouter.providers._recorded import Recorded
 from fitrouter.providers._secret import Secret
-from fitrouter.providers._simulated import Persona, Simulated, topic_of
 from fitrouter.providers.failures import from_status
 
 if TYPE_CHECKING:
     from fitrouter.config import Config, ProviderConfig
+    from fitrouter.providers._faulty import Fault, Faulty
+    from fitrouter.providers._litellm import LiteLLM
     from fitrouter.providers._openai_compatible import OpenAICompatible
+    from fitrouter.providers._recorded import Recorded
+    from fitrouter.providers._simulated import Persona, Simulated, topic_of
 
 __all__ = [
     "Fault",
@@ -44,11 +44,19 @@ __all__ = [
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
-def __getattr__(name: str) -> Any:
-    if name == "OpenAICompatible":  # lazy, since it imports aiohttp
-        from fitrouter.providers._openai_compatible import OpenAICompatible
+_MODULES = {
+    **dict.fromkeys(("Fault", "Faulty"), "_faulty"),
+    **dict.fromkeys(("Persona", "Simulated", "topic_of"), "_simulated"),
+    "LiteLLM": "_litellm",
+    "OpenAICompatible": "_openai_compatible",
+    "Recorded": "_recorded",
+}
+"""Name → its module: of the providers, few are used at a time, and some import much."""
 
-        return OpenAICompatible
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -64,6 +72,8 @@ def build_providers(config: Config) -> dict[str, Provider]:
 def preload(config: Config) -> None:
     """Import what the configured providers need, which takes seconds for litellm; otherwise their first calls do it."""
     if any(settings.kind == "litellm" for settings in config.providers.values()):
+        from fitrouter.providers._litellm import load_litellm
+
         load_litellm()
 
 
@@ -88,14 +98,20 @@ def build_provider(name: str, settings: ProviderConfig) -> Provider:
                 ca_file=settings.ca_file,
             )
         case "litellm":
+            from fitrouter.providers._litellm import LiteLLM
+
             base = {} if settings.base_url is None else {"api_base": settings.base_url}
             headers = _headers(name, settings)
             return LiteLLM(key, {**base, **settings.options, **({"extra_headers": headers} if headers else {})})
         case "recorded":
+            from fitrouter.providers._recorded import Recorded
+
             if settings.path is None:
                 raise ConfigError(f"provider {name!r} needs 'path', a Parquet or JSONL file of recorded answers")
             return Recorded.from_options(settings.path, settings.options)
         case "simulated":
+            from fitrouter.providers._simulated import Simulated
+
             return Simulated.from_options(settings.options)
         case further:
             return _installed(name, further).from_settings(settings, key, _headers(name, settings))
