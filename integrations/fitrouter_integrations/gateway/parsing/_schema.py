@@ -36,6 +36,8 @@ from fitrouter_integrations.gateway.parsing._people import (
 from fitrouter_integrations.gateway.parsing._requests import FeedbackBody, PolicyBody
 from fitrouter_integrations.gateway.parsing._types import Schema, struct_schema
 
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""In C, where PyYAML has it: a twentieth of the time."""
 _SUMMARY = "An OpenAI-compatible gateway that routes each request to the model that suits its user and task."
 _ALWAYS = (400, 401, 403, 408, 429, 431, 503)
 """Errors of every route: headers that are malformed, late or too long, keys, a crowded tenant, and overload."""
@@ -208,4 +210,5 @@ def _types() -> dict[str, Schema]:
 
 
 def _yaml(name: str) -> Any:
-    return yaml.safe_load(resources.files(__package__ or __name__).joinpath(name).read_text(encoding="utf-8"))
+    text = resources.files(__package__ or __name__).joinpath(name).read_text(encoding="utf-8")
+    return yaml.load(text, Loader=_LOADER)  # noqa: S506 - a safe one
