@@ -1,4 +1,4 @@
-"""Laws of the router under faults, over 500 seeds of `tests.kits.fault_simulation`; `make bench-faults` runs 10,000."""
+"""Laws of the router under faults, over 200 seeds of `tests.kits.fault_simulation`; `make bench-faults` runs 10,000."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from fitrouter.serving.recorder import Recorder
 from fitrouter.serving.slots import Slots
 from fitrouter.serving.spending import Spending
 
-SEEDS = 500
-PARTS = 5
+SEEDS = 200
+PARTS = 2
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,8 @@ LEARNT = {
     "research_crew": {"scout": "terse", "analyst": "orderly", "editor": "warm"},
     "langgraph_per_user": {"ann": "terse", "ben": "warm"},
 }
-NEEDS = {"support_crew": "crewai", "research_crew": "crewai", "langgraph_per_user": "langchain"}
+NEEDS = {"crewai": ["support_crew", "research_crew"], "langchain": ["langgraph_per_user"]}
+"""Framework → its examples: importing it takes as long as an example."""
 FEW_WORDS, AT_LENGTH, IN_POINTS = (
     "gpt-3.5-turbo-1106_concise",
     "gpt4_1106_preview_verbose",
@@ -35,18 +36,19 @@ def here(address):
 connect, look_up = socket.socket.connect, socket.getaddrinfo
 socket.socket.connect = lambda self, address: (here(address), connect(self, address))[1]
 socket.getaddrinfo = lambda host, *more, **named: (here((host, 0)), look_up(host, *more, **named))[1]
-_, folder, name, *sys.argv[1:] = sys.argv
+_, folder, names, *sys.argv[1:] = sys.argv
 sys.path.insert(0, folder)
-runpy.run_path(f"{folder}/{name}.py", run_name="__main__")
+for name in names.split(","):
+    runpy.run_path(f"{folder}/{name}.py", run_name="__main__")
 """
-"""Runs an example; an address that is not of this machine is told, whoever would have caught the error."""
+"""Runs examples; an address that is not of this machine is told, whoever would have caught the error."""
 
 
-def run(name: str, cwd: Path, *arguments: str) -> str:
-    """What an example prints. It must end well, in itself: nothing leaves the machine, and nothing stays."""
-    pytest.importorskip(NEEDS[name], reason=f"install the extra `{NEEDS[name]}`")
+def run(framework: str, names: list[str], cwd: Path, *arguments: str) -> str:
+    """What examples print, run in turn in one process. They must end well: nothing leaves the machine or stays."""
+    pytest.importorskip(framework, reason=f"install the extra `{framework}`")
     ran = subprocess.run(
-        [sys.executable, "-c", OFFLINE, str(EXAMPLES), name, *arguments],
+        [sys.executable, "-c", OFFLINE, str(EXAMPLES), ",".join(names), *arguments],
         cwd=cwd,
         capture_output=True,
         text=True,
@@ -66,12 +68,13 @@ def learnt(said: str) -> dict[str, str]:
     return {who: probable for who, _, probable in found}
 
 
-@pytest.mark.parametrize("name", sorted(LEARNT))
-def test_example(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("framework", NEEDS)
+def test_example(framework: str, tmp_path: Path) -> None:
     """Each role or user has another most probable model; where there is no recording it says so, and simulates."""
-    said = run(name, tmp_path, "--recorded", "nowhere.parquet")
-    assert said.startswith("There is no file nowhere.parquet: simulated models.")
-    assert learnt(said) == LEARNT[name]
+    said = run(framework, NEEDS[framework], tmp_path, "--recorded", "nowhere.parquet")
+    first, *parts = said.split("There is no file nowhere.parquet: simulated models.")
+    assert not first
+    assert [learnt(part) for part in parts] == [LEARNT[name] for name in NEEDS[framework]]
 
 
 @pytest.mark.reproduction
@@ -82,14 +85,15 @@ def test_a_crew_on_recorded_answers(tmp_path_factory: pytest.TempPathFactory) ->
     """
     arguments = "--recorded", str(folder("alpaca_eval") / "responses.parquet")
     try:
-        said = run("support_crew", tmp_path_factory.mktemp("first"), *arguments)
+        said = run("crewai", ["support_crew"], tmp_path_factory.mktemp("first"), *arguments)
     except AssertionError:
         # Draws are random, and up to 9 % of runs end on a second-best model (docs/results/crews.md): two must not.
-        said = run("support_crew", tmp_path_factory.mktemp("second"), *arguments)
+        said = run("crewai", ["support_crew"], tmp_path_factory.mktemp("second"), *arguments)
     assert said.startswith("Recorded responses of 11 models to 209 questions.")
     assert learnt(said) == LEARNT_OF_RECORDED
 
 
 def test_each_example_is_run() -> None:
     """No example is left out."""
-    assert {path.stem for path in EXAMPLES.glob("[!_]*.py")} == set(LEARNT)
+    run_here = {name for names in NEEDS.values() for name in names}
+    assert {path.stem for path in EXAMPLES.glob("[!_]*.py")} == set(LEARNT) == run_here
