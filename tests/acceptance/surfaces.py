@@ -66,6 +66,15 @@ def reads(name: str) -> Callable[[Reader], Reader]:
     return register
 
 
+CALLED = {
+    **{f"personal {name}": name for name in ("leaderboard", "profile", "certificate", "verify")},
+    **{f"audits {name}": name for name in ("satisfaction", "exposure")},
+    "audits log": "audit-log",
+}
+"""Command → what the questions call it."""
+_WORDS = {name: words.split() for words, name in CALLED.items()}
+
+
 class Surfaces:
     """The surfaces of an installation; each is read once.
 
@@ -98,6 +107,7 @@ class Surfaces:
     def run(self, *arguments: str, tenant: str = "", fails: bool = False, configured: bool = True) -> str:
         """What a command prints."""
         environment = {**ENVIRONMENT, "FITROUTER_API_KEY": KEYS[tenant], "COLUMNS": "200"}
+        arguments = (*_WORDS.get(arguments[0], arguments[:1]), *arguments[1:])
         config = ["--config", str(self.installation.config)] if configured else []
         before = dict(os.environ)
         try:
@@ -573,7 +583,7 @@ def _(s: Surfaces) -> Figures:
 
 @reads("fitrouter users show")
 def _(s: Surfaces) -> Figures:
-    return of_shown(s.each(lambda tenant, user: s.json("users", "show", user, "--tenant", tenant), SAMPLE))
+    return of_shown(s.each(lambda tenant, user: s.json("users", "show", "--user", user, "--tenant", tenant), SAMPLE))
 
 
 @reads("fitrouter models")

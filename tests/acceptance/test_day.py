@@ -11,7 +11,7 @@ import yaml
 from tests.acceptance.installation import ENVIRONMENT
 from tests.acceptance.mutants import COLUMNS, READS, TOGETHER, UNREAD_COLUMNS, UNREAD_READS, reads
 from tests.acceptance.places import ASKED_ONCE, CASES, PLACES, QUESTIONS, Houses, first_wrong, surfaces_of, wrong
-from tests.acceptance.surfaces import METRICS, READERS, Surfaces
+from tests.acceptance.surfaces import CALLED, METRICS, READERS, Surfaces
 from tests.kits.gateway import config, make_router
 
 from fitrouter_dashboards.metrics import Metrics
@@ -99,7 +99,7 @@ def test_every_surface_is_asked(tmp_path: Path) -> None:
     assert asked == READERS.keys()
     app = create_app(make_router(tmp_path), config())
     routes = {f"{method} {route.path}" for route in app.routes for method in route.methods - {"HEAD"}}  # type: ignore[attr-defined]
-    commands = {f"fitrouter {each.name}" for each in cli.app.registered_commands}
+    commands = {f"fitrouter {CALLED.get(each, each)}" for each in cli.MODULES}
     listed = asked | {surface for some in OTHERS.values() for surface in some}
     assert (routes | commands) - listed == set()
 

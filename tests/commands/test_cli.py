@@ -412,21 +412,20 @@ def test_every_command_has_a_short_help_option(command: list[str]) -> None:
     assert short.output == long.output != ""
 
 
-def test_help_has_few_groups_with_names() -> None:
-    """No flat list: what runs a router comes first, no group is longer than a glance, and each command is in one."""
-    said, groups = run("--help").output, dict[str, list[str]]()
-    for line in said.splitlines():
+def test_help_is_one_list_and_named_groups() -> None:
+    """What runs a router comes first, in a list of about a dozen; the rest is in groups, and each command is in one."""
+    shown = dict[str, list[str]]()
+    for line in run("--help").output.splitlines():
         if title := re.match(r"╭─ (.+?) ─+╮", line):
-            shown = groups.setdefault(title[1], [])
+            names = shown.setdefault(title[1], [])
         elif name := re.match(r"│ ([a-z-]+) {2,}\S", line):
-            shown.append(name[1])
-    assert list(groups)[:2] == ["Options", "Run a router"]
-    del groups["Options"]
-    assert {"init", "serve"} <= set(groups["Run a router"])
-    assert all(2 <= len(names) <= 7 for names in groups.values()), groups
-    assert sorted(each for names in groups.values() for each in names) == sorted(
-        str(each.name) for each in cli.app.registered_commands
-    )
+            names.append(name[1])
+    assert list(shown) == ["Options", "Commands", "Groups of commands"]
+    assert {"init", "serve", "explain", "rate", "policy", "replay"} <= set(shown["Commands"])
+    assert len(shown["Commands"]) <= 14
+    assert {name.split()[0] for name in cli.MODULES} == {*shown["Commands"], *shown["Groups of commands"]}
+    for name in cli.MODULES:
+        assert run(*name.split(), "--help").exit_code == 0, name
 
 
 def commands_of(app: typer.Typer) -> Iterator[Any]:
@@ -435,16 +434,19 @@ def commands_of(app: typer.Typer) -> Iterator[Any]:
     yield from getattr(command, "commands", {"": command}).values()
 
 
-def test_the_configuration_file_has_one_name() -> None:
-    """`--config`, or `-c`, in every command that reads or writes one; older names work and are not shown."""
+def test_a_configuration_and_a_person_have_one_name() -> None:
+    """`--config`, or `-c`, in every command that reads or writes one; a person is `--user`."""
     named = 0
-    for verb in (verb for verbs in cli._GROUPS.values() for verb in verbs):
-        module: Any = importlib.import_module(cli._MODULES.get(verb, f"fitrouter_integrations.commands.{verb}"))
+    for verb, name in cli.MODULES.items():
+        module: Any = importlib.import_module(name)
         apps = module.app if hasattr(module, "app") else typer.Typer()
         if apps is not getattr(module, "app", None):
             apps.command()(module.command)
         for command in commands_of(apps):
             for parameter in command.params:
+                assert parameter.name not in {"person", "who", "name_of_user"}, (verb, command.name)
+                if parameter.name == "user":
+                    assert parameter.opts == ["--user"], (verb, command.name)
                 if "onfiguration file" in (parameter.help or "") and not parameter.hidden:
                     assert parameter.opts == ["--config", "-c"], (verb, command.name, parameter.opts)
                     named += 1

@@ -27,9 +27,9 @@ READS = (
     "users show --user ann",
     "models",
     "policy show",
-    "leaderboard --user ann",
-    "satisfaction",
-    "exposure",
+    "personal leaderboard --user ann",
+    "audits satisfaction",
+    "audits exposure",
     "explain ID --json -",
     "explain --last --now --json -",
 )
@@ -79,7 +79,7 @@ def test_reading_here_changes_nothing_and_says_what_a_gateway_says(log: tuple[Pa
     assert there.keys() == here.keys()
     # The start of a router announces its models, and a leaderboard sums in another order.
     for words, found in here.items():
-        assert there[words] == found or words.startswith(("policy", "personal", "leaderboard")), words
+        assert there[words] == found or words.startswith(("policy", "personal")), words
 
 
 @pytest.mark.parametrize("words", READS)
@@ -105,10 +105,10 @@ def test_an_answer_is_rated_and_its_policy_changed_without_a_gateway(log: tuple[
     """The vote and the comment are recorded, the change stands, and the audit log names who gave the command."""
     file, decision = log
     assert run("rate", decision[:-1], "up", "--config", file).exit_code == 0
-    said = run("comment", decision[:-1], "shorter", "--config", file)
+    said = run("feedback comment", decision[:-1], "shorter", "--config", file)
     assert (said.exit_code, "understood: less length" in said.output) == (0, True), said.exception
     kinds = [one["kind"] for one in json_of("feedback", "--config", file)]  # type: ignore[attr-defined, index]
     assert sorted(kinds) == ["comment", "thumb"]
     assert isinstance(run("rate", "0198aaaa", "up", "--config", file).exception, UnknownDecision)
     assert run("policy set --cost-weight 0.5", "--config", file).exit_code == 0
-    assert "policy set" in run("audit-log show", "--config", file).output
+    assert "policy set" in run("audits log show", "--config", file).output

@@ -135,36 +135,29 @@ def test_users_are_listed_and_shown(log: tuple[Path, list[str]]) -> None:
         ("default", "ann"),
     ]
     assert [one["user"] for one in listed("users", "--tenant", "two", *c)] == ["ann"]
-    (found,) = [json.loads(run("users", "show", "ann", "--json", *c).output)]
+    (found,) = [json.loads(run("users", "show", "--user", "ann", "--json", *c).output)]
     assert (found["requests"], found["votes"], found["remarks"]) == (1, 2, 1)
     assert found["roles"] == ["Senior_Nurse"]
     assert found["models"] == [{"model": "chatty@2", "answers": 1, "up": 0, "down": 1}]
     assert found["declared"] == found["profile"]["declared"] == {"warmth": -0.5}
     assert found["subject"] == listed("decisions", "--role", "senior nurse", *c)[0]["subject"]
-    text = run("users", "show", "ann", *c).output
+    text = run("users", "show", "--user", "ann", *c).output
     for words in (found["subject"], "1 requests, 2 votes, 1 remarks", "chatty@2: 1 answers, 0 votes up, 1 down"):
         assert words in text
-    refused = run("users", "show", "carl", *c)
+    refused = run("users", "show", "--user", "carl", *c)
     assert isinstance(refused.exception, InvalidRequest)
     assert "`fitrouter users` lists them" in str(refused.exception)
 
 
-def test_a_user_is_an_argument_or_an_option(log: tuple[Path, list[str]]) -> None:
-    """`users list` is `users`; USER and --user say the same to every command that is about one user."""
+def test_users_have_two_names(log: tuple[Path, list[str]]) -> None:
+    """`users list` is `users`."""
     c = ("--config", log[0])
     assert listed("users", "list", *c) == listed("users", *c)
     assert len(listed("users", "list", "--last", 1, *c)) == 1
-    for command in (("users", "show"), ("leaderboard",), ("report",)):
-        named, given = run(*command, "ann", *c), run(*command, "--user", "ann", *c)
-        assert named.exit_code == given.exit_code == 0, (named.exception, given.exception)
-        assert named.output == given.output
-        refused = run(*command, "ann", "--user", "bob", *c)
-        assert "give one of them" in str(refused.exception)
-    assert "`fitrouter users` lists names" in str(run("users", "show", *c).exception)
 
 
 def test_an_id_may_be_cut_short(log: tuple[Path, list[str]], url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To eight characters or more that no other decision of the tenant begins with; votes name the whole id."""
+    """To four characters or more that no other decision of the tenant begins with; votes name the whole id."""
     file, ids = log
     short = ids[1][:-1]
     for where in (("--config", file), ("--url", url)):
@@ -173,7 +166,7 @@ def test_an_id_may_be_cut_short(log: tuple[Path, list[str]], url: str, monkeypat
     assert run("rate", f"chatcmpl-{short}", "4", "--scale", "1:5", "--url", url).exit_code == 0
     (vote,) = listed("feedback", "--last", 1, "--config", file)
     assert (vote["decision_id"], vote["value"]) == (ids[1], 4)
-    for wrong in (ids[3][:-1], ids[1][:7], short.upper() + "x"):  # of another tenant, too short, no id
+    for wrong in (ids[3][:-1], ids[1][:3], short.upper() + "x"):  # of another tenant, too short, no id
         assert isinstance(run("explain", wrong, "--url", url).exception, UnknownDecision), wrong
     assert "add --scale 1:5" in str(run("rate", ids[1], "4", "--url", url).exception)
 
@@ -266,7 +259,8 @@ def test_a_gateway_lists_the_same(log: tuple[Path, list[str]], url: str) -> None
             here = without_tenant_two(listed(*arguments, "--tenant", "default", "--config", file))
         assert listed(*arguments, "--url", url) == here
     here, there = (
-        json.loads(run("users", "show", "ann", "--json", *of).output) for of in (("--config", file), ("--url", url))
+        json.loads(run("users", "show", "--user", "ann", "--json", *of).output)
+        for of in (("--config", file), ("--url", url))
     )
     assert {**there, "profile": None} == {**here, "profile": None}
     assert there["profile"]["declared"] == here["profile"]["declared"]
@@ -317,14 +311,14 @@ def test_a_user_is_exported_and_erased(tmp_path: Path, monkeypatch: pytest.Monke
     file.write_text(CONFIG)
     asyncio.run(lived(file))
     c = ("--config", file)
-    result = run("users", "export", "ann", tmp_path / "ann.json", *c)
+    result = run("users", "export", "--user", "ann", tmp_path / "ann.json", *c)
     assert result.exit_code == 0, result.output
     whole = json.loads((tmp_path / "ann.json").read_text())
     assert {"decision", "execution", "score", "feedback", "remark", "profile"} == {
         one["type"] for one in whole["events"]
     }
     assert (len(whole["answers"]), len(whole["feedback"]), whole["known"]["declared"]) == (1, 3, {"warmth": -0.5})
-    assert run("users", "erase", "ann", *c).exit_code == 1, "asks first"
+    assert run("users", "erase", "--user", "ann", *c).exit_code == 1, "asks first"
     for name, key in KEYS.items():
         monkeypatch.setenv(name, key)
     keys = [{"name": name, "tenant": "two", "key_env": name, "trusted": name == "OWN"} for name in KEYS]
@@ -332,15 +326,15 @@ def test_a_user_is_exported_and_erased(tmp_path: Path, monkeypatch: pytest.Monke
     with serving(Router.from_config(settings), settings) as url:
         u = ("--url", url, "--yes")
         monkeypatch.setenv(KEY_ENV, KEYS["APP"])
-        assert isinstance(run("users", "erase", "ann", *u).exception, NotAuthorized)
+        assert isinstance(run("users", "erase", "--user", "ann", *u).exception, NotAuthorized)
         monkeypatch.setenv(KEY_ENV, KEYS["OWN"])
-        assert run("users", "export", "ann", tmp_path / "two.json", *u[:2]).exit_code == 0
+        assert run("users", "export", "--user", "ann", tmp_path / "two.json", *u[:2]).exit_code == 0
         assert len(json.loads((tmp_path / "two.json").read_text())["answers"]) == 1
-        assert "erased ann: 3 events" in run("users", "erase", "ann", *u).output
-        assert "nothing is known of 'ann'" in run("users", "erase", "ann", *u).output
-        assert isinstance(run("users", "erase", "", *u).exception, InvalidRequest)
+        assert "erased ann: 3 events" in run("users", "erase", "--user", "ann", *u).output
+        assert "nothing is known of 'ann'" in run("users", "erase", "--user", "ann", *u).output
+        assert isinstance(run("users", "erase", "--user", "", *u).exception, InvalidRequest)
     assert [(one["tenant"], one["user"]) for one in listed("users", *c)] == [("default", "bob"), ("default", "ann")]
-    result = run("users", "erase", "ann", "--yes", *c)
+    result = run("users", "erase", "--user", "ann", "--yes", *c)
     assert (result.exit_code, result.output) == (0, "erased ann: 7 events\n"), result.exception
     assert [one["user"] for one in listed("users", *c)] == ["bob"]
     assert [one["user"] for one in listed("decisions", *c)] == [None, "bob"]

@@ -1,4 +1,4 @@
-"""`fitrouter quiz` in a pipe: questions, bad input, resuming, JSON, fresh answers, and a gateway."""
+"""`fitrouter personal quiz` in a pipe: questions, bad input, resuming, JSON, fresh answers, and a gateway."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fitrouter_integrations import cli
 
 
 def run(*arguments: object, said: str = "") -> Result:
-    return CliRunner().invoke(cli.app, ["quiz", *(str(argument) for argument in arguments)], input=said)
+    return CliRunner().invoke(cli.app, ["personal", "quiz", *(str(argument) for argument in arguments)], input=said)
 
 
 def test_a_conversation_in_a_pipe(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`fitrouter score` and `fitrouter leaderboard`: in this process, over a gateway, and what they refuse."""
+"""`fitrouter personal score` and `leaderboard`: in this process, over a gateway, and what they refuse."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def run(verb: str, *arguments: object, said: str = "") -> Result:
 def test_scores_here_and_over_a_gateway_are_the_same(tmp_path: Path) -> None:
     """JSONL in batches, a text file, and standard input; --url gives the same numbers."""
     file, rows = install(tmp_path), tmp_path / "rows.jsonl"
-    assert isinstance(run("score", rows, "--config", file).exception, ConfigError)  # no such file
+    assert isinstance(run("personal", "score", rows, "--config", file).exception, ConfigError)  # no such file
     lines = [{"prompt": f"What about {i}?", "response": text("brief", i), "model": "x"} for i in range(70)]
     lines.append({"prompt": "Which?", "answers": [text("brief", 1), text("rambling", 1)]})
     rows.write_text("".join(json.dumps(line) + "\n" for line in lines) + "\n")
     with serving(Router.from_config(load_config(file)), load_config(file)) as url:
-        over = run("score", rows, "--user", "ann", "--url", url, "--json")
-        board = run("leaderboard", "--user", "ann", "--url", url, "--json")
+        over = run("personal", "score", rows, "--user", "ann", "--url", url, "--json")
+        board = run("personal", "leaderboard", "--user", "ann", "--url", url, "--json")
     assert over.exit_code == 0, over.output
-    here = run("score", rows, "--user", "ann", "--config", file, "--json")
+    here = run("personal", "score", rows, "--user", "ann", "--config", file, "--json")
     assert here.exit_code == 0, here.output
     assert here.stdout == over.stdout
     found = [json.loads(line) for line in here.stdout.splitlines()]
@@ -39,15 +39,18 @@ def test_scores_here_and_over_a_gateway_are_the_same(tmp_path: Path) -> None:
     assert found[-1]["answer"] == 1
     assert (
         json.loads(board.stdout)["models"]
-        == json.loads(run("leaderboard", "--user", "ann", "--config", file, "--json").stdout)["models"]
+        == json.loads(run("personal", "leaderboard", "--user", "ann", "--config", file, "--json").stdout)["models"]
     )
     plain = tmp_path / "answer.txt"
     plain.write_text("Yes.")
-    for said in (run("score", plain, "--config", file), run("score", "-", "--config", file, said="Yes.")):
+    for said in (
+        run("personal", "score", plain, "--config", file),
+        run("personal", "score", "-", "--config", file, said="Yes."),
+    ):
         assert said.stdout.startswith("Predicted rating "), said.output
     for line, message in (("{}", "line 1: got 0 answers"), ('{"response": 3}', "line 1"), ("[", "line 1")):
         rows.write_text(line + "\n")
-        wrong = run("score", rows, "--config", file).exception
+        wrong = run("personal", "score", rows, "--config", file).exception
         assert isinstance(wrong, InvalidRequest)
         assert message in str(wrong)
 
@@ -60,4 +63,4 @@ def test_the_table_fits_a_terminal(tmp_path: Path) -> None:
     assert all(len(line) <= WIDTH for line in lines)
     assert "\x1b" not in "".join(lines)
     assert printable("a\x00b") == "a\ufffdb"
-    assert isinstance(run("leaderboard", "--config", file).exception, ConfigError)
+    assert isinstance(run("personal", "leaderboard", "--config", file).exception, ConfigError)

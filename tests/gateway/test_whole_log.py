@@ -20,7 +20,7 @@ from fitrouter_evaluators.background import in_background
 from fitrouter_evaluators.personal.audit.swaps import Audit, Swap
 from fitrouter_evaluators.personal.certificate import verify
 from fitrouter_evaluators.personal.suite import decoded
-from fitrouter_integrations.commands.audits.audit import write_audit
+from fitrouter_integrations.commands.audits.role import write_audit
 from fitrouter_integrations.gateway import _whole_log
 
 KEYS = {
@@ -123,7 +123,7 @@ def test_work_that_takes_too_long_is_ended() -> None:
     """The process is killed at its limit; one that ends without an answer is an error, too."""
     with pytest.raises(StoreError, match="within 0 s"):
         asyncio.run(in_background(_whole_log.__name__, {}, limit_s=0.0))
-    with pytest.raises(StoreError, match="`fitrouter certificate`"):
-        asyncio.run(in_background(_whole_log.__name__, {}, limit_s=0.0, command="fitrouter certificate"))
+    with pytest.raises(StoreError, match="`fitrouter personal certificate`"):
+        asyncio.run(in_background(_whole_log.__name__, {}, limit_s=0.0, command="fitrouter personal certificate"))
     with pytest.raises(StoreError, match="without an answer, with exit status 1"):
         asyncio.run(in_background("fitrouter_evaluators.no_such_module", {}, limit_s=60.0))

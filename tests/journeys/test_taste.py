@@ -72,7 +72,7 @@ def test_a_taste_is_declared_voted_explained_exported_and_erased(environment: Cr
         assert [one["votes"] for one in found[2:]] == [
             {"thumb": float(one["model"] != "qwen3-8b")} for one in found[2:]
         ]
-        known = json.loads(journey.run("fitrouter users show ann --json").stdout)
+        known = json.loads(journey.run("fitrouter users show --user ann --json").stdout)
         assert (known["requests"], known["votes"]) == (10, 9)
         assert known["declared"] == declared["declared"]
         rows = journey.python(ROWS.replace("SUBJECT", known["subject"])).stdout
@@ -87,13 +87,13 @@ def test_a_taste_is_declared_voted_explained_exported_and_erased(environment: Cr
         taken = json.loads((tmp_path / "ann.json").read_text())
         assert taken["declared"] == declared["declared"]
         assert taken["learnt"]["structure"]["mean"] < 0
-        journey.run("fitrouter users export ann all.json")
+        journey.run("fitrouter users export all.json --user ann")
         everything = json.loads((tmp_path / "all.json").read_text())
         assert (len(everything["answers"]), len(everything["feedback"])) == (10, 9)
 
-        assert "erased ann" in journey.run("fitrouter users erase ann --yes").stdout
+        assert "erased ann" in journey.run("fitrouter users erase --user ann --yes").stdout
         assert "no users yet" in journey.run("fitrouter users").stdout
-        assert journey.run("fitrouter users show ann", code=1).stderr.startswith(
+        assert journey.run("fitrouter users show --user ann", code=1).stderr.startswith(
             "fitrouter: user: there is no user 'ann'"
         )
         gone = journey.python(ROWS.replace("SUBJECT", known["subject"]).replace("10", "0")).stdout

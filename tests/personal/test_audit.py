@@ -23,7 +23,7 @@ from fitrouter.stores.signing import signed, signing_key, verified
 from fitrouter.types import Identity
 from fitrouter_evaluators.personal.audit.probes import PROBES, Probe
 from fitrouter_evaluators.personal.audit.swaps import TASTES, AuditReply, Drill, audited, identity_swap_test
-from fitrouter_integrations.commands.audits.audit import audit_on_copy, run_drills, write_audit
+from fitrouter_integrations.commands.audits.role import audit_on_copy, run_drills, write_audit
 
 CLOSED = [probe for probe in PROBES if probe.kind != "open"]
 PASSED = [Drill(step="stop", seconds=0.1, passed=True)]

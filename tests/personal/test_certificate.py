@@ -268,7 +268,10 @@ def test_the_commands(tmp_path: Path) -> None:
     run = CliRunner()
     made = run.invoke(
         app,
-        ["certificate", "--user", "ada", "-o", str(out), "--rows", str(rows), "--suite", str(results), "-c", str(file)],
+        [
+            *("personal", "certificate", "--user", "ada", "-o", str(out), "--rows", str(rows)),
+            *("--suite", str(results), "-c", str(file)),
+        ],
     )
     assert made.exit_code == 0, made.output
     assert all(len(line) <= 80 for line in made.stdout.splitlines())
@@ -277,10 +280,12 @@ def test_the_commands(tmp_path: Path) -> None:
     assert found.anchors == {"brief": 0.31}
     assert "What about" not in rows.read_text()
     assert "bob" not in rows.read_text() + out.read_text()
-    checked = run.invoke(app, ["verify", str(out), "--rows", str(rows)])
+    checked = run.invoke(app, ["personal", "verify", str(out), "--rows", str(rows)])
     assert checked.exit_code == 0, checked.output
     assert checked.stdout.startswith("verified\nuser ada\n")
     rows.write_text(rows.read_text().replace('"y":0.5', '"y":1.0', 1))
-    assert isinstance(run.invoke(app, ["verify", str(out), "--rows", str(rows)]).exception, InvalidRequest)
-    again = run.invoke(app, ["certificate", "--user", "ada", "-o", str(out), "--rows", str(rows), "-c", str(file)])
+    assert isinstance(run.invoke(app, ["personal", "verify", str(out), "--rows", str(rows)]).exception, InvalidRequest)
+    again = run.invoke(
+        app, ["personal", "certificate", "--user", "ada", "-o", str(out), "--rows", str(rows), "-c", str(file)]
+    )
     assert isinstance(again.exception, ConfigError)

@@ -121,7 +121,7 @@ def test_the_command(tmp_path: Path) -> None:
         + line(DINNER, "", user="b")
     )
     out = tmp_path / "out.json"
-    run = CliRunner().invoke(app, ["diagnose", "--history", str(history), "--json", str(out)])
+    run = CliRunner().invoke(app, ["personal", "diagnose", "--history", str(history), "--json", str(out)])
     assert run.exit_code == 0, run.output
     assert all(len(row) <= 80 for row in run.stdout.splitlines())
     found = json.loads(out.read_text())

@@ -83,7 +83,7 @@ def test_prices_cover_the_truth() -> None:
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`fitrouter exposure` prints the shares of the models and the figures, or the same as JSON."""
+    """`fitrouter audits exposure` prints the shares of the models and the figures, or the same as JSON."""
     journalled(tmp_path).close()
     config = tmp_path / "fitrouter.yaml"
     config.write_text(

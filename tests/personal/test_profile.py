@@ -182,7 +182,7 @@ def test_commands_and_routes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     document.write_text(json.dumps({**LIKES_SHORT, "declared": {"warmth": 0.5}}))
 
     def run(*arguments: object) -> str:
-        result = CliRunner().invoke(cli.app, ["profile", *map(str, arguments)], catch_exceptions=False)
+        result = CliRunner().invoke(cli.app, ["personal", "profile", *map(str, arguments)], catch_exceptions=False)
         assert result.exit_code == 0, result.output
         return result.stdout
 
@@ -196,7 +196,9 @@ def test_commands_and_routes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert approved["approved"]["digest"]
     run("import", tmp_path / "out.json", "--user", "ann", "--config", file)
     (tmp_path / "out.json").write_text(json.dumps({**approved, "declared": {}}))
-    refused = CliRunner().invoke(cli.app, ["profile", "import", str(tmp_path / "out.json"), "--user", "ann"])
+    refused = CliRunner().invoke(
+        cli.app, ["personal", "profile", "import", str(tmp_path / "out.json"), "--user", "ann"]
+    )
     assert "approve it again" in str(refused.exception)
     run("approve", tmp_path / "out.json", "--yes")
     settings = load_config(file)

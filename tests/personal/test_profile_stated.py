@@ -230,7 +230,7 @@ def test_commands_and_routes(tmp_path: Path) -> None:
     file = install(tmp_path)
 
     def run(*arguments: object, fails: bool = False) -> str:
-        result = CliRunner().invoke(cli.app, ["profile", *map(str, arguments)])
+        result = CliRunner().invoke(cli.app, ["personal", "profile", *map(str, arguments)])
         assert bool(result.exit_code) is fails, result.output
         return result.output
 

@@ -160,7 +160,7 @@ def test_a_journal_is_read(tmp_path: Path) -> None:
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`fitrouter satisfaction` prints all four figures with intervals, or the same as JSON."""
+    """`fitrouter audits satisfaction` prints all four figures with intervals, or the same as JSON."""
     journalled(tmp_path).close()
     config = tmp_path / "fitrouter.yaml"
     config.write_text(

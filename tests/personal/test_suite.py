@@ -413,7 +413,7 @@ def test_a_killed_run_resumes_and_pays_nothing_twice(tmp_path: Path) -> None:
         invoke(["generate", made, "--user", "ann", "--config", file])
         command = ["run", made, "--out", out, "--user", "ann", "--judge", "judge", "--yes", "--limit", "5"]
         command += ["--config", file, "--models", ",".join(STYLES)]
-        program = [sys.executable, "-c", "from fitrouter_integrations.cli import main; main()", "suite"]
+        program = [sys.executable, "-c", "from fitrouter_integrations.cli import main; main()", "personal", "suite"]
         environment = {**os.environ, "NO_PROXY": "127.0.0.1"}
         process = subprocess.Popen([*program, *map(str, command)], env=environment, stderr=subprocess.PIPE)
         try:

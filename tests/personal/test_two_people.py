@@ -136,14 +136,14 @@ def by_command(file: Path, user: str, decision: str, folder: Path) -> dict[str, 
     report, exported = folder / "report.json", folder / "profile.json"
     signed, rows = folder / "certificate.json", folder / "rows.jsonl"
     printed = run("report", "--user", user, "--json", report)
-    run("profile", "export", exported, "--user", user)
-    run("certificate", "--user", user, "-o", signed, "--rows", rows)
+    run("personal", "profile", "export", exported, "--user", user)
+    run("personal", "certificate", "--user", user, "-o", signed, "--rows", rows)
     found = json.loads(report.read_text())
     first = next(line for line in printed.splitlines() if line.startswith(" 1 "))
     assert taste(user)[0] in first
     explanation = json.loads(run("explain", decision, "--json", "-"))
     return {
-        "leaderboard": order(json.loads(run("leaderboard", "--user", user, "--json"))["models"]),
+        "leaderboard": order(json.loads(run("personal", "leaderboard", "--user", user, "--json"))["models"]),
         "report": order(found["board"]["models"]),
         "likes": {each["feature"]: each["likes"] for each in found["likes"]},
         "certificate": order(json.loads(signed.read_text())["figures"]["report"]),

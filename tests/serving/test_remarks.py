@@ -170,10 +170,10 @@ def test_the_client_and_its_helpers(router: Router) -> None:
 
 
 def test_the_command_shows_and_corrects(router: Router) -> None:
-    """`fitrouter comment` prints what was understood and what was not, and corrects and withdraws it."""
+    """`fitrouter feedback comment` prints what was understood and what was not, and corrects and withdraws it."""
 
     def run(*arguments: str) -> str:
-        result = CliRunner().invoke(cli.app, ["comment", decision, "--url", url, *arguments])
+        result = CliRunner().invoke(cli.app, ["feedback", "comment", decision, "--url", url, *arguments])
         assert result.exit_code == 0, result.output or result.exception
         return result.output
 
@@ -184,7 +184,7 @@ def test_the_command_shows_and_corrects(router: Router) -> None:
         assert run("--set", "length=0.5") == "understood: more length (+0.50)\n"
         assert run("--withdraw") == "withdrawn\n"
         for wrong in (("--set", "length"), (), ("too long", "--withdraw")):
-            result = CliRunner().invoke(cli.app, ["comment", decision, "--url", url, *wrong])
+            result = CliRunner().invoke(cli.app, ["feedback", "comment", decision, "--url", url, *wrong])
             assert isinstance(result.exception, InvalidRequest)
         assert http.get("/metrics").text.count('fitrouter_remarks_total{kind="comment"} 3.0') == 1
 

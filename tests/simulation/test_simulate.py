@@ -283,11 +283,11 @@ def test_pinned_worlds_can_be_read(name: str) -> None:
 
 
 def test_the_command_prints_and_writes(path: Path, tmp_path: Path) -> None:
-    """`fitrouter simulate` runs a world over a pool, and writes what it printed."""
+    """`fitrouter bench simulate` runs a world over a pool, and writes what it printed."""
     world, out = tmp_path / "world.yaml", tmp_path / "out.json"
     world.write_bytes(msgspec.yaml.encode(msgspec.structs.replace(WORLD, rounds=80)))
     arguments = ["--world", str(world), "--pool", str(path), "--seeds", "2", "--topics", "hashing", "--json", str(out)]
-    result = CliRunner().invoke(app, ["simulate", *arguments, "--encoder", "hashing", "--reward", "score"])
+    result = CliRunner().invoke(app, ["bench", "simulate", *arguments, "--encoder", "hashing", "--reward", "score"])
     assert result.exit_code == 0, result.output
     assert "reward-score" in result.output
     assert set(json.loads(out.read_text())["rows"]) == {"label-only", "scores", "role", "ours", "reward-score"}

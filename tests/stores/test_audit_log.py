@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from fitrouter.errors import StoreError
 from fitrouter.stores.audit_log import FILE, NOTHING, Act, AuditLog
 from fitrouter_integrations.commands.running import keys
-from fitrouter_integrations.commands.setup import audit_log
+from fitrouter_integrations.commands.setup import log as audit_log
 
 CONFIG = """
 data: data

@@ -71,13 +71,13 @@ def test_kept_as_configured_and_gone_with_the_user(tmp_path: Path, content: str)
     assert words.count("asked: bob asks of") == 2 * (content != "none")
     assert words.count("content: not kept") == 3 * (content == "none")
     out = tmp_path / "zoe.json"
-    assert run(app, ["users", "export", SECRETS[0], str(out), "--config", str(file)]).exit_code == 0
+    assert run(app, ["users", "export", "--user", SECRETS[0], str(out), "--config", str(file)]).exit_code == 0
     exported = [one["content"] for one in json.loads(out.read_text())["contents"]]
     assert [each["prompt"] for each in exported] == ([] if content == "none" else [ASKED, ""])
     assert [each["message"]["role"] for each in exported] == ([] if content == "none" else ["assistant", "user"]), (
         "said"
     )
-    assert run(app, ["users", "erase", SECRETS[0], "--yes", "--config", str(file)]).exit_code == 0
+    assert run(app, ["users", "erase", "--user", SECRETS[0], "--yes", "--config", str(file)]).exit_code == 0
     assert found(data, (SECRETS[0],)) == []
     assert found(data, text) == ([(FILE, text[0])] if content == "plain" else []), "bob's"
     journal, identities, store = opened(data)
@@ -117,7 +117,9 @@ def test_an_answer_that_comes_after_the_erasure_is_not_kept(tmp_path: Path) -> N
     text = pack_content("late", {"role": "assistant", "content": "answer"})
     plain.keep(name, subject, "default", text)
     assert [one.content.prompt for one in plain.of([name])] == ["late"]
-    assert CliRunner().invoke(app, ["users", "erase", SECRETS[0], "--yes", "--config", str(file)]).exit_code == 0
+    assert (
+        CliRunner().invoke(app, ["users", "erase", "--user", SECRETS[0], "--yes", "--config", str(file)]).exit_code == 0
+    )
     plain.keep(name, subject, "default", text)
     assert plain.of([name]) == []
     assert found(data, (subject,)) == []

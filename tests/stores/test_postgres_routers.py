@@ -144,7 +144,7 @@ def test_commands_read_the_database(tmp_path: Path, postgres_url: str) -> None:
     assert "events in PostgresJournal" in said("doctor", "--json").replace("\n", "")
     assert "requested a rebuild" in said("train", "refit")
     assert "excluded" in said("journal", "quarantine", name)
-    assert "erased zoe" in said("users", "erase", "zoe", "--yes")
+    assert "erased zoe" in said("users", "erase", "--user", "zoe", "--yes")
     assert "journal copy postgresql://" in said("journal", "check", code=1)
 
 

@@ -41,7 +41,7 @@ def test_an_audit_that_cannot_be_read_is_not_missing(tmp_path: Path) -> None:
     assert not audits.has_passed(tmp_path, "nurse", "another registry")
     for damage in ("{", "[]", json.dumps(document | {"registry": "x"}), json.dumps(body)):
         file.write_text(damage)
-        with pytest.raises(StoreError, match=r"not personalised.*fitrouter audit"):
+        with pytest.raises(StoreError, match=r"not personalised.*fitrouter audits role"):
             audits.has_passed(tmp_path, "nurse", "r")
     file.unlink()
     file.mkdir()

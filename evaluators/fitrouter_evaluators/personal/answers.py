@@ -19,7 +19,7 @@ from fitrouter.types import Floats, Message, ModelCard, Request
 from fitrouter_evaluators.scoring import Answer, ResponseFeatures, global_scalar
 
 ASKED = "quiz-answers.jsonl"
-"""File in the data folder with the answers that `fitrouter quiz --ask` collected."""
+"""File in the data folder with the answers that `fitrouter personal quiz --ask` collected."""
 PROMPTS = 60
 """Most prompts of a pool."""
 READABLE = 3000
@@ -59,7 +59,7 @@ def answers_file(config: Config) -> Path:
         if file is not None and (file == config.quiz.answers or file.is_file()):
             return file
     raise NoAnswers(
-        "quiz: there are no recorded answers; set 'quiz.answers', or let `fitrouter quiz --ask` ask the models once"
+        "quiz: there are no recorded answers; set 'quiz.answers', or let `fitrouter personal quiz --ask` ask the models once"
     )
 
 

@@ -14,14 +14,9 @@ DEFAULT = Path("fitrouter.yaml")
 ConfigFile = Annotated[Path, typer.Option("--config", "-c", help="Configuration file.")]
 NewConfigFile = Annotated[Path, typer.Option("--config", "-c", help="Configuration file to write; it must not exist.")]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the results as JSON to this file.")]
-Named = Annotated[str | None, typer.Argument(metavar="[USER]", help="The same as --user.")]
-
-
-def whose(named: str | None, user: str | None, *, required: bool = False) -> str | None:
-    """The user that a command was given as an argument or as an option; InvalidRequest if they differ."""
-    if (named is not None and user not in (None, named)) or (required and named is user is None):
-        raise InvalidRequest(f"got USER {named!r} and --user {user!r}; give one of them; `fitrouter users` lists names")
-    return user if named is None else named
+User = Annotated[str | None, typer.Option(help="The person, by the user id in requests.")]
+OneUser = Annotated[str, typer.Option("--user", help="The person, by the user id in requests.")]
+Role = Annotated[str | None, typer.Option(help="Role of the user.")]
 
 
 def verbs(text: str, *, bare_help: bool = True) -> typer.Typer:

@@ -12,11 +12,12 @@ import typer
 
 from fitrouter.assemble import open_journal
 from fitrouter.config import load_config
-from fitrouter.errors import ConfigError, StoreError, UnknownDecision, require
+from fitrouter.errors import ConfigError, StoreError, require
 from fitrouter.stores import journal as journals
 from fitrouter.stores.audit_log import AuditLog, command_act
 from fitrouter.stores.identities import FILE, merge
 from fitrouter.stores.journal import Archive, Entry, SqliteJournal
+from fitrouter.stores.listing import story
 from fitrouter.types import Erasure, Quarantine
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, verbs
 from fitrouter_integrations.commands.lists._source import open_rows
@@ -129,7 +130,7 @@ def _tell(seq: int, head: int) -> None:
 
 @app.command()
 def quarantine(
-    event: Annotated[str, typer.Argument(help="Id of the event, as in the warehouse or from `check`.")],
+    event: Annotated[str, typer.Argument(help="Id of an event, as in the warehouse; a decision's may be cut short.")],
     reason: Annotated[str, typer.Option(help="Reason, for the log.")] = "",
     config: ConfigFile = DEFAULT,
     file: File = None,
@@ -142,9 +143,8 @@ def quarantine(
         path = _path(config, file)
         journal, folder = SqliteJournal(path), path.parent
     try:
-        found = journal.event(event)
-        if found is None:
-            raise UnknownDecision(f"the journal has no event {event!r}")
+        found = journal.event(event) or story(journal, event)[0]
+        event = found.id
         if isinstance(found, Erasure | Quarantine):
             raise ConfigError(f"{event!r} is an {type(found).__name__.lower()}, which always counts")
         AuditLog(folder).note(command_act("journal quarantine", event=event))

@@ -95,7 +95,7 @@ class WholeLog:
             signer = verified(document)
             found = msgspec.convert(document, Audit)
         except FileNotFoundError:
-            text = f"there is no audit of the role {role!r}; make one with `fitrouter audit --role`"
+            text = f"there is no audit of the role {role!r}; make one with `fitrouter audits role --role`"
             raise Problem(404, "not_found", text) from None
         except (OSError, msgspec.MsgspecError, InvalidRequest) as error:
             raise StoreError(f"the audit of the role {role!r} cannot be read: {error}") from None

@@ -44,7 +44,7 @@ class PolicyConfig(CandidateConfig, _Section):
     """Share of the traffic routed uniformly, for estimators that need it."""
     friction: Fraction = 0.0
     """Share of the traffic spread over the models that are good for everybody, whatever a person's taste: answers from
-    outside the bubble. What it costs is in `fitrouter exposure`."""
+    outside the bubble. What it costs is in `fitrouter audits exposure`."""
     newcomer_floor: Fraction = 0.25
     """Exploration share of new models: on every eligible request until `newcomer_pulls` calls, then until
     `newcomer_labels` labels only where their mean + 1 sd exceeds the best mean."""
@@ -64,7 +64,7 @@ class PolicyConfig(CandidateConfig, _Section):
     sensitive_roles: tuple[str, ...] = ()
     """Roles in which a user's own terms start with almost no weight, until labels in such roles show that they help."""
     high_stakes_roles: tuple[str, ...] = ()
-    """Roles whose requests are personalised only after `fitrouter audit` has passed for them and the present models."""
+    """Roles whose requests are personalised only after `fitrouter audits role` has passed for them and the present models."""
     prior: Path | None = None
     """Prior of the models, a file made by `fitrouter train policy`."""
     candidates: dict[str, CandidateConfig] = Field(default={})

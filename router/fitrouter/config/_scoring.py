@@ -84,11 +84,11 @@ class ScorerConfig(_Section):
 
 
 class QuizConfig(_Section):
-    """The quiz that finds a person's model and style from a few comparisons (`fitrouter quiz`, `POST /v1/quiz`)."""
+    """The quiz that finds a person's model and style from a few comparisons (`fitrouter personal quiz`, `POST /v1/quiz`)."""
 
     answers: Path | None = None
     """Recorded answers, a Parquet or JSONL file with the columns prompt, model, response; by default those of
-    `fitrouter quiz --ask` in `data`, else those of a `recorded` provider."""
+    `fitrouter personal quiz --ask` in `data`, else those of a `recorded` provider."""
     questions: int = Field(default=10, ge=1, le=50)
     """Maximum number of questions."""
     sure: float = Field(default=0.9, gt=0.5, lt=1.0)

@@ -37,7 +37,7 @@ def has_passed(data: Path, role: str, registry: str) -> bool:
     except (OSError, msgspec.DecodeError, InvalidRequest) as error:
         raise StoreError(
             f"the audit of the role {role!r} cannot be read, so that the role is not personalised: {in_words(error)}; "
-            f"run `fitrouter audit` again, or put {str(file)!r} back"
+            f"run `fitrouter audits role` again, or put {str(file)!r} back"
         ) from error
     return (
         signer == fingerprint(signing_key(data / KEY).public_key().public_bytes_raw())

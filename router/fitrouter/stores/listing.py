@@ -31,13 +31,13 @@ from fitrouter.types import (
 MOST = 1000
 """Most entries of a list."""
 _OVERALL = "overall"
-_SHORT = re.compile(r"[0-9a-f-]{8,35}")
+_SHORT = re.compile(r"[0-9a-f-]{4,35}")
 _SEVERAL = 20
 """Decisions from which the beginning of an id is not looked into."""
 
 
 def story(journal: Journal, decision_id: str, tenant: str | None = None) -> list[Event]:
-    """All events of a decision, which comes first; its id may be cut short to eight characters or more. Blocks.
+    """All events of a decision, which comes first; its id may be cut short to four characters or more. Blocks.
 
     Raises:
         UnknownDecision: the tenant (None: any) has no such logged decision.

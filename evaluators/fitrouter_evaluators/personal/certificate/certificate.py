@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 OBJECT, VERSION = "fitrouter.certificate", 1
-_GIVE = "give a file that `fitrouter certificate` wrote"
+_GIVE = "give a file that `fitrouter personal certificate` wrote"
 _TOLERANCE = 1e-9
 """Other processors add in another order."""
 
@@ -133,10 +133,10 @@ def verify(certificate: bytes, rows: bytes, key: str = "") -> Verified:
         document = msgspec.json.decode(certificate, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(
-            f"certificate: not JSON ({error}); give a file that `fitrouter certificate` wrote"
+            f"certificate: not JSON ({error}); give a file that `fitrouter personal certificate` wrote"
         ) from None
     if document.get("object") != OBJECT:
-        raise InvalidRequest("certificate: not a fit certificate; give a file that `fitrouter certificate` wrote")
+        raise InvalidRequest("certificate: not a fit certificate; give a file that `fitrouter personal certificate` wrote")
     if document.get("version") != VERSION:
         raise InvalidRequest(f"certificate: version {document.get('version')!r} is unknown here; this is {VERSION}")
     signer = verified(document)

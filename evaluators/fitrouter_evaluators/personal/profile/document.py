@@ -216,6 +216,6 @@ def parsed(value: object) -> Profile:
     if found.approved is not None and found.approved.digest != digest_of(found):
         raise InvalidRequest(
             "profile: approved: the document was changed after its person approved it; "
-            "let them approve it again (fitrouter profile approve), or remove the field"
+            "let them approve it again (fitrouter personal profile approve), or remove the field"
         )
     return found

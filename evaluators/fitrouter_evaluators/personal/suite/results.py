@@ -52,7 +52,7 @@ class ModelResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encoded(results: Sequence[ModelResult]) -> bytes:
-    """Encode the results as JSON lines, in the given order; `fitrouter certificate --suite` reads them."""
+    """Encode the results as JSON lines, in the given order; `fitrouter personal certificate --suite` reads them."""
     return b"".join(msgspec.json.encode(each) + b"\n" for each in results)
 
 
@@ -68,5 +68,5 @@ def decoded(payload: bytes) -> list[ModelResult]:
             try:
                 found.append(msgspec.json.decode(line, type=ModelResult))
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                raise InvalidRequest(f"results: line {number}: {error}; give a file of `fitrouter suite run`") from None
+                raise InvalidRequest(f"results: line {number}: {error}; give a file of `fitrouter personal suite run`") from None
     return found

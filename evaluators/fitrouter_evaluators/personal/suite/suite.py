@@ -120,7 +120,7 @@ def decoded(payload: bytes) -> Suite:
                 rows.append(decoder.decode(line))
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 raise InvalidRequest(
-                    f"suite: line {number}: {error}; give a file of `fitrouter suite generate`"
+                    f"suite: line {number}: {error}; give a file of `fitrouter personal suite generate`"
                 ) from None
     headers = [row for row in rows if isinstance(row, Suite)]
     if len(headers) != 1 or headers[0].prompts or headers[0].pairs:

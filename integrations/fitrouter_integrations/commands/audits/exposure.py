@@ -1,4 +1,4 @@
-"""`fitrouter exposure`: variety of the answers and models that people get, and the price of more or less of it."""
+"""`fitrouter audits exposure`: variety of what people get, and the price of more or less of it."""
 
 from __future__ import annotations
 

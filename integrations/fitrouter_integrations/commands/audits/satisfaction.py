@@ -1,4 +1,4 @@
-"""`fitrouter satisfaction`: mean, variance, worst tenth and worst role, who is worse off, and fairness."""
+"""`fitrouter audits satisfaction`: mean, variance, worst tenth and worst role, who is worse off, and fairness."""
 
 from __future__ import annotations
 

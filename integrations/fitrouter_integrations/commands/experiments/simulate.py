@@ -1,4 +1,4 @@
-"""`fitrouter simulate`: simulated users rate logged responses, with and without parts of the router."""
+"""`fitrouter bench simulate`: simulated users rate logged responses, with and without parts of the router."""
 
 from __future__ import annotations
 

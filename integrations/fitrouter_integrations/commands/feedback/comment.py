@@ -1,4 +1,4 @@
-"""`fitrouter comment`: comment on an answer, and see or correct how it was parsed."""
+"""`fitrouter feedback comment`: comment on an answer, and see or correct how it was parsed."""
 
 from __future__ import annotations
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import typer
+
 from fitrouter.stores.listing import ListedFeedback
 from fitrouter_integrations.commands._gateway import Tenant, Url, connect
-from fitrouter_integrations.commands._options import DEFAULT, ConfigFile
+from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, verbs
+from fitrouter_integrations.commands.feedback import comment
 from fitrouter_integrations.commands.lists import _source
 from fitrouter_integrations.commands.lists._source import AsJson, Last, Model, Role, User
 from fitrouter_integrations.commands.lists.decisions import voted
 
+app = verbs("List the last votes and remarks; comment on an answer.", bare_help=False)
 
+
+@app.callback(invoke_without_command=True)
 def command(
+    context: typer.Context,
     user: User = None,
     role: Role = None,
     model: Model = None,
@@ -21,10 +28,15 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """List the last votes, comments and remarks: when, whose, on which answer of which model."""
+    if context.invoked_subcommand is not None:
+        return
     with connect(config, url, tenant=tenant) as gateway:
         found = gateway.entries("/v1/feedback", ListedFeedback, user=user, role=role, model=model, last=last)
     empty = "no feedback" + (" of these" if user or role or model or tenant else " yet")
     _source.show(found, lambda: [line for one in found for line in _lines(one)], as_json, empty)
+
+
+app.command("comment")(comment.command)
 
 
 def _lines(one: ListedFeedback) -> list[str]:

@@ -22,7 +22,7 @@ from fitrouter_evaluators.personal import Profile, parsed_profile
 from fitrouter_integrations.commands._files import as_json as text_of
 from fitrouter_integrations.commands._files import write_new
 from fitrouter_integrations.commands._gateway import Gateway, Tenant, Url, connect
-from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, Named, whose
+from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, OneUser
 from fitrouter_integrations.commands.lists import _source
 from fitrouter_integrations.commands.lists._source import AsJson, Last
 
@@ -32,9 +32,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-Name = Annotated[str, typer.Argument(help="User, by the user id in requests.")]
-UserOption = Annotated[str | None, typer.Option("--user", help="User, by the user id in requests.")]
 
 
 class UserView(ShownUser, frozen=True, kw_only=True):
@@ -72,15 +69,13 @@ def _listed(one: ListedUser) -> list[str]:
 
 @app.command()
 def show(
-    named: Named = None,
-    user: UserOption = None,
+    user: OneUser,
     config: ConfigFile = DEFAULT,
     url: Url = None,
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what is known of a user: answers, votes, tastes, and the subject by which the log names them."""
-    user = str(whose(named, user, required=True))
     with connect(config, url, tenant=tenant) as gateway:
         found = _shown(gateway, user)
     typer.echo(text_of(found) if as_json else "\n".join(_lines(found)))
@@ -102,8 +97,8 @@ class Export(msgspec.Struct, frozen=True, kw_only=True):
 
 @app.command()
 def export(
-    user: Name,
     file: Annotated[Path, typer.Argument(help="A new file.")],
+    user: OneUser,
     config: ConfigFile = DEFAULT,
     url: Url = None,
     tenant: Tenant = None,
@@ -130,15 +125,13 @@ def export(
 
 @app.command()
 def erase(
-    named: Named = None,
-    user: UserOption = None,
+    user: OneUser,
     config: ConfigFile = DEFAULT,
     url: Url = None,
     tenant: Tenant = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask first.")] = False,
 ) -> None:
     """Erase a user from every file; what was learnt is rebuilt without them. A gateway may be running."""
-    user = str(whose(named, user, required=True))
     if not yes:
         typer.confirm(f"Erase all that is stored of {user!r} for good?", abort=True)
     with connect(config, url, tenant=tenant) as gateway:

@@ -1,4 +1,4 @@
-"""`fitrouter certificate`: a signed fit certificate of a person, and the rows that it is computed from."""
+"""`fitrouter personal certificate`: a signed fit certificate of a person, and the rows that it is computed from."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from fitrouter_evaluators.personal.certificate import (
 )
 from fitrouter_evaluators.personal.scores import chance
 from fitrouter_integrations.commands._files import read_file, refuse_existing, write_new
-from fitrouter_integrations.commands._options import DEFAULT, ConfigFile
+from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, OneUser, Role
 from fitrouter_integrations.commands.personal.leaderboard import printable
 
 
 def command(
-    user: Annotated[str, typer.Option(help="User, by the user id in requests.")],
+    user: OneUser,
     out: Annotated[Path, typer.Option("--out", "-o", help="Certificate to write; it must not exist.")],
     rows: Annotated[Path, typer.Option(help="File to write the rows to, as JSON lines; it must not exist.")],
-    role: Annotated[str | None, typer.Option(help="Role of the user.")] = None,
+    role: Role = None,
     suite: Annotated[Path | None, typer.Option(help="Results of a suite's run, for the scores on the anchors.")] = None,
     estimator: Annotated[str, typer.Option(help="As in `fitrouter replay`, such as dr, sndr, ips, snips.")] = "dr",
     parameter: Annotated[float | None, typer.Option(help="λ of the estimator, if it has one.")] = None,
@@ -40,7 +40,7 @@ def command(
     config: ConfigFile = DEFAULT,
     tenant: Annotated[str, typer.Option(help="Tenant of the user.")] = "default",
 ) -> None:
-    """Write a signed certificate of which model fits a person, which `fitrouter verify` recomputes from its rows."""
+    """Write a signed certificate of which model fits a person; `fitrouter personal verify` recomputes it."""
     refuse_existing(out, "--out")
     refuse_existing(rows, "--rows")
     settings, who = load_config(config), Identity(tenant=tenant, user=user, role=role)

@@ -1,4 +1,4 @@
-"""`fitrouter diagnose`: where a chat system's personalisation fails, from recorded conversations."""
+"""`fitrouter personal diagnose`: where a chat system's personalisation fails, from recorded conversations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fitrouter leaderboard`: models ranked for a person or a role, beside the population's ranking."""
+"""`fitrouter personal leaderboard`: models ranked for a person or a role, beside the population's ranking."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from fitrouter_evaluators.personal.scores import chance
 from fitrouter_evaluators.personal.suite import results
 from fitrouter_integrations.commands._files import as_json, read_file
 from fitrouter_integrations.commands._gateway import Tenant, Url, connect
-from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, Named, whose
+from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, User
 
 WIDTH = 80
 """Columns of the table."""
 
 
 def command(
-    named: Named = None,
-    user: Annotated[str | None, typer.Option(help="User, by the user id in requests.")] = None,
+    user: User = None,
     role: Annotated[str | None, typer.Option(help="Role of the user; alone, the ranking of the role.")] = None,
     config: ConfigFile = DEFAULT,
     url: Url = None,
     tenant: Tenant = None,
-    suite: Annotated[Path | None, typer.Option(help="Show the results of `fitrouter suite run` instead.")] = None,
+    suite: Annotated[
+        Path | None, typer.Option(help="Show the results of `fitrouter personal suite run` instead.")
+    ] = None,
     out: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Rank the models for a person or a role, with 80 % intervals, beside the population's ranking."""
@@ -34,7 +35,6 @@ def command(
         ran = results.decoded(read_file(suite, "--suite"))
         typer.echo(as_json(ran) if out else "\n".join(suite_table(ran)))
         return
-    user = whose(named, user)
     with connect(config, url, tenant=tenant) as gateway:
         found = gateway.call("GET", "/v1/leaderboard", user=user, role=role)
     typer.echo(as_json(found) if out else "\n".join(table(found["models"]) + wrapped(found["sentences"])))

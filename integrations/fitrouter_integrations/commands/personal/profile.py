@@ -1,4 +1,4 @@
-"""`fitrouter profile`: a portable profile, shown, declared, exported, approved, imported, merged and erased."""
+"""`fitrouter personal profile`: show, declare, export, approve, import, merge and erase a profile."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ from fitrouter.types import Identity
 from fitrouter_evaluators.personal import Profile, Profiles, approve_profile, merged_profiles, parsed_profile
 from fitrouter_integrations.commands._files import as_json, replace_file, write_new
 from fitrouter_integrations.commands._gateway import Tenant, Url, connect
-from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, pair, verbs
+from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, OneUser, Role, pair, verbs
 from fitrouter_integrations.commands.lists import users
 
 app = verbs("Show, declare, export, approve, import, merge and erase a person's portable profile.")
 
-User = Annotated[str, typer.Option(help="Whose; the user id that requests have.")]
-Role = Annotated[str | None, typer.Option(help="Role of the user.")]
-
 
 @app.command()
-def show(user: User, role: Role = None, config: ConfigFile = DEFAULT, url: Url = None, tenant: Tenant = None) -> None:
+def show(
+    user: OneUser, role: Role = None, config: ConfigFile = DEFAULT, url: Url = None, tenant: Tenant = None
+) -> None:
     """Print the profile as JSON."""
     typer.echo(as_json(_shown(user, role, config, url, tenant)))
 
@@ -37,7 +36,7 @@ def show(user: User, role: Role = None, config: ConfigFile = DEFAULT, url: Url =
 @app.command()
 def export(
     file: Annotated[Path, typer.Argument(help="A new file.")],
-    user: User,
+    user: OneUser,
     role: Role = None,
     config: ConfigFile = DEFAULT,
     url: Url = None,
@@ -63,7 +62,7 @@ def approve(
 
 @app.command()
 def declare(
-    user: User,
+    user: OneUser,
     value: Annotated[list[str] | None, typer.Option(help="DIMENSION=VALUE, −1 (less) … 1 (more); repeatable.")] = None,
     say: Annotated[list[str] | None, typer.Option(help="A statement such as 'no bullet points'; repeatable.")] = None,
     goal: Annotated[list[str] | None, typer.Option(help="Goal of the user; repeatable.")] = None,
@@ -89,7 +88,7 @@ def declare(
 
 @app.command()
 def mark(
-    user: User,
+    user: OneUser,
     decision_id: Annotated[str, typer.Argument(help="Decision id, or the answer's id; none with --text.")] = "",
     good: Annotated[bool | None, typer.Option("--good/--bad", help="What it is an example of.")] = None,
     withdraw: Annotated[bool, typer.Option(help="Undo an earlier mark.")] = False,
@@ -113,7 +112,7 @@ def mark(
 
 @app.command()
 def erase(
-    user: User,
+    user: OneUser,
     config: ConfigFile = DEFAULT,
     url: Url = None,
     tenant: Tenant = None,
@@ -126,7 +125,7 @@ def erase(
 @app.command("import")
 def import_(
     file: Annotated[Path, typer.Argument(help="An exported profile.")],
-    user: User,
+    user: OneUser,
     role: Role = None,
     config: ConfigFile = DEFAULT,
     url: Url = None,
@@ -181,4 +180,6 @@ def _read(file: Path, *, changed: bool = False) -> Profile:
             found.pop("approved", None)
         return parsed_profile(found)
     except (OSError, msgspec.DecodeError) as error:
-        raise ConfigError(f"{str(file)!r} cannot be read: {error}; `fitrouter profile export` writes one") from None
+        raise ConfigError(
+            f"{str(file)!r} cannot be read: {error}; `fitrouter personal profile export` writes one"
+        ) from None

@@ -1,4 +1,4 @@
-"""`fitrouter quiz`: a few comparisons that find out which model and style fit a person."""
+"""`fitrouter personal quiz`: a few comparisons that find out which model and style fit a person."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fitrouter.types import ModelCard, Request, Usage
 from fitrouter_evaluators.personal import ASKED
 from fitrouter_integrations.commands._files import as_json
 from fitrouter_integrations.commands._gateway import Gateway, Tenant, Url, connect, path_of
-from fitrouter_integrations.commands._options import DEFAULT, ConfigFile
+from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, OneUser, Role
 
 PROMPTS = (
     "Explain how a vaccine works.",
@@ -50,8 +50,8 @@ HELP = "1 first · 2 second · 3 no preference · 4 neither is good · 5 skip ·
 
 
 def command(
-    user: Annotated[str, typer.Option(help="User to question, by the user id in requests.")],
-    role: Annotated[str | None, typer.Option(help="Role of the user.")] = None,
+    user: OneUser,
+    role: Role = None,
     config: ConfigFile = DEFAULT,
     url: Url = None,
     tenant: Tenant = None,

@@ -14,13 +14,12 @@ from fitrouter_evaluators.personal.base import describe_base
 from fitrouter_evaluators.personal.scores import chance, votes_said
 from fitrouter_integrations.commands._files import write_json
 from fitrouter_integrations.commands._gateway import Tenant, Url, connect
-from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, JsonFile, Named, whose
+from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, JsonFile, User
 from fitrouter_integrations.commands.personal.leaderboard import table, wrapped
 
 
 def command(
-    named: Named = None,
-    user: Annotated[str | None, typer.Option(help="User, by the user id in requests.")] = None,
+    user: User = None,
     role: Annotated[str | None, typer.Option(help="Role of the user; alone, the report of the role.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write the report as one HTML page to this file.")] = None,
     out: JsonFile = None,
@@ -29,7 +28,6 @@ def command(
     tenant: Tenant = None,
 ) -> None:
     """Report which model fits a person or role, on what, how sure that is, why, and what it is worth."""
-    user = whose(named, user)
     with connect(config, url, tenant=tenant) as gateway:
         report = msgspec.convert(gateway.call("GET", "/v1/report", user=user, role=role), FitReport)
     typer.echo("\n".join(text(report)))

@@ -1,4 +1,4 @@
-"""`fitrouter score`: score any texts with a person's reward model."""
+"""`fitrouter personal score`: score any texts with a person's reward model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from fitrouter.errors import ConfigError, InvalidRequest
 from fitrouter_evaluators.personal import MOST_TEXTS, PromptAnswers
 from fitrouter_integrations.commands._gateway import Tenant, Url, connect
-from fitrouter_integrations.commands._options import DEFAULT, ConfigFile
+from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, Role
 
 LONGEST_FILE = 64 * 2**20
 """Bytes of a file."""
@@ -26,7 +26,7 @@ def command(
     user: Annotated[
         str | None, typer.Option(help="User whose reward model is used; default: the population's.")
     ] = None,
-    role: Annotated[str | None, typer.Option(help="Role of the user.")] = None,
+    role: Role = None,
     prompt: Annotated[str, typer.Option(help="Prompt that a text file answers.")] = "",
     config: ConfigFile = DEFAULT,
     url: Url = None,

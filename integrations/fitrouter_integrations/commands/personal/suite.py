@@ -1,4 +1,4 @@
-"""`fitrouter suite`: generate a personal test suite, have people validate it, and run models on it."""
+"""`fitrouter personal suite`: generate a personal test suite, have people validate it, and run models on it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from fitrouter_evaluators.personal.suite import (
 )
 from fitrouter_evaluators.personal.suite.pairs import from_recorded, from_templates
 from fitrouter_integrations.commands._files import as_json, read_file, refuse_existing, write_new
-from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, verbs
+from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, User, verbs
 from fitrouter_integrations.commands.personal.leaderboard import printable, suite_table
 
 app = verbs("Generate a personal test suite, have people validate it, and run models on it.")
@@ -50,7 +50,6 @@ _WORDS = {
     "fit": "Which answer do you prefer?",
 }
 Tenant = Annotated[str, typer.Option(help="Tenant of the user.")]
-User = Annotated[str | None, typer.Option(help="Whose; the user id that requests have.")]
 Role = Annotated[str | None, typer.Option(help="Role of the user; alone, the suite of the role.")]
 Answers = Annotated[Path | None, typer.Option(help="Recorded answers, Parquet or JSONL with prompt, model, response.")]
 Judge = Annotated[str | None, typer.Option(help="A configured model that writes pairs, checks them, and judges.")]

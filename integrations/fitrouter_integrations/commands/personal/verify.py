@@ -1,4 +1,4 @@
-"""`fitrouter verify`: whether a fit certificate is unchanged, and follows from its rows."""
+"""`fitrouter personal verify`: whether a fit certificate is unchanged, and follows from its rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fitrouter_integrations.commands.personal.certificate import text
 
 
 def command(
-    file: Annotated[Path, typer.Argument(help="Certificate that `fitrouter certificate` wrote.")],
+    file: Annotated[Path, typer.Argument(help="Certificate that `fitrouter personal certificate` wrote.")],
     rows: Annotated[Path, typer.Option(help="File of the rows that were written with the certificate.")],
     key: Annotated[str, typer.Option(help="Fingerprint that the signing key must have.")] = "",
 ) -> None:

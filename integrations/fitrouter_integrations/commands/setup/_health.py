@@ -335,7 +335,7 @@ def audit_log(data: Path) -> Check:
     except StoreError as error:
         return fault("audit log", str(error), "let the gateway's user read it")
     if found.broken is not None:
-        do = "find out who changed it; `fitrouter audit-log verify`"
+        do = "find out who changed it; `fitrouter audits log verify`"
         return fault("audit log", f"line {found.broken} does not follow the one before", do)
     return ok("audit log", f"{found.acts} acts, an unbroken chain")
 

@@ -1,4 +1,4 @@
-"""`fitrouter audit-log`: show the administrative acts in a data folder, and verify that none was changed."""
+"""`fitrouter audits log`: show the administrative acts in a data folder, and verify that none was changed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def verify(
 ) -> None:
     """Check that no entry was changed, inserted or removed; exit code 1 if one was. Keep the printed hash elsewhere."""
     if head is not None and not is_hash(head):
-        raise ConfigError(f"--head: got {head!r}; give the 64 digits that `fitrouter audit-log verify` printed")
+        raise ConfigError(f"--head: got {head!r}; give the 64 digits that `fitrouter audits log verify` printed")
     log = _log(config)
     found = log.verify(head)
     if found.broken is not None:

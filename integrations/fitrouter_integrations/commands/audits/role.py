@@ -1,4 +1,4 @@
-"""`fitrouter audit`: whether personalising a role changes what it must not, and how fast it can be stopped."""
+"""`fitrouter audits role`: whether personalising a role changes what it must not, and how fast it can be stopped."""
 
 from __future__ import annotations
 
