@@ -6,8 +6,8 @@
 People of the worlds of `benchmarks.personal.served` judge recorded answers (`../shared/data/alpaca_eval`) of 3, 5 or 11
 models. An installation is fresh, or has 400 thumbs of a crowd of 40 people (in `form` most of the crowd like short
 answers, and the new people's tastes are uniform). Each person joins two copies of it: in one they play the quiz
-(`Quizzes`, as `POST /v1/quiz` and `fitrouter personal quiz` do) to its own end, in the other they compare ten random pairs of
-recorded answers. One comparison in ten is random.
+(`Quizzes`, as `POST /v1/quiz` and `fitrouter personal quiz` do) to its own end, in the other they compare ten random
+pairs of recorded answers. One comparison in ten is random.
 
 Reported per cell over people: share for whom the first of the stranger's leaderboard (`GET /v1/leaderboard`) is the
 best model; its regret; share of it removed by the quiz' result, by the leaderboard after the quiz, and by the

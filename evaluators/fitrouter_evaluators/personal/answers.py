@@ -59,7 +59,7 @@ def answers_file(config: Config) -> Path:
         if file is not None and (file == config.quiz.answers or file.is_file()):
             return file
     raise NoAnswers(
-        "quiz: there are no recorded answers; set 'quiz.answers', or let `fitrouter personal quiz --ask` ask the models once"
+        "quiz: there are no recorded answers; set 'quiz.answers', or have `fitrouter personal quiz --ask` ask once"
     )
 
 

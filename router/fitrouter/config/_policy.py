@@ -64,7 +64,7 @@ class PolicyConfig(CandidateConfig, _Section):
     sensitive_roles: tuple[str, ...] = ()
     """Roles in which a user's own terms start with almost no weight, until labels in such roles show that they help."""
     high_stakes_roles: tuple[str, ...] = ()
-    """Roles whose requests are personalised only after `fitrouter audits role` has passed for them and the present models."""
+    """Roles that are personalised only after `fitrouter audits role` has passed for them and the present models."""
     prior: Path | None = None
     """Prior of the models, a file made by `fitrouter train policy`."""
     candidates: dict[str, CandidateConfig] = Field(default={})

@@ -84,7 +84,7 @@ class ScorerConfig(_Section):
 
 
 class QuizConfig(_Section):
-    """The quiz that finds a person's model and style from a few comparisons (`fitrouter personal quiz`, `POST /v1/quiz`)."""
+    """The quiz on a person's model and style (`fitrouter personal quiz`, `POST /v1/quiz`)."""
 
     answers: Path | None = None
     """Recorded answers, a Parquet or JSONL file with the columns prompt, model, response; by default those of

@@ -136,7 +136,9 @@ def verify(certificate: bytes, rows: bytes, key: str = "") -> Verified:
             f"certificate: not JSON ({error}); give a file that `fitrouter personal certificate` wrote"
         ) from None
     if document.get("object") != OBJECT:
-        raise InvalidRequest("certificate: not a fit certificate; give a file that `fitrouter personal certificate` wrote")
+        raise InvalidRequest(
+            "certificate: not a fit certificate; give a file that `fitrouter personal certificate` wrote"
+        )
     if document.get("version") != VERSION:
         raise InvalidRequest(f"certificate: version {document.get('version')!r} is unknown here; this is {VERSION}")
     signer = verified(document)

@@ -68,5 +68,7 @@ def decoded(payload: bytes) -> list[ModelResult]:
             try:
                 found.append(msgspec.json.decode(line, type=ModelResult))
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                raise InvalidRequest(f"results: line {number}: {error}; give a file of `fitrouter personal suite run`") from None
+                raise InvalidRequest(
+                    f"results: line {number}: {error}; give a file of `fitrouter personal suite run`"
+                ) from None
     return found
