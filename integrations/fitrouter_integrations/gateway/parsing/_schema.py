@@ -71,6 +71,11 @@ class _Scores(msgspec.Struct):
     items: tuple[_ScoredPrompt, ...]
 
 
+class _Satisfaction(Satisfaction, frozen=True, kw_only=True):
+    saved: tuple[str, ...]
+    """What routing saved against the default and the best single model, in words."""
+
+
 _ROUTED = (404, 502, 504)
 OPERATIONS = {
     "chat": Operation("completion", ("chat",), headers=_WHO, errors=_ROUTED, stream=True),
@@ -96,7 +101,7 @@ OPERATIONS = {
     "report": Operation(FitReport, object="fitrouter.report", headers=("user", "role")),
     "certificate": Operation("certificate", headers=("user", "role")),
     "suite": Operation("suite", headers=("user", "role")),
-    "satisfaction": Operation(Satisfaction, object="fitrouter.satisfaction"),
+    "satisfaction": Operation(_Satisfaction, object="fitrouter.satisfaction"),
     "exposure": Operation(Exposure, object="fitrouter.exposure"),
     "audit": Operation(Audit, object="fitrouter.audit", headers=("role",), errors=(404,)),
     "diagnose": Operation(Diagnosis, (HistoryBody,), "fitrouter.diagnosis"),
