@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 import numpy as np
@@ -53,7 +53,7 @@ _GIVEN = """
 class Mark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An answer that a person marks: a logged one, or any text."""
 
-    good: bool | None
+    good: Annotated[bool | None, msgspec.Meta(title="true, false, or null to take the mark back")]
     """None takes an earlier mark back."""
     decision_id: str = ""
     prompt: str = ""

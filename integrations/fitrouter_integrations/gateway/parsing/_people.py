@@ -7,23 +7,24 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, UnsetType
 
 from fitrouter_evaluators.personal import LONGEST_TEXT, MOST_TEXTS, Mark
-from fitrouter_integrations.gateway.parsing._typed import Body, Name, OfPerson, OfUser, Statement
+from fitrouter_integrations.gateway.parsing._typed import BY_DIMENSION, Body, Name, OfPerson, OfUser, Statement, Taste
 
 MAX_QUESTIONS = 50
 Choice = Literal["first", "second", "same", "bad", "skip", "undo", "stop"]
+Priority = Annotated[float, Meta(extra_json_schema={"minimum": 0, "maximum": 10})]
 Text = Annotated[str, Meta(extra_json_schema={"maxLength": LONGEST_TEXT})]
 
 
 class ProfileBody(OfPerson, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a user states; its fields replace earlier ones."""
 
-    values: dict[Name, Annotated[float, Meta(extra_json_schema={"minimum": -1, "maximum": 1})]] | None = None
+    values: Annotated[dict[Name, Taste], Meta(title=BY_DIMENSION)] | None = None
     """dimension → −1 (less) … 1 (more)"""
     statements: list[Statement] | None = None
     """preferences in words, such as 'I dislike bullet points'; values and statements replace earlier ones"""
     goals: list[Statement] | None = None
     """what the user wants to reach, read as statements; they replace earlier ones"""
-    priorities: dict[Name, Annotated[float, Meta(extra_json_schema={"minimum": 0, "maximum": 10})]] | None = None
+    priorities: Annotated[dict[Name, Priority], Meta(title=BY_DIMENSION)] | None = None
     """dimension → how much more it counts than for everybody (1 as much); they replace earlier ones"""
     examples: list[Mark] | None = None
     """good and bad answers, added to those that are marked"""

@@ -15,7 +15,7 @@ from fitrouter_integrations._identity import FIELDS, first_said
 from fitrouter_integrations.client import Comment, Vote
 from fitrouter_integrations.gateway.parsing._messages import messages_of
 from fitrouter_integrations.gateway.parsing._transport import forbid_transport
-from fitrouter_integrations.gateway.parsing._typed import Body, Name, OfUser, Statement, typed
+from fitrouter_integrations.gateway.parsing._typed import BY_DIMENSION, Body, Name, OfUser, Statement, Taste, typed
 from fitrouter_integrations.gateway.parsing._values import number, optional, shown, string
 
 MAX_CHOICES = 128
@@ -142,7 +142,7 @@ class FeedbackBody(OfUser, frozen=True, kw_only=True, forbid_unknown_fields=True
     comment: Statement | None = None
     """what to change, such as 'too long, and stop the bullet points'; replaces an earlier comment on the answer; the
     text is kept only where `content` keeps texts"""
-    understood: dict[str, Annotated[float, Meta(extra_json_schema={"minimum": -1, "maximum": 1})]] | None = None
+    understood: Annotated[dict[str, Taste], Meta(title=BY_DIMENSION)] | None = None
     """instead of a comment, a correction: dimension → −1 (less) … 1 (more); empty withdraws"""
 
 

@@ -20,8 +20,10 @@ Name: TypeAlias = Annotated[
     str, Meta(min_length=1, max_length=LONGEST, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$", title=_LINE)
 ]
 Statement: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_STATEMENT, pattern=r"\S", title=_WORDS)]
+BY_DIMENSION = "an object of dimension → number"
+Taste: TypeAlias = Annotated[float, Meta(extra_json_schema={"minimum": -1, "maximum": 1})]
 Amount: TypeAlias = Annotated[float, Meta(extra_json_schema={"minimum": 0})]
-"""A number whose bounds are checked where it is recorded."""
+"""Numbers whose bounds are checked where they are recorded."""
 
 
 class Body(msgspec.Struct, frozen=True, kw_only=True):
