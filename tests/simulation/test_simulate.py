@@ -37,7 +37,7 @@ WORLD = World(
     taste_weight=1.0,
     users=12,
     roles=2,
-    rounds=1200,
+    rounds=900,
 )
 
 
