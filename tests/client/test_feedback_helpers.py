@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,7 @@ from tests.kits.tables import table_driven
 
 from fitrouter.errors import InvalidRequest, NotAuthorized, UnknownDecision
 from fitrouter.router import Router
+from fitrouter.serving import recorder
 from fitrouter.stores.journal import MemoryJournal
 from fitrouter.types import Feedback, FeedbackKind, Identity, Request
 from fitrouter_integrations import feedback as say
@@ -164,7 +166,7 @@ def test_a_decision_on_its_way_to_a_slow_journal_is_found(tmp_path: Path) -> Non
         journal.held = []
         reply = ask(client)
         assert not reply.about.logged
-        with pytest.raises(UnknownDecision):
+        with mock.patch.object(recorder, "STORE_WAIT_S", 0.1), pytest.raises(UnknownDecision):
             client.feedback(Vote(decision_id=reply.about.decision_id, kind=FeedbackKind.THUMB, value=1.0))
         held, journal.held = journal.held, None
         later = threading.Timer(0.2, lambda: [settle() for settle in held])
