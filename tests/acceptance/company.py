@@ -126,7 +126,8 @@ def cost_usd(model: str, counts: Counts) -> float | None:
     """What a call costs at the list price; None where there is none."""
     if (prices := MODELS[model]) is None:
         return None
-    prompt = counts.prompt - CACHE_DISCOUNT * counts.cached + (WRITES.get(model, 1.0) - 1.0) * counts.written
+    discount = 0.0 if model == ADDED else CACHE_DISCOUNT
+    prompt = counts.prompt - discount * counts.cached + (WRITES.get(model, 1.0) - 1.0) * counts.written
     return (prices[0] * prompt + prices[1] * counts.answer) / 1e6
 
 
@@ -139,6 +140,12 @@ class Call(NamedTuple):
     status: int
     counts: Counts = Counts()
     text: str = ""
+
+    @property
+    def guesses(self) -> bool:
+        """Whether tokens were billed at a price that nobody has said: it is taken for that of the prompt's others."""
+        unsaid = self.counts.written if self.model == UNSAID else self.counts.cached if self.model == ADDED else 0
+        return unsaid > 0
 
 
 class Upstream:
