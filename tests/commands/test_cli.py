@@ -424,8 +424,8 @@ def test_help_is_one_list_and_named_groups() -> None:
     assert {"init", "serve", "explain", "rate", "policy", "replay"} <= set(shown["Commands"])
     assert len(shown["Commands"]) <= 14
     assert {name.split()[0] for name in cli.MODULES} == {*shown["Commands"], *shown["Groups of commands"]}
-    for name in cli.MODULES:
-        assert run(*name.split(), "--help").exit_code == 0, name
+    for command in cli.MODULES:
+        assert run(*command.split(), "--help").exit_code == 0, command
 
 
 def commands_of(app: typer.Typer) -> Iterator[Any]:

@@ -107,8 +107,10 @@ def test_an_answer_is_rated_and_its_policy_changed_without_a_gateway(log: tuple[
     assert run("rate", decision[:-1], "up", "--config", file).exit_code == 0
     said = run("feedback comment", decision[:-1], "shorter", "--config", file)
     assert (said.exit_code, "understood: less length" in said.output) == (0, True), said.exception
-    kinds = [one["kind"] for one in json_of("feedback", "--config", file)]  # type: ignore[attr-defined, index]
+    kinds = [one["kind"] for one in json_of("feedback", "--config", file)]  # type: ignore[attr-defined]
     assert sorted(kinds) == ["comment", "thumb"]
     assert isinstance(run("rate", "0198aaaa", "up", "--config", file).exception, UnknownDecision)
     assert run("policy set --cost-weight 0.5", "--config", file).exit_code == 0
     assert "policy set" in run("audits log show", "--config", file).output
+    assert f"excluded {decision}" in run("journal quarantine", decision[:-1], "--config", file).output
+    assert isinstance(run("journal quarantine", "0198aaaa", "--config", file).exception, UnknownDecision)

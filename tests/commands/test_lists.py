@@ -241,30 +241,12 @@ def url(log: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch) -> Iterato
         yield address
 
 
-def without_tenant_two(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [one for one in found if one["tenant"] == "default"]
-
-
-def test_a_gateway_lists_the_same(log: tuple[Path, list[str]], url: str) -> None:
-    """Over `--url` the same entries as from the files, but of the key's tenant only."""
+def test_a_gateway_lists_the_keys_tenant(log: tuple[Path, list[str]], url: str) -> None:
+    """Over `--url` the same entries as from the configured data, but of the key's tenant only."""
     file, ids = log
-    for arguments in (
-        ("decisions",),
-        ("decisions", "--user", "ann", "--model", "chatty", "--last", 1),
-        ("feedback", "--role", "senior nurse"),
-        ("users",),
-    ):
-        here = without_tenant_two(listed(*arguments, "--config", file))
-        if arguments[-1] == 1:
-            here = without_tenant_two(listed(*arguments, "--tenant", "default", "--config", file))
-        assert listed(*arguments, "--url", url) == here
-    here, there = (
-        json.loads(run("users", "show", "--user", "ann", "--json", *of).output)
-        for of in (("--config", file), ("--url", url))
-    )
-    assert {**there, "profile": None} == {**here, "profile": None}
-    assert there["profile"]["declared"] == here["profile"]["declared"]
-    assert {one["name"] for one in listed("models", "--url", url)} == {LONG, "chatty@2"}
+    for words in ("decisions", "feedback", "users"):
+        here = [one for one in listed(words, "--config", file) if one["tenant"] == "default"]
+        assert listed(words, "--url", url) == listed(words, "--tenant", "default", "--config", file) == here
     assert json.loads(run("explain", "--last", "--url", url, "--json", "-").output)["decision_id"] == ids[2]
     assert isinstance(run("decisions", "--user", "carl", "--url", url).exception, InvalidRequest)
 
