@@ -93,11 +93,11 @@ def s3() -> Iterator[S3]:
 
 @pytest.fixture(params=["folder", "s3"])
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A new place for segments: a folder, and a prefix of a bucket."""
+    """A new place for a cold store: a folder, and a prefix of a bucket."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     if request.param == "folder":
-        return str(tmp_path / "segments of [ann]'s")
+        return str(tmp_path / "cold store of [ann]'s")
     server: S3 = request.getfixturevalue("s3")
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)

@@ -38,15 +38,14 @@ from fitrouter.state.projections import ProjectionParams
 from fitrouter.state.tenants import TenantLearner
 from fitrouter.stores._files import connect_read_only, is_unwritable
 from fitrouter.stores.audits import has_passed
+from fitrouter.stores.cold_feed import ColdFeed
 from fitrouter.stores.contents import ContentStore
 from fitrouter.stores.erasure import Eraser
 from fitrouter.stores.identities import FILE as FILE_OF_IDENTITIES
 from fitrouter.stores.identities import Identities, SqliteIdentities, TemporaryIdentities
 from fitrouter.stores.journal import Journal, SqliteJournal, UnloggedJournal
 from fitrouter.stores.keys import FILE, read_keys
-from fitrouter.stores.retention import LocalRetention, Retention
 from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
-from fitrouter.stores.warehouse.segments import SegmentFeed
 from fitrouter.types import ModelCard, Prices
 
 
@@ -114,12 +113,18 @@ def assemble(
     if find_spec("duckdb"):  # else the journal has it all, and a later start with DuckDB fills the warehouse from it
         feed = WarehouseFeed(journal, Warehouse(config.data / "fitrouter.duckdb"), clock=clock)
         steps.append(Service("warehouse", feed.step, hooks, idle_s=2.0, full=feed.batch))
-    if (kept := config.warehouse).segments is not None:
-        segments = SegmentFeed(journal, kept.segments, config.data, every_s=kept.every_s, days=kept.days, clock=clock)
-        steps.append(Service("segments", segments.step, hooks, idle_s=2.0, retry_s=30.0))
-        if kept.local_days is not None and feed is not None:
-            local = LocalRetention(segments.storage, feed, kept.local_days, clock)
-            steps.append(Service("retention", local.step, hooks, idle_s=600.0, retry_s=60.0))
+    if (kept := config.cold).place is not None:
+        cold = ColdFeed(
+            journal,
+            kept.place if "://" in kept.place else str(Path(kept.place).absolute()),
+            config.data,
+            feed,
+            every_s=kept.every_s,
+            days=kept.days,
+            keep_days=kept.keep_days,
+            clock=clock,
+        )
+        steps.append(Service("cold", cold.step, hooks, idle_s=2.0, retry_s=30.0))
     eraser = Eraser(journal, identities, feed, config.data, clock)
     steps.append(Service("erasure", eraser.step, hooks, idle_s=5.0, retry_s=30.0))
     encrypted = config.content == "encrypted"
@@ -128,10 +133,6 @@ def assemble(
     )
     if config.content != "none" or contents.path.exists():
         steps.append(Service("content", contents.expire, hooks, idle_s=600.0, retry_s=60.0))
-    if config.journal_days is not None and isinstance(journal, SqliteJournal):
-        require("duckdb", "the setting journal_days")
-        retention = Retention(journal, feed, config.journal_days, clock)
-        steps.append(Service("retention", retention.step, hooks, idle_s=600.0, retry_s=60.0))
     if scorer is not None:
         scorer.attach(journal, identities, learner, hooks, clock)
         steps.append(Service("scorer", scorer.step, hooks, idle_s=0.02))

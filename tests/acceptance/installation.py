@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -18,6 +17,9 @@ import httpx
 import yaml
 from tests.acceptance.company import KEYS
 from tests.acceptance.mutants import BLANK, create
+
+from fitrouter.stores.cold import files_at, storage_at
+from fitrouter_evaluators.replay.log.sources import export
 
 __all__ = ["Installation", "wait_for"]
 
@@ -132,28 +134,23 @@ class Installation:
         self.start()
         self.rest()
 
-    def segments(self) -> None:
-        """Ask the Parquet files from now on, which the manifest lists; the views are those of the warehouse."""
+    def cold_store(self) -> None:
+        """Ask what the cold store has from now on; the views are those of the warehouse."""
         import duckdb
 
-        place, seq = self.folder / "segments", next(iter(self.reports().values()))["seq"]
-        wait_for(lambda: json.loads((place / "segments.json").read_bytes())["seq"] >= seq)
-        self.stop()  # nothing is merged meanwhile
-        manifest = json.loads((place / "segments.json").read_bytes())
+        place, seq = str(self.folder / "cold"), next(iter(self.reports().values()))["seq"]
+        wait_for(lambda: (found := files_at(storage_at(place))) and found[-1].last >= seq)
+        self.stop()  # nothing grows meanwhile
         with duckdb.connect(str(self.tables), read_only=True) as connection:
             found = connection.execute("SELECT sql FROM duckdb_views() WHERE NOT internal").fetchall()
             tables = connection.execute("SELECT table_name, sql FROM duckdb_tables()").fetchall()
-        self.tables = self.folder / "segments.duckdb"
+        files = {path.stem: str(path) for path in export(place, self.folder / "exported")}
+        self.tables = self.folder / "cold.duckdb"
         with duckdb.connect(str(self.tables)) as connection:
             for table, statement in tables:
                 connection.execute(statement)
-                files = [
-                    str(place / each["files"][table]["name"]) for each in manifest["segments"] if table in each["files"]
-                ]
-                if files:
-                    connection.execute(
-                        f'INSERT INTO "{table}" BY NAME SELECT * FROM read_parquet(?, union_by_name = true)', [files]
-                    )
+                if table in files:
+                    connection.execute(f'INSERT INTO "{table}" BY NAME SELECT * FROM read_parquet(?)', [files[table]])
             create(connection, [sql for (sql,) in found])
         self.start()
 

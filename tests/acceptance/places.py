@@ -37,7 +37,7 @@ class Place(NamedTuple):
 
     workers: int = 1
     postgres: bool = False
-    segments: bool = False
+    cold: bool = False
     left: frozenset[str] = frozenset()
     """Surfaces that are not asked, as they read the same as others here, or as elsewhere."""
     phases: tuple[str, ...] = ()
@@ -52,10 +52,10 @@ PLACES = {
     "sqlite": Place(phases=("restart", "rebuild")),
     "workers": Place(
         workers=2,
-        segments=True,
+        cold=True,
         # Commands read the files, whoever wrote them.
         left=frozenset({each for each in READERS if each.startswith("fitrouter ")} - ALONE | REPEATED),
-        phases=("segments",),
+        phases=("cold_store",),
     ),
     "postgres": Place(postgres=True, left=REPEATED | {"fitrouter report"}),
 }
@@ -79,7 +79,7 @@ def surfaces_of(question: str, place: str = "sqlite", phase: str = "day") -> lis
     """The surfaces that answer a question, and are asked at a place in a phase."""
     asked, left = QUESTIONS[question], PLACES[place].left
     found = [each for each in (*asked["figure"], *asked.get("mismatch", ())) if each not in left]
-    if phase == "segments":
+    if phase == "cold_store":
         return [each for each in found if each.startswith("duckdb ")]
     once = ASKED_ONCE - RESTARTED if phase == "restart" else ASKED_ONCE
     return [each for each in found if phase == "day" or each not in once]
@@ -101,8 +101,8 @@ def living(name: str, folder: Path) -> Iterator[tuple[Installation, Ledger]]:
                 pytest.skip(postgres.MISSING)
             server = stack.enter_context(postgres.serving())
             data, more = server.url(server.database()), {"folder": data}
-        if place.segments:
-            more |= {"warehouse": {"segments": str(folder / "segments"), "every_s": 1.0}}
+        if place.cold:
+            more |= {"cold": {"place": str(folder / "cold"), "every_s": 1.0}}
         stack.enter_context(upstream.serving())
         installation = Installation(folder, settings(data, upstream.url, **more), place.workers)
         stack.callback(installation.kill)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from contextlib import closing
 from importlib.util import find_spec
@@ -16,9 +17,9 @@ from typer.testing import CliRunner
 
 from fitrouter.config import Config, load_config
 from fitrouter.router import Router
+from fitrouter.stores.cold_feed import ColdFeed
 from fitrouter.stores.journal import SqliteJournal
 from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
-from fitrouter.stores.warehouse.segments import MANIFEST, SegmentFeed
 from fitrouter_integrations import _http, cli
 from fitrouter_integrations.commands.setup import check
 
@@ -118,23 +119,26 @@ def test_what_is_wrong_is_named(config: Config, monkeypatch: pytest.MonkeyPatch)
     assert wrong(found) == expected
 
 
-def test_segments_are_looked_at(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How far they are behind the journal, why they cannot be read, and what is not installed for them."""
-    place = tmp_path / "segments"
-    Path("fitrouter.yaml").write_text(CONFIG.format(data=config.data) + f"warehouse: {{segments: {place}}}\n")
+def test_the_cold_store_is_looked_at(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How far it is behind the journal, what is missing, why it cannot be read, and what is not installed for it."""
+    place = tmp_path / "cold"
+    Path("fitrouter.yaml").write_text(CONFIG.format(data=config.data) + f"cold: {{place: {place}}}\n")
     with closing(SqliteJournal(config.data / "journal.db")) as journal:
-        done(journal.append(*(decision(n) for n in range(5))))
-        feed = SegmentFeed(journal, str(place), config.data, every_s=0.0, events=3)
-        feed.step()
+        done(journal.append(*(decision(n) for n in range(8))))
+        feed = ColdFeed(journal, str(place), config.data, every_s=0.0, events=2)
+        feed.step(), feed.step(), feed.step()
     code, found = doctor()
-    assert (code, found["segments"]["level"]) == (0, "ok")
-    assert f"{place}: 1, " in found["segments"]["text"]
-    assert "2 events behind the journal" in found["segments"]["text"]
-    (place / MANIFEST).write_text("{")
+    assert (code, found["cold store"]["level"]) == (0, "ok")
+    assert f"{place}: 3 files, " in found["cold store"]["text"]
+    assert "2 events behind the journal" in found["cold store"]["text"]
+    next(place.glob("*-000000000003-*")).unlink()
     code, found = doctor()
-    assert (code, found["segments"]["level"]) == (1, "fault")
-    assert "is damaged" in found["segments"]["text"]
-    Path("fitrouter.yaml").write_text(CONFIG.format(data=config.data) + "warehouse: {segments: 's3://bucket/x'}\n")
+    assert (code, found["cold store"]["level"]) == (1, "fault")
+    assert "missing are the events 3–4" in found["cold store"]["text"]
+    shutil.rmtree(place)
+    place.write_text("")
+    assert "cannot be listed" in doctor()[1]["cold store"]["text"]
+    Path("fitrouter.yaml").write_text(CONFIG.format(data=config.data) + "cold: {place: 's3://bucket/x'}\n")
     monkeypatch.setattr(check, "find_spec", lambda name: None if name == "obstore" else find_spec(name))
     result = CliRunner().invoke(cli.app, ["config", "check"])
     assert result.exit_code == 2

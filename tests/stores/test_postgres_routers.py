@@ -160,8 +160,6 @@ def test_settings_of_a_database(tmp_path: Path) -> None:
     assert found.in_folder(tmp_path).database == ""
     with pytest.raises(ConfigError, match="only if 'data' is the URL"):
         parse_config(config | {"data": "folder"})
-    with pytest.raises(ConfigError, match="journal_days"):
-        parse_config(config | {"journal_days": 3.0})
     del config["folder"]
     assert parse_config(config).data == Path("fitrouter-data")
 

@@ -13,6 +13,7 @@ from tests.kits.gateway import wait_for
 
 from fitrouter.config import parse_config
 from fitrouter.router import Router
+from fitrouter.stores.cold_feed import ColdFeed
 from fitrouter.stores.journal import SqliteJournal
 from fitrouter.types import FeedbackKind, Identity, Request
 from fitrouter_dashboards.console import Reads, decisions, overview
@@ -49,13 +50,15 @@ def counts(folder: Path) -> Mapping[str, list[str]]:
 
 
 def test_hostile_names_are_values_everywhere(tmp_path: Path) -> None:
-    """As user, role, task, session and tenant, in the folder's name, in lists, filters, replay, archive and erasure."""
+    """As user, role, task, session and tenant, in the folder's name, in lists, filters, replay, moves and erasure."""
     folder = tmp_path / "o'brien\"; DROP TABLE decisions; --"
     people = [Identity(user=text, role=text, task=text, session=text) for text in HOSTILE]
 
     async def live() -> None:
         now = [1.0e9]
-        router = Router.from_config(parse_config(settings(folder, journal_days=1.0)))
+        router = Router.from_config(
+            parse_config(settings(folder, cold={"place": str(folder / "cold"), "every_s": 3600.0}))
+        )
         router.clock = lambda: now[0]
         async with router:
             for number, who in enumerate(people):
@@ -92,7 +95,11 @@ def test_hostile_names_are_values_everywhere(tmp_path: Path) -> None:
     try:
         kept = [row for row in journal.tail(0, 1000) if getattr(row.event, "identity", None)]
         assert len({row.event.identity.role for row in kept}) == len(HOSTILE) - 1  # type: ignore[union-attr]
-        assert journal.archive(4.0e9, journal.head(), 5) > 0
+        feed = ColdFeed(journal, str(folder / "cold"), folder, every_s=0.0, days=1.0, clock=lambda: 4.0e9)
+        while feed.step():
+            pass
+        with sqlite3.connect(folder / "journal.db") as connection:
+            assert connection.execute("SELECT 1 FROM events WHERE length(payload) = 0").fetchone()
         assert len(journal.tail(0, 1000)) > 0
     finally:
         journal.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from contextlib import closing
 from pathlib import Path
@@ -13,10 +12,11 @@ import typer
 from fitrouter.assemble import open_journal
 from fitrouter.config import load_config
 from fitrouter.errors import ConfigError, StoreError, require
+from fitrouter.stores import cold
 from fitrouter.stores import journal as journals
 from fitrouter.stores.audit_log import AuditLog, command_act
 from fitrouter.stores.identities import FILE, merge
-from fitrouter.stores.journal import Archive, Entry, SqliteJournal
+from fitrouter.stores.journal import Entry, SqliteJournal
 from fitrouter.stores.listing import story
 from fitrouter.types import Erasure, Quarantine
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, verbs
@@ -70,8 +70,8 @@ def salvage(
     if journals.in_use(path):
         raise StoreError(f"{str(path)!r} is open in a gateway; stop it first, or salvage a copy")
     typer.echo(f"{out}: {journals.in_words(journals.salvage(path, out, time.time()))}")
-    if (archive := Archive(path).folder).is_dir():
-        shutil.copytree(archive, Archive(out).folder, dirs_exist_ok=True)
+    for place in cold.noted_places(path.parent) if out.parent.absolute() != path.parent.absolute() else ():
+        cold.note_place(out.parent, cold.storage_at(place, path.parent))
 
 
 @app.command()

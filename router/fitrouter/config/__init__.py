@@ -29,14 +29,14 @@ from fitrouter.config._scoring import QuizConfig, RewardModelConfig, ScorerConfi
 from fitrouter.config._section import Fraction
 from fitrouter.config._server import (
     AdditionsConfig,
+    ColdConfig,
     KeyConfig,
     RayConfig,
     RayGatewaysConfig,
     RayReplicasConfig,
     RayScorersConfig,
     ServerConfig,
-    WarehouseConfig,
-    segments_place,
+    cold_place,
 )
 
 __all__ = [
@@ -46,6 +46,7 @@ __all__ = [
     "BudgetConfig",
     "CandidateConfig",
     "Capability",
+    "ColdConfig",
     "Config",
     "EmbeddingConfig",
     "FeedbackConfig",
@@ -68,7 +69,7 @@ __all__ = [
     "SessionConfig",
     "TenantBudgetConfig",
     "VariantConfig",
-    "WarehouseConfig",
+    "cold_place",
     "is_endpoint",
     "load_config",
     "load_yaml",
@@ -76,5 +77,4 @@ __all__ = [
     "parse_config",
     "read_addition",
     "section_in",
-    "segments_place",
 ]

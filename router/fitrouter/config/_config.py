@@ -16,7 +16,7 @@ from fitrouter.config._models import EmbeddingConfig, ModelAddition, ModelConfig
 from fitrouter.config._policy import BudgetConfig, FeedbackConfig, ObjectiveConfig, PolicyConfig, SessionConfig
 from fitrouter.config._scoring import QuizConfig, ScorerConfig
 from fitrouter.config._section import Fraction, _Section
-from fitrouter.config._server import RayConfig, ServerConfig, WarehouseConfig
+from fitrouter.config._server import ColdConfig, RayConfig, ServerConfig
 from fitrouter.errors import ConfigError
 from fitrouter.types import ModelCard, Prices
 
@@ -42,9 +42,6 @@ class Config(_Section):
     per user, which an erasure deletes; or as plain text."""
     content_days: float = Field(default=30.0, gt=0.0, le=36_500.0)
     """Days after which kept contents are deleted."""
-    journal_days: float | None = Field(default=None, gt=0.0, le=36_500.0)
-    """Days after which events leave the journal and the warehouse for Parquet files in `data`, from which learning and
-    replay still read them; all stay by default."""
     providers: dict[str, ProviderConfig]
     models: tuple[ModelConfig, ...] = Field(min_length=1)
     embeddings: tuple[EmbeddingConfig, ...] = ()
@@ -66,7 +63,7 @@ class Config(_Section):
     scorer: ScorerConfig = ScorerConfig()
     quiz: QuizConfig = QuizConfig()
     server: ServerConfig = ServerConfig()
-    warehouse: WarehouseConfig = WarehouseConfig()
+    cold: ColdConfig = ColdConfig()
     ray: RayConfig | None = None
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Seed of the draws."""
@@ -99,7 +96,7 @@ class Config(_Section):
 
     def in_folder(self, folder: Path) -> Config:
         """Return a copy of the settings with all stores in another folder."""
-        moved = self.model_copy(update={"data": folder, "warehouse": WarehouseConfig()})
+        moved = self.model_copy(update={"data": folder, "cold": ColdConfig()})
         moved._database = moved._identities = ""
         return moved
 
@@ -142,8 +139,6 @@ class Config(_Section):
         return self
 
     def _check(self) -> None:
-        if self.journal_days is not None and self.folder is not None:
-            raise ValueError("journal_days: events stay in a database; leave it out")
         names = [model.name for model in self.models]
         for name in names:
             if names.count(name) > 1:

@@ -180,10 +180,10 @@ def load_config(path: str | os.PathLike[str]) -> Config:
     if scorer.prior not in {"shipped", "none"}:
         scorer = scorer.model_copy(update={"prior": str(root / scorer.prior)})
     scorer = scorer.model_copy(update={"models": tuple(_local(model, root) for model in scorer.models)})
-    warehouse = config.warehouse
-    if warehouse.segments is not None and "://" not in warehouse.segments:
-        warehouse = warehouse.model_copy(update={"segments": str(root / Path(warehouse.segments).expanduser())})
-    return config.model_copy(update={"scorer": scorer, "warehouse": warehouse})
+    cold = config.cold
+    if cold.place is not None and "://" not in cold.place:
+        cold = cold.model_copy(update={"place": str(root / Path(cold.place).expanduser())})
+    return config.model_copy(update={"scorer": scorer, "cold": cold})
 
 
 def _rooted(value: Any, root: Path) -> Any:

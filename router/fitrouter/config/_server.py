@@ -113,39 +113,40 @@ class RayReplicasConfig(_Section):
         return self.min if self.max is None else self.max
 
 
-class WarehouseConfig(_Section):
-    """The tables of the log as Parquet files in a folder or a bucket, see [warehouse.md](warehouse.md#segments)."""
+class ColdConfig(_Section):
+    """All events as Parquet files in a folder or a bucket, see [warehouse.md](warehouse.md#cold-store)."""
 
-    segments: str | None = None
+    place: str | None = None
     """Place of the files: a folder, or `s3://BUCKET/PREFIX`, which needs the extra `s3`; none by default. Keys, region
     and endpoint come from the environment: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`,
     `AWS_ENDPOINT_URL`."""
     every_s: float = Field(default=600.0, ge=1.0, le=86_400.0)
     """Age in seconds at which an event is written there."""
     days: float | None = Field(default=None, gt=0.0, le=36_500.0)
-    """Days after which the rows of requests are deleted there, whole files at a time; all stay by default."""
-    local_days: float | None = Field(default=None, gt=0.0, le=36_500.0)
-    """Days after which the rows of requests leave `fitrouter.duckdb`, if they are in the files; all stay by default."""
+    """Days after which events leave the journal and `fitrouter.duckdb`; learning and replay read them there. All stay
+    by default; a database keeps its events."""
+    keep_days: float | None = Field(default=None, gt=0.0, le=36_500.0)
+    """Days after which requests, their scores and votes are deleted there; all stay by default."""
 
-    @pydantic.field_validator("segments")
+    @pydantic.field_validator("place")
     @classmethod
     def _place(cls, value: str | None) -> str | None:
-        return None if value is None else segments_place(value)
+        return None if value is None else cold_place(value)
 
     @pydantic.model_validator(mode="after")
-    def _placed(self) -> WarehouseConfig:
+    def _placed(self) -> ColdConfig:
         fields = type(self).model_fields
         given = sorted(name for name in self.model_fields_set if getattr(self, name) != fields[name].default)
-        if self.segments is None and given:
-            raise ValueError(f"{given} need 'segments', the place of the files")
+        if self.place is None and given:
+            raise ValueError(f"{given} need 'place', that of the files")
         return self
 
 
 _BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9._-]{1,253}[a-z0-9](/[^?#@]*)?")
 
 
-def segments_place(value: str) -> str:
-    """Validate a place of segments: a folder or the URL of a bucket.
+def cold_place(value: str) -> str:
+    """Validate a place of a cold store: a folder or the URL of a bucket.
 
     Raises:
         ValueError: it is neither. The message does not have the value, which may have a password in it.

@@ -3,11 +3,12 @@
 The first step is one transaction of the journal (`Journal.erase`): the events are gone, running gateways rebuild what
 they learnt, and the erasure is noted as unfinished. What follows can be done again and again, by this process or by the
 next one: identities, open quizzes, the warehouse, the bytes that files still hold in free pages, quarantined files, and
-segments, which may be on another machine that is away.
+the cold store, which may be on another machine that is away.
 """
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import threading
 import time
@@ -21,10 +22,11 @@ from fitrouter.errors import StoreError
 from fitrouter.stores import contents
 from fitrouter.stores._files import connect
 from fitrouter.stores.audit_log import Act, AuditLog
+from fitrouter.stores.cold import SCRATCH
+from fitrouter.stores.cold_feed import erase_cold
 from fitrouter.stores.identities import Identities
 from fitrouter.stores.journal import Journal, digest_of
 from fitrouter.stores.warehouse import WarehouseFeed
-from fitrouter.stores.warehouse.segments import erase_segments
 
 WAREHOUSE = "fitrouter.duckdb"
 PATIENCE_S = 30.0
@@ -72,7 +74,7 @@ class Eraser:
         self._lease = journal.lease("erasure")
         self._mutex = threading.Lock()
         self._here: set[str] = set()
-        """Digests of which nothing is left in this folder, but perhaps in segments elsewhere."""
+        """Digests of which nothing is left in this folder, but perhaps in a cold store elsewhere."""
 
     def erase(self, tenant: str, user: str, patience_s: float = PATIENCE_S, by: str = "") -> Erased:
         """Erase a user everywhere. Calling again is allowed.
@@ -140,7 +142,9 @@ class Eraser:
             self._complete_here(pending, deadline)
             self._here.update(pending)
         if self._folder is not None:
-            erase_segments(self._folder, pending)
+            erase_cold(self._journal, self._folder, pending, deadline)
+            for path in self._folder.glob(f"{SCRATCH}*"):
+                shutil.rmtree(path, ignore_errors=True)
         self._journal.finish(pending)
         self._here.difference_update(pending)
 

@@ -10,16 +10,17 @@ from typing import cast
 
 from fitrouter.errors import ConfigError
 from fitrouter.state.learner import Learner, read_batch
-from fitrouter.stores.journal import Archive, Journal, Row
+from fitrouter.stores.cold import Payloads
+from fitrouter.stores.journal import Journal, Row
 from fitrouter.types import Decision, Event, Execution, Feedback, PolicyChange, Score
-from fitrouter_evaluators.replay.log._journal import connect, damaged, decode_row
+from fitrouter_evaluators.replay.log._journal import connect, damaged, decode_rows
 
 
 class _ReadOnlyJournal:
     """Implements the methods of `Journal` that `fitrouter.state.learner.read_batch` calls, without writing."""
 
-    def __init__(self, connection: sqlite3.Connection, place: str, archive: Archive) -> None:
-        self._connection, self._place, self._archive = connection, place, archive
+    def __init__(self, connection: sqlite3.Connection, place: str, payloads: Payloads) -> None:
+        self._connection, self._place, self._payloads = connection, place, payloads
 
     def tail(self, after: int, limit: int = 512) -> Sequence[Row]:
         return self._rows("SELECT seq, payload, crc FROM events WHERE seq > ? ORDER BY seq LIMIT ?", after, limit)
@@ -31,7 +32,7 @@ class _ReadOnlyJournal:
     def _rows(self, sql: str, *values: int | str) -> list[Row]:
         try:
             rows = self._connection.execute(sql, values).fetchall()
-            return [decode_row(self._place, seq, payload, crc, self._archive) for seq, payload, crc in rows]
+            return decode_rows(self._place, rows, self._payloads)
         except sqlite3.Error as error:
             damaged(self._place, error)
 
@@ -43,8 +44,8 @@ def open_journal(path: Path) -> Iterator[Journal]:
     if not file.is_file():
         raise ConfigError(f"journal: there is no file {str(file)!r}; give a gateway's folder or its journal.db")
     place = f"journal {str(file)!r}"
-    with closing(connect(file, place)) as connection, closing(Archive(file)) as archive:
-        yield cast("Journal", _ReadOnlyJournal(connection, place, archive))
+    with closing(connect(file, place)) as connection:
+        yield cast("Journal", _ReadOnlyJournal(connection, place, Payloads(file.parent)))
 
 
 def fold_selected(journal: Journal, learner: Learner, accept: Callable[[Decision], bool | None]) -> None:

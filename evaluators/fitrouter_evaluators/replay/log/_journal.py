@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from fitrouter.errors import InvalidLog
-from fitrouter.stores.journal import Archive, Row
+from fitrouter.stores.cold import Payloads
+from fitrouter.stores.journal import Row
 from fitrouter.stores.warehouse import PERSONAL, TABLES, rows_of, schema, tables_sql
 from fitrouter.types import Decision, Erasure, Execution, Score, decode_event
 from fitrouter_evaluators.replay.log._connection import NEEDED, OpenLog, open_duckdb, scratch, view_tables
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     import duckdb
 
 
-_VERSIONS = (1, 2)
-"""Format versions of the journal's tables."""
+_VERSION = 2
+"""Format version of the journal's tables."""
 _BATCH = 4096
 
 
@@ -38,12 +39,19 @@ def open_journal(path: Path, *, features: bool = True, whole: bool = False) -> I
     """Open a journal; without `features`, skip the long arrays; `whole` keeps all columns, for an export."""
     place = f"journal {str(path)!r}"
     with scratch() as folder, open_duckdb(folder / "log.duckdb", folder) as connection:
-        connection.execute(tables_sql())
-        with closing(connect(path, place)) as journal, closing(Archive(path)) as archive:
-            for rows in _batches(journal, place, archive):
-                _insert(connection, rows, place, features or whole, whole)
-        view_tables(connection, place, schema(), {table: table for table in NEEDED})
+        with closing(connect(path, place)) as journal:
+            fill(connection, _batches(journal, place, Payloads(path.parent)), place, features=features, whole=whole)
         yield OpenLog(connection, place)
+
+
+def fill(
+    connection: duckdb.DuckDBPyConnection, batches: Iterable[list[Row]], place: str, *, features: bool, whole: bool
+) -> None:
+    """Write batches of a journal's rows to the tables of a new database, and make the views of a log of them."""
+    connection.execute(tables_sql())
+    for rows in batches:
+        _insert(connection, rows, place, features or whole, whole)
+    view_tables(connection, place, schema(), {table: table for table in NEEDED})
 
 
 def head(path: Path) -> int:
@@ -75,12 +83,12 @@ def _checked(uri: str, place: str) -> sqlite3.Connection:
     except sqlite3.Error as error:
         journal.close()
         damaged(place, error)
-    if version not in _VERSIONS:
+    if version != _VERSION:
         journal.close()
         refuse(
             place,
             f"its format version is {version}",
-            f"this version of fitrouter reads up to {_VERSIONS[-1]}: it is not a journal, or a later version wrote it",
+            f"this version of fitrouter reads {_VERSION}: it is not a journal, or a later version wrote it",
         )
     return journal
 
@@ -92,7 +100,7 @@ def _head(journal: sqlite3.Connection, place: str) -> int:
         damaged(place, error)
 
 
-def _batches(journal: sqlite3.Connection, place: str, archive: Archive) -> Iterator[list[Row]]:
+def _batches(journal: sqlite3.Connection, place: str, payloads: Payloads) -> Iterator[list[Row]]:
     """Iterate over batches of all rows, up to the one that is last when the iteration starts."""
     after, last = 0, _head(journal, place)
     while after < last:
@@ -105,14 +113,22 @@ def _batches(journal: sqlite3.Connection, place: str, archive: Archive) -> Itera
             damaged(place, error)
         if not found:
             return
-        yield [decode_row(place, seq, payload, crc, archive) for seq, payload, crc in found]
+        yield decode_rows(place, found, payloads)
         after = found[-1][0]
 
 
-def decode_row(place: str, seq: int, payload: bytes, crc: int, archive: Archive) -> Row:
-    """Decode the event of a row, checking its checksum; its payload may be in a Parquet file of the journal."""
+def decode_rows(place: str, rows: Sequence[tuple[int, bytes, int]], payloads: Payloads) -> list[Row]:
+    """Decode rows (seq, payload, checksum), checking them; their payloads may be in the cold store.
+
+    Those that were too old for that are left out.
+    """
+    moved = payloads.of([seq for seq, payload, _ in rows if not payload])
+    whole = ((seq, payload or moved.get(seq, b"lost"), crc) for seq, payload, crc in rows)
+    return [_decoded(place, seq, payload, crc) for seq, payload, crc in whole if payload]
+
+
+def _decoded(place: str, seq: int, payload: bytes, crc: int) -> Row:
     where = f"{place}, row {seq}"
-    payload = payload or archive.payload(seq) or b""
     if zlib.crc32(payload) != crc:
         refuse(where, "its checksum does not match", "the file is corrupted: restore it from a backup")
     try:

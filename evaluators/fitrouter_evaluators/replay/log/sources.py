@@ -1,4 +1,4 @@
-"""Reads logs from a warehouse file, a gateway's journal, segments in a folder or bucket, or a folder of Parquet files.
+"""Reads logs from a warehouse file, a gateway's journal, a cold store, or a folder of Parquet files.
 
 All four give the same `Log` for the same events, and none blocks a running gateway.
 """
@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fitrouter.errors import ConfigError
+from fitrouter.stores.cold import place_of
 from fitrouter.stores.warehouse import TABLES
-from fitrouter.stores.warehouse.segments import MANIFEST, place_of
-from fitrouter_evaluators.replay.log import _journal, _parquet, _segments, _warehouse
+from fitrouter_evaluators.replay.log import _cold, _journal, _parquet, _warehouse
 from fitrouter_evaluators.replay.log._assembly import assemble
 from fitrouter_evaluators.replay.log._columns import fetch_columns
 from fitrouter_evaluators.replay.log._connection import OpenLog, literal, schema_of
@@ -41,7 +41,7 @@ def read_log(
     Outcomes of users who were erased while a request was in progress are left out and counted in the log's `source`.
 
     Args:
-        path: a warehouse (`*.duckdb`), a journal (`*.db`), segments (a folder, or s3://BUCKET/PREFIX), a folder of
+        path: a warehouse (`*.duckdb`), a journal (`*.db`), a cold store (a folder, or s3://BUCKET/PREFIX), a folder of
             Parquet files, or a gateway's folder, of which the warehouse is read if it is up to date with the journal,
             else the journal. A warehouse of a million decisions takes seconds, a journal minutes.
         since: seconds since the epoch; earlier decisions are left out.
@@ -97,8 +97,8 @@ def open_log(path: Path, *, features: bool = True, whole: bool = False) -> Itera
         StoreError: the file is written without a pause; try again.
     """
     journal, warehouse, note = path / JOURNAL, path / WAREHOUSE, ""
-    if place := place_of(path) or (str(path) if (path / MANIFEST).is_file() else ""):
-        source = _segments.open_segments(place, whole=whole)
+    if place := place_of(path) or (str(path) if _cold.is_place(path) else ""):
+        source = _cold.open_cold(place, features=features, whole=whole)
     elif path.is_file():
         journalled = _is_journal(path)
         source = (
@@ -121,7 +121,7 @@ def open_log(path: Path, *, features: bool = True, whole: bool = False) -> Itera
     else:
         raise ConfigError(
             f"there is no log at {str(path)!r}; give a warehouse (fitrouter.duckdb), a journal (journal.db), a folder "
-            "with one of them, segments (a folder, or s3://BUCKET/PREFIX), or a folder with decisions.parquet, "
+            "with one of them, a cold store (a folder, or s3://BUCKET/PREFIX), or a folder with decisions.parquet, "
             "executions.parquet, scores.parquet, feedback.parquet"
         )
     with source as log:

@@ -21,13 +21,14 @@ import msgspec
 from fitrouter.assemble import open_identities, open_journal
 from fitrouter.config import Config
 from fitrouter.errors import FitrouterError, StoreError, masked
+from fitrouter.stores import cold
 from fitrouter.stores import journal as journals
 from fitrouter.stores.audit_log import AuditLog
+from fitrouter.stores.cold_feed import EVENTS
 from fitrouter.stores.erasure import WAREHOUSE
 from fitrouter.stores.keys import FILE as KEYS
 from fitrouter.stores.keys import read_keys
 from fitrouter.stores.warehouse import Warehouse
-from fitrouter.stores.warehouse.segments import EVENTS, manifest_of, storage_at
 from fitrouter_integrations._http import KEY_ENV, NoGateway, call, url_of
 
 Level = Literal["ok", "warning", "fault"]
@@ -275,21 +276,25 @@ def warehouse(data: Path, log: JournalHealth) -> Check:
     return ok("warehouse", text)
 
 
-def segments(config: Config, log: JournalHealth) -> Iterator[Check]:
+def cold_store(config: Config, log: JournalHealth) -> Iterator[Check]:
     """Check the Parquet files in a folder or bucket, if any, and how far they are behind the journal."""
-    if (place := config.warehouse.segments) is None:
+    if (place := config.cold.place) is None:
         return
     try:
-        manifest = manifest_of(storage_at(place)).manifest
+        storage = cold.storage_at(place, config.data)
+        sizes, files = storage.sizes(), cold.files_at(storage)
     except FitrouterError as error:
-        yield fault("segments", str(error), "mend it as it says; a gateway goes on, and writes them afterwards")
+        yield fault("cold store", str(error), "mend it as it says; a gateway goes on, and writes them afterwards")
         return
-    behind, size = log.head - manifest.seq, sum(file.size for file in manifest.names().values())
-    text = f"{place}: {len(manifest.segments)}, {_size(size)}, {max(0, behind)} events behind the journal"
-    if behind > BEHIND + EVENTS:
-        yield warning("segments", text, "let a gateway run; see `segments` in its log if this does not shrink")
+    behind, size = log.head - (files[-1].last if files else 0), sum(sizes.get(file.name, 0) for file in files)
+    text = f"{place}: {len(files)} files, {_size(size)}, {max(0, behind)} events behind the journal"
+    if holes := cold.gaps(files):
+        text += f"; missing are the events {', '.join(f'{first}–{last}' for first, last in holes[:5])}"
+        yield fault("cold store", text, "let a gateway run, which writes those that its journal has; restore a backup")
+    elif behind > BEHIND + EVENTS:
+        yield warning("cold store", text, "let a gateway run; see `cold` in its log if this does not shrink")
     else:
-        yield ok("segments", text)
+        yield ok("cold store", text)
 
 
 def identities(config: Config) -> Check:

@@ -45,8 +45,8 @@ def missing_extras(config: Config) -> list[MissingExtra]:
             needs.append(("onnxruntime", f"the encoder {encoder!r}"))
         elif encoder == "minilm" or ("/" in encoder and not Path(encoder).is_dir()):
             needs.append(("sentence_transformers", f"the encoder {encoder!r}"))
-    if "://" in (config.warehouse.segments or ""):
-        needs.append(("obstore", "the setting warehouse.segments"))
+    if "://" in (config.cold.place or ""):
+        needs.append(("obstore", "the setting cold.place"))
     models = [model.name for model in config.scorer.models if model.kind != "judge"]
     needs += [(module, f"the reward model {name!r}") for name in models for module in ("torch", "transformers")]
     return [MissingExtra.of(module, user) for module, user in needs if find_spec(module) is None]
@@ -72,18 +72,18 @@ def findings(config: Config, environ: Mapping[str, str] | None = None, *, start:
     found += [_server(config, environ), Finding("data", _where(config))]
     if find_spec("duckdb") is None:
         found.append(Finding("warehouse", f"none: {MissingExtra.of('duckdb', 'it')}"))
-    if config.warehouse.segments is not None:
-        found.append(_segments(config.warehouse.segments))
+    if config.cold.place is not None:
+        found.append(_cold(config.cold.place))
     if not (start and all(finding.ok for finding in found)):  # it would fail for the same reasons
         return [*found[:1], _routing(config, {}), *found[1:]]
     return [*found[:1], _standing_routing(config), *found[1:]]
 
 
-def _segments(place: str) -> Finding:
-    """Describe where the segments are; a mistake if the package that reads the place is not installed."""
+def _cold(place: str) -> Finding:
+    """Describe where the cold store is; a mistake if the package that reads the place is not installed."""
     if "://" in place and find_spec("obstore") is None:
-        return Finding("segments", str(MissingExtra.of("obstore", f"the place {place!r}")), ok=False)
-    return Finding("segments", place)
+        return Finding("cold store", str(MissingExtra.of("obstore", f"the place {place!r}")), ok=False)
+    return Finding("cold store", place)
 
 
 def _where(config: Config) -> str:

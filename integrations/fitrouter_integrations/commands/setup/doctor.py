@@ -72,7 +72,7 @@ def _checks(file: Path, online: bool, now: float) -> Iterator[Check]:
     yield from _guarded("disk", lambda: _health.disk(data))
     yield from _guarded("clock", lambda: [_health.clock(log.newest, now)])
     yield from _guarded("warehouse", lambda: [_health.warehouse(data, log)])
-    yield from _guarded("segments", lambda: list(_health.segments(config, log)))
+    yield from _guarded("cold store", lambda: list(_health.cold_store(config, log)))
     yield from _guarded("identities", lambda: [_health.identities(config)])
     yield from _guarded("audit log", lambda: [_health.audit_log(data)])
     yield from _guarded("gateway", lambda: _health.gateway(config))

@@ -1,14 +1,13 @@
 """The event log (the source of truth): in SQLite, and in memory for tests."""
 
-from fitrouter.stores.journal._archive import Archive
 from fitrouter.stores.journal._base import Entry, Journal, Lease, Row, Snapshot, Spooled
 from fitrouter.stores.journal._claims import Claim, Grant
 from fitrouter.stores.journal._copy import BATCH, Copied, FilePlace, Part, Place, Raw, copy, digest_of_place
 from fitrouter.stores.journal._memory import MemoryJournal
 from fitrouter.stores.journal._ranges import LONGEST_MS, LONGEST_NAME, MOST_TOKENS, MOST_USD, fault_in
-from fitrouter.stores.journal._record import decision_of, digest_of
+from fitrouter.stores.journal._record import decision_of, digest_of, stored
 from fitrouter.stores.journal._salvage import JournalCheck, check, in_use, in_words, leased, salvage
-from fitrouter.stores.journal._sqlite import SEGMENT, SqliteJournal
+from fitrouter.stores.journal._sqlite import SqliteJournal
 from fitrouter.stores.journal._unlogged import UnloggedJournal
 
 __all__ = [
@@ -17,8 +16,6 @@ __all__ = [
     "LONGEST_NAME",
     "MOST_TOKENS",
     "MOST_USD",
-    "SEGMENT",
-    "Archive",
     "Claim",
     "Copied",
     "Entry",
@@ -46,4 +43,5 @@ __all__ = [
     "in_words",
     "leased",
     "salvage",
+    "stored",
 ]

@@ -13,7 +13,7 @@ import msgspec
 
 from fitrouter.errors import ConfigError, StoreError
 from fitrouter.stores._files import make_folder
-from fitrouter.stores.journal._archive import Archive
+from fitrouter.stores.cold import Payloads
 from fitrouter.stores.journal._lease import FileLock
 from fitrouter.stores.journal._schema import open_checked
 
@@ -117,7 +117,7 @@ def digest_of_place(place: Place) -> tuple[str, int]:
 
 
 class FilePlace:
-    """An SQLite file as a place of a journal; its Parquet files are read too, and never written.
+    """An SQLite file as a place of a journal; its cold store is read too, and never written.
 
     Args:
         path: the file, which is created if it may be.
@@ -137,7 +137,7 @@ class FilePlace:
         if not self._users.alone():
             self._users.close()
             raise StoreError(f"{str(path)!r} is open in a gateway; stop it first")
-        self._archive = Archive(path)
+        self._payloads = Payloads(path.parent)
         self._connection = open_checked(path)
 
     def head(self) -> int:
@@ -145,14 +145,16 @@ class FilePlace:
         return int(self._connection.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0])
 
     def rows(self, after: int) -> Sequence[Raw]:
-        """Return the next rows, with payloads that are in Parquet files."""
+        """Return the next rows, with payloads that are in the cold store."""
         found: list[Raw] = self._connection.execute(
             "SELECT seq, id, ts, kind, decision_id, subject, CAST(payload AS BLOB), CAST(crc AS INTEGER) FROM events "
             "WHERE seq > ? ORDER BY seq LIMIT ?",
             (after, BATCH),
         ).fetchall()
-        archived = self._archive.payloads([row[0] for row in found if row[6] == b""])
-        return [(*row[:6], row[6] or archived.get(row[0], b""), row[7]) for row in found]
+        moved = self._payloads.of([row[0] for row in found if row[6] == b""])
+        rows = [(*row[:6], row[6] or moved.get(row[0], b"lost"), row[7]) for row in found]
+        kept = [row for row in rows if row[6]]  # without those that were too old for the cold store
+        return kept if kept or not found else self.rows(found[-1][0])
 
     def extend(self, rows: Sequence[Raw]) -> None:
         """Append rows with their numbers."""
@@ -177,5 +179,5 @@ class FilePlace:
 
     def close(self) -> None:
         """Close the file."""
-        with closing(self._archive), closing(self._users):
+        with closing(self._users):
             self._connection.close()

@@ -114,10 +114,14 @@ def record(entry: Entry) -> Record:
         raise ValueError(f"a {kind_of(event)} cannot have a content; only an execution carries an answer's text")
     if fault := fault_in(event):
         raise ValueError(f"the {kind_of(event)} {event.id!r} is not logged: {fault} is not finite or out of range")
+    return stored(event)._replace(content=entry.content)
+
+
+def stored(event: Event) -> Record:
+    """Encode an event that a journal has, whatever is wrong with its numbers."""
     payload = encode_event(event)
-    decision_id, subject = decision_of(event), subject_of(event)
-    crc = zlib.crc32(payload)
-    return Record(event.id, event.ts, kind_of(event), decision_id, subject, payload, crc, entry.content)
+    columns = event.id, event.ts, kind_of(event), decision_of(event), subject_of(event)
+    return Record(*columns, payload, zlib.crc32(payload), None)
 
 
 def decoded(payload: object, crc: object) -> Event:

@@ -13,7 +13,7 @@ import msgspec
 from fitrouter.draw import uuid7
 from fitrouter.errors import StoreError
 from fitrouter.stores._files import COMPANIONS, connect_read_only, quarantine
-from fitrouter.stores.journal._archive import Archive
+from fitrouter.stores.cold import Payloads
 from fitrouter.stores.journal._base import Entry
 from fitrouter.stores.journal._erase import delete
 from fitrouter.stores.journal._lease import FileLock
@@ -27,8 +27,11 @@ _GAP = 2**20
 """Sequence numbers left free after salvaged events: those of lost ones are never used again, so that the warehouse,
 which may have them, keeps its rows."""
 _BATCH = 256
-_INSERT_ARCHIVED = """INSERT OR IGNORE INTO events (seq, id, ts, kind, decision_id, subject, payload, crc)
+_INSERT_MOVED = """INSERT OR IGNORE INTO events (seq, id, ts, kind, decision_id, subject, payload, crc)
 VALUES (?, ?, ?, ?, ?, ?, x'', ?)"""
+
+
+_MOVED = "SELECT seq, id, ts, kind, decision_id, subject, crc FROM read_parquet(?)"
 
 
 class JournalCheck(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +58,7 @@ def check(path: Path) -> JournalCheck:
     """Read a whole journal: every page, event and frame of its log. It may be in use, and is not changed."""
     with FileLock(path.with_name(f"{path.name}.lock")):  # nobody writes meanwhile
         log = damage_in_log(path)
-    archive = Archive(path)
+    moved = Payloads(path.parent)
     events, damaged, unsound, file = 0, list[int](), list[tuple[str, str]](), ""
     # Whoever closes a damaged log in the ordinary way drops the frames behind the damage from it.
     with closing(connect_read_only(path, immutable=bool(log))) as connection:
@@ -65,7 +68,10 @@ def check(path: Path) -> JournalCheck:
             for seq, payload, crc in connection.execute(
                 "SELECT seq, CAST(payload AS BLOB), CAST(crc AS INTEGER) FROM events ORDER BY seq"
             ):
-                event = _decoded(payload or archive.payload(seq), crc)
+                payload = payload or moved.of([seq]).get(seq)
+                if payload == b"":  # it was too old for the cold store
+                    continue
+                event = _decoded(payload, crc)
                 if event is None:
                     damaged.append(seq)
                     continue
@@ -74,8 +80,6 @@ def check(path: Path) -> JournalCheck:
                     unsound.append((event.id, fault))
         except (sqlite3.Error, StoreError) as error:
             file = file or str(error)
-        finally:
-            archive.close()
     return JournalCheck(events=events, damaged=tuple(damaged), unsound=tuple(unsound), file=file, log=log)
 
 
@@ -101,11 +105,7 @@ def salvage(path: Path, target: Path, now: float) -> Salvage:
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 batch,
             )
-        with closing(Archive(path)) as archive:
-            for segment in archive.segments():
-                connection.executemany(_INSERT_ARCHIVED, archive.rows(segment))
-        if connection.execute("SELECT 1 FROM events WHERE length(payload) = 0 LIMIT 1").fetchone():
-            connection.execute("PRAGMA user_version = 2")
+        connection.executemany(_INSERT_MOVED, Payloads(path.parent).rows(_MOVED))
         _salvage_spool(path, connection)
         _erase_again(connection)
         (kept,) = connection.execute("SELECT count(*) FROM events").fetchone()

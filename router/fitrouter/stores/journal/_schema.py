@@ -10,7 +10,7 @@ from fitrouter.errors import StoreError
 from fitrouter.stores._files import connect, quick_check, write_ahead
 
 _VERSION = 2
-"""2: payloads may be in Parquet files."""
+"""2: payloads may be in a cold store."""
 
 _SCHEMA = (
     """CREATE TABLE events (
@@ -30,7 +30,7 @@ _SCHEMA = (
     "CREATE TABLE snapshot_state (key TEXT PRIMARY KEY, value BLOB NOT NULL)",
     "CREATE TABLE snapshot_position (one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER NOT NULL)",
     "INSERT INTO snapshot_position VALUES (1, 0)",
-    "PRAGMA user_version = 1",
+    "PRAGMA user_version = 2",
 )
 _PROFILES = "CREATE INDEX IF NOT EXISTS events_profile ON events (subject, seq) WHERE kind = 'profile'"
 _ERASED = """CREATE TABLE IF NOT EXISTS erased (

@@ -17,7 +17,7 @@ from typing import Any
 
 from fitrouter.errors import StoreError
 from fitrouter.stores._files import OpenFiles, connect, is_busy, is_damaged, make_folder
-from fitrouter.stores.journal._archive import Archive, Segment
+from fitrouter.stores.cold import Payloads
 from fitrouter.stores.journal._base import Entry, Row, Snapshot, Spooled
 from fitrouter.stores.journal._claims import KEPT_S, Claim, Grant, granted
 from fitrouter.stores.journal._erase import erase
@@ -36,16 +36,13 @@ WHERE kind IN (SELECT value FROM json_each(?1)) AND seq < ?2 ORDER BY seq DESC L
 _LATEST_OF = """SELECT seq, CAST(payload AS BLOB), CAST(crc AS INTEGER) FROM events
 WHERE kind IN (SELECT value FROM json_each(?1)) AND seq < ?2 AND subject = ?4 ORDER BY seq DESC LIMIT ?3"""
 _END = 2**63 - 1
-SEGMENT = 20_000
-"""Events of one Parquet file."""
 _EMPTIED = 2000
 """Rows that lose their payload in one transaction, about 50 ms."""
-_OLDEST = """SELECT seq, id, ts, kind, decision_id, subject, payload, crc FROM events WHERE seq > ?1
-AND seq <= (SELECT seq FROM snapshot_position) AND seq <= ?2 ORDER BY seq LIMIT ?3"""
-_EMPTY = "UPDATE events SET payload = x'' WHERE seq = ? AND id = ? AND crc = ? AND kind <> 'erasure'"
+_EMPTY = "UPDATE events SET payload = x'', crc = ? WHERE seq = ? AND id = ? AND kind <> 'erasure'"
 _CLAIMS = "SELECT holder, usd, spent, seen FROM claims WHERE account = ?"
 _CLAIM = "INSERT OR REPLACE INTO claims (account, holder, usd, spent, seen, ends) VALUES (?, ?, ?, ?, ?, ?)"
 _FULL = """SELECT 1 FROM events WHERE seq BETWEEN ? AND ? AND kind <> 'erasure' AND length(payload) > 0 LIMIT 1"""
+_MOVED = "SELECT seq FROM events WHERE seq BETWEEN ? AND ? AND length(payload) = 0"
 
 
 class SqliteJournal:
@@ -91,7 +88,7 @@ class SqliteJournal:
         self._leases: list[FileLease] = []
         self._closed = False
         self._pid = os.getpid()
-        self._archive = Archive(self.path)
+        self._payloads = Payloads(self.path.parent)
         self._lock = FileLock(self._beside("lock"))
         self._users = FileLock(self._beside("open"))
         try:
@@ -202,67 +199,32 @@ class SqliteJournal:
         with self._exclusive() as connection:
             return erase(connection, subjects, tenant, ts, lambda found: [row.event for row in self._decode(found)])
 
-    def archive(self, before: float, until: int, size: int = SEGMENT) -> int:
-        """Move the payloads of the oldest events to a Parquet file, where all methods find them.
-
-        A snapshot must have been saved after them, so that no start reads the file.
+    def move(self, first: int, last: int, keys: Callable[[], Sequence[tuple[int, int, str]]]) -> bool:
+        """Delete the payloads of events that a file of the cold store has, where all methods find them.
 
         Args:
-            before: only events before this time, in seconds since the epoch.
-            until: only events up to this sequence number.
-            size: number of events; nothing is moved until there are so many.
+            first: sequence number of the first of them.
+            last: of the last.
+            keys: reads checksum, number and id of those in the file, which may have been encoded anew.
 
         Returns:
-            The number of events; 0 also if another process does the same.
-
-        Raises:
-            StoreError: a file cannot be written. Try again.
+            False if no snapshot was saved after them: each start would read the file.
         """
-        with self._archiving() as mine:
-            if not mine:
-                return 0
-            segments = self._archive.segments()
-            last = segments[-1] if segments else None
-            if last is not None and self._read(_FULL, last[:2]):  # a process ended before it was done
-                self._drop_archived_payloads(last)
-            rows = self._read(_OLDEST, (last.last if last else 0, until, size))
-            if len(rows) < size or rows[-1][2] >= before:
-                return 0
-            self._drop_archived_payloads(self._archive.write(rows))
-            return len(rows)
+        if last > self._read("SELECT seq FROM snapshot_position", ())[0][0]:
+            return False
+        if self._read(_FULL, (first, last)):
+            found = keys()
+            for start in range(0, len(found), _EMPTIED):
+                with self._exclusive() as connection:
+                    connection.execute("BEGIN IMMEDIATE")
+                    connection.executemany(_EMPTY, found[start : start + _EMPTIED])
+                    connection.execute("COMMIT")
+        return True
 
-    def archived(self) -> int:
-        """The last sequence number whose payload is in a Parquet file; 0 without one."""
-        segments = self._archive.segments()
-        return segments[-1].last if segments else 0
-
-    def _drop_archived_payloads(self, segment: Segment) -> None:
-        """Delete from the events table the payloads that a Parquet file has."""
-        keys = [(seq, name, crc) for seq, name, *_, crc in self._archive.rows(segment)]
-        for start in range(0, len(keys), _EMPTIED):
-            with self._exclusive() as connection:
-                connection.execute("PRAGMA user_version = 2")  # earlier versions would skip the rows
-                connection.execute("BEGIN IMMEDIATE")
-                connection.executemany(_EMPTY, keys[start : start + _EMPTIED])
-                connection.execute("COMMIT")
-        self._drop_deleted_rows(segment)
-
-    def _drop_deleted_rows(self, segment: Segment) -> None:
-        """Delete from a Parquet file the rows that the journal no longer has."""
-        kept = self._read("SELECT seq FROM events WHERE seq BETWEEN ? AND ?", segment[:2])
-        if len(kept) != self._archive.count(segment):
-            self._archive.keep_only(segment, [seq for (seq,) in kept])
-
-    @contextmanager
-    def _archiving(self) -> Iterator[bool]:
-        """Hold the lease to write the Parquet files; yields whether this process got it."""
-        lease = FileLease(self._beside("archive.lease"), lambda: not self._files.fault())
-        try:
-            if held := lease.held():
-                self._archive.tidy()
-            yield held
-        finally:
-            lease.release()
+    def lost(self, first: int, last: int) -> int:
+        """Count the moved events between two sequence numbers of which no cold store has the file."""
+        moved = [seq for (seq,) in self._read(_MOVED, (first, last))]
+        return len(moved) - len(self._payloads.of(moved))
 
     def unfinished(self) -> dict[str, int]:
         """Return the erased subjects of which something is left; see `Journal.unfinished`."""
@@ -276,15 +238,6 @@ class SqliteJournal:
     def compact(self, patience_s: float = 30.0) -> None:
         """Rewrite the file; see `Journal.compact`."""
         deadline, done = time.monotonic() + patience_s, False
-        while not done:
-            with self._archiving() as mine:
-                for segment in self._archive.segments() if mine else ():
-                    self._drop_deleted_rows(segment)
-            if mine:
-                break
-            if time.monotonic() > deadline:
-                raise StoreError(f"{str(self._archive.folder)!r} cannot be rewritten: another process writes it")
-            time.sleep(0.1)
         while not done:
             with self._exclusive() as connection:
                 try:
@@ -373,14 +326,13 @@ class SqliteJournal:
         with self._mutex:
             while self._idle:
                 self._idle.pop().close()
-        self._archive.close()
         self._anchor.close()
         self._users.close()
         self._lock.close()
 
     def _decode(self, found: Sequence[tuple[int, bytes, int]]) -> list[Row]:
-        archived = self._archive.payloads([seq for seq, stored, _ in found if stored == b""])
-        whole = ((seq, stored or archived.get(seq), crc) for seq, stored, crc in found)
+        moved = self._payloads.of([seq for seq, stored, _ in found if stored == b""])
+        whole = ((seq, stored or moved.get(seq), crc) for seq, stored, crc in found if stored or moved.get(seq) != b"")
         return sound_rows(whole, self._damaged, self.path)
 
     def _read(self, sql: str, params: tuple[object, ...]) -> list[Any]:

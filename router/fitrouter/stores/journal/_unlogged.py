@@ -16,11 +16,11 @@ from pathlib import Path
 
 from fitrouter.errors import StoreError
 from fitrouter.stores._files import OpenFiles, connect, connect_read_only, copied_aside
-from fitrouter.stores.journal._archive import Archive
+from fitrouter.stores.cold import Payloads
 from fitrouter.stores.journal._base import Entry, Snapshot
 from fitrouter.stores.journal._claims import Claim, Grant
 from fitrouter.stores.journal._schema import create
-from fitrouter.stores.journal._sqlite import SEGMENT, SqliteJournal
+from fitrouter.stores.journal._sqlite import SqliteJournal
 
 
 class _Unwritable(OpenFiles):
@@ -48,7 +48,7 @@ class UnloggedJournal(SqliteJournal):
         self.path, self._reason = Path(path).absolute(), reason
         self.quarantined, self.incident = None, ""
         self._damaged, self._unreadable = set(), ""
-        self._archive = Archive(self.path)
+        self._payloads = Payloads(self.path.parent)
         self._mutex, self._idle = threading.Lock(), deque()
         self._closed, self._pid = False, os.getpid()
         self._files, self._leases = _Unwritable(reason), []
@@ -108,10 +108,6 @@ class UnloggedJournal(SqliteJournal):
         self._refuse()
         return super().claim(claim)
 
-    def archive(self, before: float, until: int, size: int = SEGMENT) -> int:
-        """Do nothing, as nothing can be moved; return 0."""
-        return 0 if self._reason else super().archive(before, until, size)
-
     def unfinished(self) -> dict[str, int]:
         """Return nothing, as no erasure could be finished."""
         return {} if self._reason else super().unfinished()
@@ -125,7 +121,6 @@ class UnloggedJournal(SqliteJournal):
             self._closed = True
             while self._idle:
                 self._idle.pop().close()
-        self._archive.close()
         if self._copy is not None:
             self._copy.cleanup()
 

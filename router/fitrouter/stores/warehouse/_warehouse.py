@@ -44,7 +44,7 @@ _THEIRS = """sha256("user") IN (SELECT unnest($digests::VARCHAR[]))"""
 _GONE = {"user": _THEIRS, "decision_id": f"decision_id IN (SELECT decision_id FROM decisions WHERE {_THEIRS})"}  # noqa: S608
 """Column → condition for rows of erased users."""
 _OLD = {"decision_id": "seq <= $seq"}
-"""Column → condition for rows of requests whose events are archived."""
+"""Column → condition for rows of requests that are old."""
 
 
 class OutOfStep(StoreError):

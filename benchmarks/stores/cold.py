@@ -1,11 +1,11 @@
-"""Segments beside the file of DuckDB: bytes, processor time, and a replay over both. Prints JSON.
+"""The cold store beside the file of DuckDB: bytes, processor time, and a replay over both. Prints JSON.
 
-    python -m benchmarks.stores.segments --folder DIR [--decisions 20000] [--s3]
+    python -m benchmarks.stores.cold --folder DIR [--decisions 20000] [--s3]
 
 `--folder` has a journal of `benchmarks.stores.log`, whose rows are those of a real gateway: bytes and the time to write
 are of it. The replay is of a log of 20,000 decisions and their scores and votes, in a town in which the product decides
 and learns (`tests/kits/replay.py`); both forms are read three times in turn, and the medians are given. With `--s3` the
-segments of the replay are in a bucket of moto's server in another process. Times are processor time, and by the clock.
+cold store of the replay is in a bucket of moto's server in another process. Times are processor time, and by the clock.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ from tests.kits.replay import Town
 from tests.kits.replay_story import RULES
 from tests.kits.s3 import KEYS
 
+from fitrouter.stores import cold
+from fitrouter.stores.cold_feed import ColdFeed
 from fitrouter.stores.journal import SqliteJournal
 from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
-from fitrouter.stores.warehouse.segments import EVENTS, SegmentFeed, manifest_of
 from fitrouter_evaluators.replay.candidates.load import load_candidate
 from fitrouter_evaluators.replay.evaluation import ReplaySettings, evaluate
 from fitrouter_evaluators.replay.log.sources import read_log
@@ -55,13 +56,13 @@ def timed(work: Callable[[], Any]) -> tuple[Any, float, float]:
     return result, time.process_time() - cpu, time.perf_counter() - clock
 
 
-def drain(feed: WarehouseFeed | SegmentFeed) -> None:
+def drain(feed: WarehouseFeed | ColdFeed) -> None:
     while feed.step():
         pass
 
 
 def written(source: Path, folder: Path) -> dict[str, Any]:
-    """Measure bytes and time of writing a gateway's journal: the file, segments, and small segments merged."""
+    """Measure bytes and time of writing a gateway's journal: the file, and the cold store."""
     journal = SqliteJournal(Path(shutil.copy(source / "journal.db", folder)))
     warehouse = Warehouse(folder / "fitrouter.duckdb")
     _, cpu, _ = timed(lambda: drain(WarehouseFeed(journal, warehouse)))
@@ -79,21 +80,13 @@ def written(source: Path, folder: Path) -> dict[str, Any]:
         connection.execute(f"ATTACH '{warehouse.path}' AS old (READ_ONLY); ATTACH '{folder}/copied.duckdb' AS new")
         connection.execute("COPY FROM DATABASE old TO new")
     found["file"]["copied_bytes_per_decision"] = round((folder / "copied.duckdb").stat().st_size / decisions)
-    for name, size in (("segments", EVENTS), ("segments of 500 events, merged", 500)):
-        feed = SegmentFeed(journal, str(folder / name), folder, every_s=0.0, events=size)
-        _, cpu, _ = timed(lambda feed=feed: drain(feed))
-        manifest = manifest_of(feed.storage).manifest
-        sizes: dict[str, int] = {}
-        for each in manifest.segments:
-            for table, file in each.files.items():
-                sizes[table] = sizes.get(table, 0) + file.size
-        found[name] = {
-            "segments": len(manifest.segments),
-            "bytes_per_decision": round(sum(sizes.values()) / decisions),
-            "by_table": {table: round(size / decisions) for table, size in sizes.items()},
-            "us_per_event": round(1e6 * cpu / events),
-        }
-        feed.release()
+    feed = ColdFeed(journal, str(folder / "cold"), folder, every_s=0.0)
+    _, cpu, _ = timed(lambda: drain(feed))
+    found["cold store"] = {
+        "files": len(cold.files_at(feed.storage)),
+        "bytes_per_decision": round(sum(feed.storage.sizes().values()) / decisions),
+        "us_per_event": round(1e6 * cpu / events),
+    }
     journal.close()
     return found
 
@@ -179,7 +172,7 @@ def main() -> None:
         folder = Path(name)
         found: dict[str, Any] = {"written": written(args.folder, folder)}
         journal = town(folder, args.decisions)
-        forms: dict[str, str | Path] = {"file": folder / "town.duckdb", "segments": str(folder / "town")}
+        forms: dict[str, str | Path] = {"file": folder / "town.duckdb", "cold store": str(folder / "town")}
         server = None
         if args.s3:
             import boto3
@@ -195,12 +188,10 @@ def main() -> None:
             endpoint = f"http://127.0.0.1:{server.stdout.readline().strip()}"
             os.environ.update(KEYS, AWS_ENDPOINT_URL=endpoint)
             boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1").create_bucket(Bucket="bucket")
-            forms["segments in a bucket"] = "s3://bucket/town"
+            forms["cold store in a bucket"] = "s3://bucket/town"
         try:
             for form in list(forms.values())[1:]:
-                feed = SegmentFeed(journal, str(form), folder, every_s=0.0)
-                drain(feed)
-                feed.release()
+                drain(ColdFeed(journal, str(form), folder, every_s=0.0))
             found["replay"] = compared(forms)
         finally:
             if server is not None:

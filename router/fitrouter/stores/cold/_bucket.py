@@ -1,4 +1,4 @@
-"""Segments in a bucket of S3, or of a server that speaks its protocol, through obstore.
+"""Cold store in a bucket of S3, or of a server that speaks its protocol, through obstore.
 
 obstore reads the environment variables of AWS: keys, region, endpoint, and those of roles and containers.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator
+import tempfile
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from fitrouter.errors import StoreError, conceal, require
-from fitrouter.stores.warehouse.segments._storage import Missing, Stored, Superseded
+from fitrouter.stores.cold._storage import Missing
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
@@ -26,13 +27,14 @@ _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _RETRY_S = 10.0
 """Seconds for which a call is tried again; what calls does so later."""
 _CHUNK = 8 * 2**20
+SCRATCH = "cold.new-"
+"""Prefix of folders for files under way; an erasure deletes those that a killed process left."""
 _CODES = {
-    "NoSuchBucket": "the bucket does not exist: create it, or correct `warehouse.segments`",
+    "NoSuchBucket": "the bucket does not exist: create it, or correct `cold.place`",
     "InvalidAccessKeyId": "the key is not known there: correct AWS_ACCESS_KEY_ID",
     "SignatureDoesNotMatch": "the key's secret is wrong: correct AWS_SECRET_ACCESS_KEY",
     "ExpiredToken": "the session token has expired: renew AWS_SESSION_TOKEN",
     "AccessDenied": "the key lacks a right: it needs s3:ListBucket, GetObject, PutObject and DeleteObject there",
-    "NotImplemented": "the server lacks a part of S3; it must take conditional writes (If-Match, If-None-Match)",
     "PermanentRedirect": "the bucket is in another region: set AWS_REGION",
     "AuthorizationHeaderMalformed": "the bucket is in another region: set AWS_REGION",
 }
@@ -45,42 +47,32 @@ class Bucket:
 
     Args:
         url: s3://BUCKET/PREFIX.
+        folder: for files under way; that for temporary files by default.
 
     Raises:
         MissingExtra: obstore is not installed.
     """
 
-    def __init__(self, url: str) -> None:
-        require("obstore", "a warehouse in S3")
-        self.place = url.rstrip("/")
+    def __init__(self, url: str, folder: Path | None = None) -> None:
+        require("obstore", "a cold store in S3")
+        self.place, self._folder = url.rstrip("/"), folder
         self._parts = urlsplit(self.place)
         self._made: S3Store | None = None
 
-    def read(self, name: str) -> Stored | None:
-        """Read a small file; see `Storage`."""
-        try:
-            with self._store_errors("read", name):
-                found = self._store().get(name)
-                return Stored(bytes(found.bytes()), str(found.meta["e_tag"]))
-        except Missing:
-            return None
-
-    def replace(self, name: str, data: bytes, tag: str | None) -> str:
-        """Replace a small file; see `Storage`."""
-        with self._store_errors("written", name):
-            mode = "create" if tag is None else {"e_tag": tag}
-            return str(self._store().put(name, data, mode=mode, use_multipart=False)["e_tag"])  # type: ignore[arg-type]
-
-    def put(self, path: Path, name: str) -> None:
-        """Store a copy of a local file; see `Storage`."""
-        with self._store_errors("written", name):
+    def put(self, name: str, write: Callable[[Path], object]) -> None:
+        """Store a file; see `Storage`."""
+        with self._scratch() as path, self._store_errors("written", name):
+            write(path)
             self._store().put(name, path)
 
-    def fetch(self, name: str, path: Path) -> None:
-        """Copy a file to a local one; see `Storage`."""
-        with self._store_errors("read", name), path.open("wb") as file:
-            for chunk in self._store().get(name).stream(min_chunk_size=_CHUNK):
-                file.write(chunk)
+    @contextmanager
+    def local(self, name: str) -> Iterator[Path]:
+        """Provide a copy of a file; see `Storage`."""
+        with self._scratch() as path:
+            with self._store_errors("read", name), path.open("wb") as file:
+                for chunk in self._store().get(name).stream(min_chunk_size=_CHUNK):
+                    file.write(chunk)
+            yield path
 
     def sizes(self) -> dict[str, int]:
         """Return the bytes of every file by name; see `Storage`."""
@@ -112,18 +104,26 @@ class Bucket:
         return self._made
 
     @contextmanager
+    def _scratch(self) -> Iterator[Path]:
+        inside = self._folder if self._folder is not None and os.access(self._folder, os.W_OK) else None
+        try:
+            folder = tempfile.TemporaryDirectory(prefix=SCRATCH, dir=inside)
+        except OSError as error:
+            raise StoreError(f"there is no room for a file of the cold store {self.place!r}: {error}") from error
+        with folder as name:
+            yield Path(name) / "file.parquet"
+
+    @contextmanager
     def _store_errors(self, done: str, name: str) -> Iterator[None]:
         from obstore import exceptions
 
         try:
             yield
-        except (exceptions.AlreadyExistsError, exceptions.PreconditionError) as error:
-            raise Superseded(f"the segments in {self.place!r} were changed by another process") from error
         except OSError as error:
             # obstore's own "not found" is one, too, and says so of a bucket as well
             text = str(error)
             if isinstance(error, FileNotFoundError) and "NoSuchBucket" not in text and not error.filename:
-                raise Missing(f"the segments in {self.place!r} lack {name}") from error
+                raise Missing(f"the cold store {self.place!r} lacks {name}") from error
             raise StoreError(self._message(done, text)) from error
         except exceptions.BaseError as error:
             raise StoreError(self._message(done, str(error))) from error
@@ -141,4 +141,4 @@ class Bucket:
             why = said[1] if said else " ".join(head.split())[:300]
             if "HTTP error" in head:
                 why += "; see that the server is up, and AWS_ENDPOINT_URL and AWS_REGION are right"
-        return f"the segments in {self.place!r} cannot be {done}: {why}"
+        return f"the cold store {self.place!r} cannot be {done}: {why}"
