@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 Stored: TypeAlias = tuple[int, str, float, str, str | None, str | None, bytes, int]
 """(number, id, time, kind, decision id, subject, payload, checksum of the payload)."""
 _NAME = re.compile(r"(\d{4}-\d\d-\d\d)-(\d{12,})-(\d{12,})\.parquet")
+_END = 253_402_300_800.0
+"""The year 10,000, which no date has."""
 _ROWS = 4096
 """Rows of a row group."""
 _TABLE = """CREATE TABLE events (seq BIGINT, id VARCHAR, ts DOUBLE, kind VARCHAR, decision_id VARCHAR, subject VARCHAR,
@@ -57,10 +59,7 @@ class File(NamedTuple):
 
 def day_of(ts: float) -> str:
     """Return the date of a time (UTC); that of the epoch for a time that has none, as in a damaged event."""
-    try:
-        return datetime.fromtimestamp(ts, UTC).date().isoformat()
-    except (OverflowError, ValueError, OSError):
-        return "1970-01-01"
+    return datetime.fromtimestamp(ts if 0.0 <= ts < _END else 0.0, UTC).date().isoformat()
 
 
 def files_at(storage: Storage) -> list[File]:
