@@ -12,6 +12,7 @@ from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.detection import is_hypothesis_test
 from tests.kits.s3 import S3
 
 from fitrouter import router
@@ -40,10 +41,12 @@ LONG = (
     "tests/posterior/test_fit_laws",
     "tests/dashboards/",
 )
+THOROUGH = 1000
+"""Examples of a property test that has time; `make test` tries 20, or the number that a test names."""
 # Machines are shared and busy: how long an example takes says nothing of the law.
 UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("fitrouter", UNTIMED, max_examples=20)
-settings.register_profile("thorough", UNTIMED, max_examples=1000)  # `make bench-properties`
+settings.register_profile("thorough", UNTIMED, max_examples=THOROUGH)  # `make bench-properties`
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fitrouter"))
 
 
@@ -107,6 +110,12 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files of few and long tests come first: as the last one, each would leave the other processes without work."""
     items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+    if settings.get_current_profile_name() == "thorough":  # the numbers that tests name are for `make test`
+        for item in items:
+            test = getattr(getattr(item, "obj", None), "__func__", getattr(item, "obj", None))
+            if is_hypothesis_test(test):
+                own = test._hypothesis_internal_use_settings
+                test._hypothesis_internal_use_settings = settings(own, max_examples=max(own.max_examples, THOROUGH))
 
 
 def pytest_sessionfinish() -> None:
