@@ -35,7 +35,7 @@ def test_the_base_installation_is_light_and_routes(environment: Create, tmp_path
             assert "pip install 'fitrouter[gateway]'" in ran.stdout + ran.stderr, ran
             assert "Traceback" not in ran.stderr
         replayed = journey.run("fitrouter replay --log fitrouter-data --candidate uniform", code=None)
-        assert "pip install 'fitrouter[warehouse]'" in replayed.stderr, replayed
+        assert "pip install 'fitrouter[replay]'" in replayed.stderr, replayed
         (tmp_path / "fitrouter.yaml").unlink()
         said = journey.run("fitrouter init --provider anthropic").stdout
         assert "pip install 'fitrouter[litellm]'" in said
