@@ -314,7 +314,7 @@ TABLE: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]] | str] = {
         "a replay's, whose laws are in tests/replay",
     ),
     **dict.fromkeys(
-        ("guess._Facts", "_svg.Axis", "outcomes.MetricOutcomes", "pseudo_outcomes.PseudoOutcomes"),
+        ("_svg.Axis", "outcomes.MetricOutcomes", "pseudo_outcomes.PseudoOutcomes"),
         "ends of a scale, no interval",
     ),
 }
