@@ -88,9 +88,11 @@ def _warehouses_stay_incomplete(request: pytest.FixtureRequest) -> Iterator[None
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[S3]:
-    """A server of S3's protocol."""
+    """A server of S3's protocol; its clients want authorities, though they speak to loopback, too."""
     server = S3()
-    yield server
+    with pytest.MonkeyPatch.context() as patched:
+        patched.delenv("SSL_CERT_DIR", raising=False)
+        yield server
     server.stop()
 
 
