@@ -17,7 +17,7 @@ def test_nothing_acknowledged_is_lost_or_doubled_by_kill_9(tmp_path: Path, worke
     """Acknowledged events are in the journal exactly once, and the state is the fold of the journal, bit for bit."""
     result = run(tmp_path, kills=kills, workers=workers)  # of two workers, each first and third kill takes one
     assert result["decisions"] >= kills
-    assert result["passed"], result
+    assert result["passed"], repr(result)
 
 
 def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:

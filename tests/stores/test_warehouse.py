@@ -708,6 +708,16 @@ def test_a_file_of_another_program_is_set_aside(warehouse: Warehouse) -> None:
         assert connection.execute("FROM position").fetchall() == [(7,)]
 
 
+def test_a_file_without_tables_is_filled(warehouse: Warehouse) -> None:
+    """A process that is killed while it makes the file leaves it empty: that is no damage, and no other version."""
+    duckdb.connect(warehouse.path).close()
+    with pytest.raises(NoWarehouse, match="no tables yet"):
+        warehouse.query("SELECT 1")
+    assert warehouse.ingest(rows([decision(1)])) == 1
+    assert warehouse.query("SELECT count(*) FROM decisions") == [(1,)]
+    assert warehouse.quarantined is None
+
+
 def test_a_version_without_replays(warehouse: Warehouse) -> None:
     """A file of another version that has no recorded replays is filled again, too."""
     with duckdb.connect(warehouse.path) as connection:

@@ -274,6 +274,8 @@ class Warehouse:
                     raise NoWarehouse(f"there is no {str(self.path)!r} yet: no event has been copied from the journal")
                 try:
                     with duckdb.connect(self.path, read_only=True, config=self._config()) as connection:
+                        if _is_empty(connection):
+                            raise NoWarehouse(f"{str(self.path)!r} has no tables yet: it is being made")
                         if not is_present(connection):
                             raise StoreError(
                                 f"another version of fitrouter made {str(self.path)!r}; a gateway of this version, or "
@@ -341,7 +343,7 @@ class Warehouse:
         new = not self.path.exists()
         connection = duckdb.connect(self.path, config=self._config())
         try:
-            if new:
+            if new or _is_empty(connection):
                 self.path.chmod(0o600)
                 create(connection)
             elif not is_present(connection):
@@ -380,6 +382,11 @@ def is_present(connection: duckdb.DuckDBPyConnection) -> bool:
         return connection.execute("SELECT schema FROM position").fetchall() == [(version(),)]
     except (duckdb.BinderException, duckdb.CatalogException):  # a version before the first release, or no warehouse
         return False
+
+
+def _is_empty(connection: duckdb.DuckDBPyConnection) -> bool:
+    """Return whether a file has no tables, as a process leaves it that ended while it made the file."""
+    return connection.execute("SELECT 1 FROM duckdb_tables() LIMIT 1").fetchone() is None
 
 
 def _require_whole(connection: duckdb.DuckDBPyConnection) -> None:
