@@ -122,6 +122,9 @@ def test_what_is_given_is_not_guessed_anew(tmp_path: Path) -> None:
     assert guessed(path, "lower(model) AS arm, 0 AS worst, 9 AS best") == (
         "lower(model) AS arm, 0 AS worst, 9 AS best, y AS reward, p AS propensity"
     )
+    assert guessed(path, "y AS reward -- stars").endswith(
+        "-- stars\n, model AS arm, p AS propensity, 1 AS worst, 5 AS best"
+    )
     with pytest.raises(ConfigError, match="no column of probabilities"):
         guessed(path, "p AS cost_usd")
 

@@ -41,6 +41,7 @@ from fitrouter.stores.journal import (
     Row,
     Snapshot,
     SqliteJournal,
+    _copy,
     check,
     copy,
     digest_of,
@@ -495,8 +496,13 @@ def test_a_place_that_is_gone_is_told(journal: SqliteJournal, tmp_path: Path) ->
         assert all_of(other) == rows
 
 
-def test_old_requests_are_deleted(place: str, tmp_path: Path, journal: SqliteJournal) -> None:
-    """With `keep_days` they leave the files, whatever else is known stays, and readers do not take it for damage."""
+def test_old_requests_are_deleted(
+    place: str, tmp_path: Path, journal: SqliteJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `keep_days` they leave the files, whatever else is known stays, and readers do not take it for damage.
+
+    A copy goes on behind a batch of which nothing is left.
+    """
     events = [msgspec.structs.replace(event, ts=START + i * DAY_S) for i, event in enumerate(reversed(story(10)))]
     journal.append(*map(Entry, events)).result()
     journal.save(Snapshot(journal.head(), {}))
@@ -509,6 +515,15 @@ def test_old_requests_are_deleted(place: str, tmp_path: Path, journal: SqliteJou
     assert {type(row.event).__name__ for row in young} >= {"Decision", "Score"}
     assert events_at(place) == all_of(journal)
     assert check(journal.path).sound
+    kept = [row.seq for row in all_of(journal)]
+    journal.close()
+    monkeypatch.setattr(_copy, "BATCH", 1)
+    with closing(FilePlace(journal.path, new=False)) as one:
+        found = [0]
+        while rows := one.rows(found[-1]):
+            found += [row[0] for row in rows]
+    assert found[1:] == kept
+    assert max(kept) > len(kept)
 
 
 def test_the_warehouse_keeps_the_last_days(place: str, tmp_path: Path, journal: SqliteJournal) -> None:

@@ -27,6 +27,12 @@ _NUMBERS = frozenset(
         *("utinyint", "usmallint", "uinteger", "ubigint", "uhugeint"),
     }
 )
+_SHAPES = {
+    "time": (("varchar", "date", "timestamp", *_NUMBERS), "a date and time, or a number since 1970"),
+    "eligible": (("varchar", "list", "array"), "a list of arms"),
+    "pmf": (("varchar", "list", "array", "map", "struct", "json"), "a map of arm → probability, an object, or a list"),
+}
+"""Column → the beginnings of the types that it may have, and what to give. Any other column may be of any type."""
 _UNITS = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3), (0.0, 1.0))
 """Least number of a time since 1970 → its units in a second, for times from 1973 on."""
 _NEAR = 1e-12
@@ -48,7 +54,11 @@ class Selected(NamedTuple):
         connection.execute(f"CREATE TABLE selected AS SELECT COLUMNS('(.*)') AS 'in_\\1' FROM ({reader}\n)")
         relation = connection.table("selected")
         names = (name.removeprefix("in_") for name in relation.columns)
-        return cls(connection, dict(zip(names, relation.types, strict=True)))
+        types = dict(zip(names, relation.types, strict=True))
+        for name, (allowed, what) in _SHAPES.items():
+            if name in types and not types[name].id.startswith(allowed):
+                raise ConfigError(f"--select: {name} is of type {types[name]}; give {what}")
+        return cls(connection, types)
 
     def one(self, sql: str) -> Any:
         """The first value of a query."""

@@ -88,11 +88,15 @@ def complete(table: Table, given: str | None) -> Selection:
             if not set(needed) & set(names):
                 raise ConfigError(f"--select: the column {' or '.join(f'`{name}`' for name in needed)} is missing")
         return Selection(text, "")
-    found = dict.fromkeys(_described(table, f"SELECT {text} FROM log LIMIT 0"), "") if text else {}
+    found = dict.fromkeys(_described(table, _from_log(text)), "") if text else {}
     _check_names(tuple(found))
     guessed = _guess(table, found, text)
     expressions = ", ".join([*filter(None, [text]), *(f"{sql} AS {_name(name)}" for name, sql in guessed.items())])
-    return Selection(f"SELECT {expressions} FROM log", expressions)
+    return Selection(_from_log(expressions), expressions)
+
+
+def _from_log(expressions: str) -> str:
+    return f"SELECT {expressions} FROM log"
 
 
 def _content(given: str | None) -> str:
@@ -104,7 +108,8 @@ def _content(given: str | None) -> str:
             text = Path(given).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"--select: {given!r} cannot be read: {error}; give a file with one SELECT") from None
-    return text.strip().removesuffix(";").strip()
+    text = text.strip().removesuffix(";").strip()
+    return f"{text}\n" if "--" in text else text  # what follows a comment stands on a line of its own
 
 
 def _described(table: Table, reader: str) -> tuple[str, ...]:
@@ -223,7 +228,7 @@ def _pmf(table: Table, arm: str | None, text: str) -> str | None:
     """Find the columns with every arm's probability."""
     for start in _PMF:
         if sum(name.startswith(start) for name in table.names) > 1:
-            of = f"SELECT {arm} AS arm FROM log" if arm else f"SELECT arm FROM (SELECT {text} FROM log)"
+            of = _from_log(f"{arm} AS arm") if arm else f"SELECT arm FROM ({_from_log(text)})"
             arms = sorted(filter(None, _one(table, f"SELECT list(DISTINCT CAST(arm AS VARCHAR)) FROM ({of})")[0] or ()))
             columns = [start + each for each in arms[:_MOST_ARMS]]
             if columns and set(columns) <= set(table.names):
@@ -235,7 +240,7 @@ def _pmf(table: Table, arm: str | None, text: str) -> str | None:
 def _scale(table: Table, found: Mapping[str, str], text: str) -> tuple[float, float]:
     """The usual scale that the rewards are on."""
     reward = found.get("reward")
-    of = f"SELECT {reward} AS reward FROM log" if reward else f"SELECT reward FROM (SELECT {text} FROM log)"
+    of = _from_log(f"{reward} AS reward") if reward else f"SELECT reward FROM ({_from_log(text)})"
     number = f"coalesce({WORDS.format('said')}, TRY_CAST(said AS DOUBLE))"
     finite = f"FILTER (isfinite({number}))"
     n, least, most = _one(

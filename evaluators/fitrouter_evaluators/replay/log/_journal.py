@@ -123,6 +123,7 @@ def decode_rows(place: str, rows: Sequence[tuple[int, bytes, int]], payloads: Pa
     Those that were too old for that are left out.
     """
     moved = payloads.of([seq for seq, payload, _ in rows if not payload])
+    # Of an event without a file `lost` stands here, which fails its checksum.
     whole = ((seq, payload or moved.get(seq, b"lost"), crc) for seq, payload, crc in rows)
     return [_decoded(place, seq, payload, crc) for seq, payload, crc in whole if payload]
 

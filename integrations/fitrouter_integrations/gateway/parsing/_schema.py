@@ -1,7 +1,7 @@
 """The OpenAPI schema: bodies and answers from the structs that are decoded and encoded.
 
-`openapi.yaml` has the types of OpenAI's and Anthropic's APIs, whose
-bodies are passed on with fields that nobody here knows, and the answers that are no struct's.
+`openapi.yaml` has the types of OpenAI's and Anthropic's APIs, whose bodies are passed on with fields that nobody here
+knows, and the answers that are no struct's.
 """
 
 from __future__ import annotations
