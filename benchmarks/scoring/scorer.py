@@ -21,6 +21,7 @@ import statistics
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -489,7 +490,12 @@ def main() -> None:
             for name in given.encoders
         },
     }
-    found |= {row: measured[row]() for row in given.rows}
+    for row in given.rows:
+        try:
+            found[row] = measured[row]()
+        except Exception as error:  # noqa: BLE001 - the other rows of a machine that is lent for minutes are kept
+            traceback.print_exc()
+            found[row] = {"failed": f"{type(error).__name__}: {error}"}
     read = found.get("encoders", {})
     if read.get("minilm-int8") and read.get("minilm"):
         texts = [*(sentence.strip() for sentence in SENTENCES), *answers(20, 2)]
