@@ -133,8 +133,8 @@ def test_dashboards_are_those_of_the_builder() -> None:
 
 
 def test_pictures_are_of_these_dashboards() -> None:
-    """docs/dashboards.md shows a picture of every dashboard, drawn with the panels that it has now."""
-    page = (ROOT / "docs" / "dashboards.md").read_text(encoding="utf-8")
+    """docs/console.md shows a picture of every dashboard, drawn with the panels that it has now."""
+    page = (ROOT / "docs" / "console.md").read_text(encoding="utf-8")
     for path in BOARDS:
         picture = f"images/grafana/{path.stem}.png"
         assert f"]({picture})" in page

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.kits.pages import blocks
+from tests.kits.pages import blocks, section
 from typer.testing import CliRunner
 
 from fitrouter.config import parse_config
@@ -18,7 +18,7 @@ from fitrouter_integrations import deploy
 from fitrouter_integrations.commands.running.deploy import app
 from fitrouter_integrations.deploy import _cluster, _folder
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "ray.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "deployment.md"
 BASE: dict[str, Any] = {"providers": {"s": {"kind": "simulated"}}, "models": [{"name": "m", "provider": "s"}]}
 
 
@@ -138,15 +138,15 @@ def test_nothing_else_imports_ray() -> None:
 
 def test_page_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page's section makes the file of one machine a deployment, and its commands reach Ray with that file."""
-    (_, section), *_ = blocks(PAGE, "yaml")
-    text = "providers: {s: {kind: simulated}}\nmodels: [{name: m, provider: s}]\n" + section
+    (_, shown), *_ = blocks(PAGE, "yaml", under="Ray Serve")
+    text = "providers: {s: {kind: simulated}}\nmodels: [{name: m, provider: s}]\n" + shown
     (tmp_path / "fitrouter.yaml").write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     done: list[str] = []
     monkeypatch.setattr(deploy, "check", lambda config: None)
     monkeypatch.setattr(deploy, "deploy", lambda config, told: done.append(f"up to {config.ray.gateways.most}"))
     monkeypatch.setattr(deploy, "stop", lambda config: done.append("stop"))
-    given = re.findall(r"fitrouter deploy (ray\b[^\n`]*)", PAGE.read_text(encoding="utf-8"))
+    given = re.findall(r"fitrouter deploy (ray\b[^\n`]*)", section(PAGE, "Ray Serve"))
     for arguments in given:
         ran = CliRunner().invoke(app, arguments.split())
         assert ran.exit_code == 0, ran

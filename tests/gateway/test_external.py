@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 from tests.kits.gateway import PATIENCE_S, cards, chat, client, config, make_router, serving
+from tests.kits.pages import ROOT, section
 from tests.kits.tables import table_driven
 
 from fitrouter.router import Router
@@ -264,8 +265,8 @@ def test_the_schema_describes_the_bodies(shared: Shared) -> None:
 
 
 def test_the_documented_requests_work(tmp_path: Path) -> None:
-    """The requests of docs/decide.md are accepted, with real ids and plans."""
-    text = (Path(__file__).parents[2] / "docs" / "decide.md").read_text(encoding="utf-8")
+    """The requests of docs/recipes.md are accepted, with real ids and plans."""
+    text = section(ROOT / "docs" / "recipes.md", "Deciding without calling: your own clients")
     sent = [shlex.split(block) for block in re.findall(r"```bash\n(curl.*?)```", text, re.DOTALL)]
     assert len(sent) == 3
     (shown,) = (json.loads(block) for block in re.findall(r"```json\n(.*?)```", text, re.DOTALL))

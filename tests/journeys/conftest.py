@@ -185,9 +185,9 @@ class Journey:
         """Run a script."""
         return self._ran([str(self.environment.python), "-c", self._placed(text)], text, 0)
 
-    def block(self, page: str, language: str, number: int = 0) -> str:
-        """A block of a page."""
-        return blocks(PAGES / page, language)[number].text
+    def block(self, page: str, language: str, number: int = 0, under: str | None = None) -> str:
+        """A block of a page, or of its section under a heading."""
+        return blocks(PAGES / page, language, under=under)[number].text
 
     def _placed(self, text: str) -> str:
         for old, new in self._replaced.items():

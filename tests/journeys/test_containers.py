@@ -31,7 +31,7 @@ from .conftest import Create, Journey
 
 FOLDER = ROOT / "containers"
 COMPOSE: dict[str, Any] = yaml.safe_load((FOLDER / "compose.yaml").read_text(encoding="utf-8"))
-PAGE = ROOT / "docs" / "containers.md"
+PAGE = ROOT / "docs" / "deployment.md"
 
 
 def image() -> dict[str, str]:
@@ -45,7 +45,7 @@ def image() -> dict[str, str]:
 def environment_file(folder: Path) -> dict[str, str]:
     """The variables that the page's first block writes to containers/.env."""
     (folder / "containers").mkdir()
-    (block, *_) = blocks(PAGE, "bash")
+    (block, *_) = blocks(PAGE, "bash", under="Containers")
     subprocess.run(["bash", "-euo", "pipefail", "-c", block.text], cwd=folder, check=True, timeout=60)
     file = folder / "containers" / ".env"
     assert file.stat().st_mode & 0o077 == 0

@@ -1,4 +1,4 @@
-"""Journey: a data scientist with a CSV of another program, replayed to a verdict (docs/replay_import.md, replay.md)."""
+"""Journey: a data scientist with a CSV of another program, replayed to a verdict (docs/replay.md, replay.md)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def test_a_csv_is_replayed_to_a_verdict(environment: Create, tmp_path: Path) -> 
     write(tmp_path / "log.csv", every=False)
     with Journey(environment("replay"), tmp_path) as journey:
         guessed, mapped = (
-            journey.run(line.split("#")[0]) for line in journey.block("replay_import.md", "bash").splitlines()[:2]
+            journey.run(line.split("#")[0])
+            for line in journey.block("replay.md", "bash", under="Importing other logs").splitlines()[:2]
         )
         assert "log.csv was read with --select" in guessed.stderr
         assert "llm AS arm" in guessed.stderr

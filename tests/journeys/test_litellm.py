@@ -1,4 +1,4 @@
-"""Journey: an ops engineer with a litellm file, from shadow to all traffic and back (docs/migrate-from-litellm.md)."""
+"""Journey: an ops engineer with a litellm file, from shadow to all traffic and back (docs/litellm.md)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_litellm_file_goes_from_shadow_to_all_traffic_and_back(environment: Cr
         (tmp_path / "litellm.yaml").write_text(LITELLM.format(url=models.base_url))
         keys = {"DEEPSEEK_API_KEY": "sk-one-12345678", "MINI_API_KEY": "sk-two-12345678"}
         with Journey(environment("gateway", "litellm"), tmp_path, keys) as journey:
-            done = journey.run(journey.block("migrate-from-litellm.md", "bash"))
+            done = journey.run(journey.block("litellm.md", "bash", under="Migrating from litellm's Router"))
             assert "3 models" in done.stdout
             assert "fitrouter.yaml is valid" in done.stdout
             written = (tmp_path / "fitrouter.yaml").read_text()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kits.gateway import Echo, cards, make_router
+from tests.kits.pages import blocks
 from tests.kits.replay import Town, log_of
 from tests.kits.tables import table_driven
 
@@ -461,8 +461,8 @@ def test_over_names_the_configuration(tmp_path: Path) -> None:
     assert off(load_candidate(tmp_path / "c.yaml"), log, wanted) < 1e-12
 
 
-PAGE = (Path(__file__).parents[2] / "docs" / "replay_candidates.md").read_text()
-BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+PAGE = Path(__file__).parents[2] / "docs" / "replay.md"
+BLOCKS = [block.text for block in blocks(PAGE, "yaml", under="Candidates: policies that replay can evaluate")]
 
 
 @table_driven("block", BLOCKS)

@@ -83,7 +83,7 @@ def test_english_texts_have_all_features() -> None:
 def test_the_table_of_the_documentation() -> None:
     """Each feature's row says for which groups of languages it is known."""
     rows = {}
-    for line in (DOCS / "languages.md").read_text("utf-8").splitlines():
+    for line in (DOCS / "feedback.md").read_text("utf-8").splitlines():
         cells = [cell.strip().strip("`") for cell in line.strip("|").split("|")]
         if len(cells) == 7 and cells[0] in {dimension.name for dimension in STYLE}:
             rows[cells[0]] = [cell != "–" for cell in cells[1:]]

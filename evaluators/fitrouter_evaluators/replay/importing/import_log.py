@@ -101,7 +101,7 @@ def import_log(
     Args:
         data: a CSV file (.csv, .tsv, also .gz; UTF-8, with a header), a JSON file, or a Parquet file.
         select: a SELECT of the table `log`, its expressions, or a file of either (.sql); None to guess all columns.
-            `docs/replay_import.md` has the columns.
+            `docs/replay.md` has the columns.
         out: the folder to make; it must not exist, or be empty.
         skip_bad: skip invalid rows instead of rejecting the file.
 
