@@ -439,8 +439,12 @@ LEARNING = [
     Panel(
         "Excluded events",
         "short",
-        "Quarantined events, and events with numbers out of range.",
-        [("fitrouter_quarantined_events", "quarantined"), ("fitrouter_skipped_events", "out of range")],
+        "Quarantined events, numbers out of range, and votes beyond what users of an untrusted key may teach.",
+        [
+            ("fitrouter_quarantined_events", "quarantined"),
+            ("fitrouter_skipped_events", "out of range"),
+            ("fitrouter_votes_left_out", "votes of a key"),
+        ],
         span=6,
     ),
     Panel("Scores", "cps", "Scored answers, by status.", [(_rate("fitrouter_scores_total", "status"), "{{status}}")]),

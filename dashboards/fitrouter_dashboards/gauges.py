@@ -29,6 +29,7 @@ class Gauges:
         self._labels = gauge("learner_labels", "Labels in the learner's state.", "livemax")
         self._quarantined = gauge("quarantined_events", "Events excluded from what is learnt.", "livemax")
         self._skipped = gauge("skipped_events", "Events that were not folded: numbers out of range.", "livemax")
+        self._left_out = gauge("votes_left_out", "Votes beyond what users of an untrusted key may teach.", "livemax")
         self._sessions = gauge(
             "session_memory_seconds",
             "Silence after which the last session that made room for another was forgotten; +Inf if none did.",
@@ -108,6 +109,7 @@ class Gauges:
         self._labels.metric.set(status.labels)
         self._quarantined.metric.set(status.quarantined)
         self._skipped.metric.set(status.skipped)
+        self._left_out.metric.set(status.votes_left_out)
         self._sessions.metric.set(status.session_memory_s)
         self._scorer_lag.metric.set(lag.scorer_answers)
         self._scorer_age.metric.set(lag.scorer_seconds)

@@ -309,6 +309,7 @@ def _learner(config: Config, encoder: str, scorer: ScorerPlugin | None, hooks: H
         names=scorer.names if scorer else (),
         prior=scorer.prior if scorer else None,
         votes_per_day=config.feedback.votes_per_day,
+        people_per_key=config.feedback.people_per_key,
         expects_scores=scorer is not None,
         projections=_projections(config),
         arm_prior=_arm_prior(config, encoder, scorer, hooks),

@@ -605,6 +605,7 @@ class Router:
         other: str | None = None,
         identity: Identity | None = None,
         trusted: bool = True,
+        vouched: str = "",
     ) -> str:
         """Log feedback on an answer; returns its id once it is durable.
 
@@ -618,6 +619,7 @@ class Router:
             other: decision id of a pair's other answer, of the same user.
             identity: the sender; its tenant, and its user if given, must be those of the decision.
             trusted: whether the sender may leave out the user of a decision that was made for one.
+            vouched: name of the untrusted key that says who votes, whose users count for others up to a limit.
 
         Raises:
             InvalidRequest: the value is off its scale, or `other` does not fit the kind.
@@ -635,6 +637,7 @@ class Router:
             other=other,
             identity=identity,
             trusted=trusted,
+            vouched=vouched,
         )
 
     async def comment(

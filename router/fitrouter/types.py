@@ -603,6 +603,8 @@ class Feedback(_Event, frozen=True, kw_only=True, tag="feedback"):
     """Whether the decision asked for the vote; false if it was volunteered."""
     source: str = "user"
     """Who gave it."""
+    vouched: str = ""
+    """Name of the untrusted key that says who voted: its users' votes count for others up to a limit."""
 
     def __post_init__(self) -> None:
         convert_fields(self)

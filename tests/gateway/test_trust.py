@@ -16,7 +16,7 @@ from tests.kits.learner import Log, fold, learner
 from fitrouter.config import ServerConfig
 from fitrouter.router import Router
 from fitrouter.stores.journal import MemoryJournal
-from fitrouter.types import FeedbackKind, Identity
+from fitrouter.types import Feedback, FeedbackKind, Identity
 from fitrouter_integrations.gateway._keys import Keys
 
 SECRETS = {name: f"{name}-secret-of-some-length" for name in ("KEY_A", "KEY_B", "KEY_T", "KEY_O")}
@@ -160,3 +160,17 @@ def test_no_tenant_takes_the_roles_of_others() -> None:
     tastes.meet(Identity(tenant="a", user="ann", role="analyst"))
     assert tastes.role(Identity(tenant="a", role="analyst")) is not None
     assert len(tastes.roles) == tastes.params.roles + 1
+
+
+def test_votes_name_the_untrusted_key_that_vouches(url: str, router: Router) -> None:
+    """A vote holds the key that says who voted, whatever token it has; those of trusted and admin keys hold none."""
+    found: dict[str, list[str]] = {}
+    for key in ("KEY_B", "KEY_T", "KEY_A", "KEY_O"):
+        with speaking(url, key) as http:
+            answer = http.post("/v1/chat/completions", json=chat(user="ann")).json()["fitrouter"]
+            vote = {"decision_id": answer["decision_id"], "kind": "thumb", "value": "up", "user": "ann"}
+            for token in ({}, {"token": answer["token"]}):
+                assert http.post("/v1/feedback", json=vote | token).status_code == 200
+        events = [row.event for row in router._journal.of(answer["decision_id"])]
+        found[key] = [event.vouched for event in events if isinstance(event, Feedback)]
+    assert found == {"KEY_B": ["b", "b"], "KEY_T": ["", ""], "KEY_A": ["a", "a"], "KEY_O": ["", ""]}

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fitrouter.posterior.people import DAY_S
 from fitrouter.state.learner import Learner, read_batch
 from fitrouter.stores.journal import Entry, MemoryJournal, Row
 from fitrouter.types import (
@@ -34,6 +35,7 @@ class Log:
     journal: MemoryJournal
     rng: np.random.Generator
     count: int = 0
+    day: int = 0
 
     def put(self, *events: Event) -> None:
         for event in events:
@@ -45,7 +47,7 @@ class Log:
         name = f"d{self.count}"
         x = pack(np.concatenate([[1.0], self.rng.normal(size=D_X - 1) * 0.4]))
         who = Identity(user=user, role=role, session=f"s{self.count % 7}")
-        ts = 1000.0 + 60.0 * self.count
+        ts = 1000.0 + 60.0 * self.count + DAY_S * self.day
         self.put(
             Decision(
                 id=name,
@@ -102,6 +104,7 @@ class Log:
         kind: FeedbackKind = FeedbackKind.THUMB,
         other: str = "",
         dimension: str = "overall",
+        vouched: str = "",
     ) -> None:
         """A verdict."""
         decision = next(r.event for r in self.journal.of(decision_id) if isinstance(r.event, Decision))
@@ -116,6 +119,7 @@ class Log:
                 value=value,
                 other=other,
                 dimension=dimension,
+                vouched=vouched,
             )
         )
 

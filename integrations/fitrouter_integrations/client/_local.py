@@ -92,7 +92,7 @@ class LocalBackend:
         execution = await self.router.report(decision_id, request, ended)
         return execution.known_usd
 
-    async def feedback(self, vote: Vote, *, trusted: bool = True) -> str:
+    async def feedback(self, vote: Vote, *, trusted: bool = True, vouched: str = "") -> str:
         return await self.router.feedback(
             vote.decision_id,
             vote.kind,
@@ -103,6 +103,7 @@ class LocalBackend:
             other=vote.other,
             identity=Identity(tenant=vote.tenant, user=vote.user),
             trusted=trusted,
+            vouched=vouched,
         )
 
     async def comment(self, comment: Comment, *, trusted: bool = True) -> Understood:

@@ -538,7 +538,7 @@ class Gateway:
         if given is not None and given.other:
             trusted = self._proved(call, given.other_token, given.other, "other_token") and trusted
         if given is not None:
-            found["id"] = await self._backend.feedback(given, trusted=trusted)
+            found["id"] = await self._backend.feedback(given, trusted=trusted, vouched=call.vouches)
         if said is not None:
             heard = await self._backend.comment(said, trusted=trusted)
             found |= {"understood": heard.moved, "not_understood": heard.not_understood, "remark_id": heard.id}

@@ -28,6 +28,8 @@ class AuthenticatedCall:
         self.known = caller is not NOBODY
         self.sees_people = self.trusted or self.admin
         """Whether it may see what people asked, and what was learnt of them."""
+        self.vouches = "" if self.sees_people else caller.name
+        """Name of the key, if votes of the users that it names count for others up to a limit only."""
 
     @property
     def sees(self) -> str | None:

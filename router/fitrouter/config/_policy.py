@@ -131,8 +131,9 @@ class FeedbackConfig(_Section):
     """Share of the answers for which feedback is solicited."""
     votes_per_day: int = Field(default=3, ge=1)
     """Votes per user, model and day that count towards pooled terms; the user's own terms use all votes."""
-    votes_per_tenant: int = Field(default=100, ge=1)
-    """Without effect since `policy.pooling` bounds what tenants learn from each other."""
+    people_per_key: int = Field(default=3, ge=1)
+    """As how many people together the users that a key without `trusted` names count for others, once so many people
+    of other keys have voted on three days. Votes beyond that teach the users' own terms only."""
     require_token: bool = False
     """Whether feedback needs the token of the answer (`fitrouter.token`), except with admin keys. If not, it needs the
     token or the name of the user."""

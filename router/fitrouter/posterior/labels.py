@@ -56,6 +56,8 @@ class Label(msgspec.Struct, frozen=True):
     tokens: int = 0
     """Length of the answer, which a stay depends on."""
     ts: float = 0.0
+    limited: bool = False
+    """Whether its key vouches for a limited number of people (`state.vouching`): it raises no alarm about a model."""
 
     def __post_init__(self) -> None:
         convert_fields(self)

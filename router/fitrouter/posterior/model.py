@@ -641,7 +641,9 @@ class Fit:
     def _monitor(self, label: Label, text: float, seen: Observation, update: GaussianUpdate) -> None:
         """Update the drift and reward-bias monitors with the label's residuals, and react to their alarms."""
         model = base_arm(label.answer.arm)
-        if label.pooled and update.shrink > 0.0:
+        if not label.pooled or label.limited:
+            return
+        if update.shrink > 0.0:
             z = update.step / math.sqrt(update.shrink)
             if self.drift.observe(model, z):
                 self.drifted(model)
@@ -649,7 +651,7 @@ class Fit:
                 other = base_arm(label.against.arm)
                 if self.drift.observe(other, -z):
                     self.drifted(other)
-        if label.pooled and label.against is None and seen.signal.link == "gaussian" and self._updates_tastes(label):
+        if label.against is None and seen.signal.link == "gaussian" and self._updates_tastes(label):
             role = canonical_role(label.identity.role)
             cluster = task_of(label.identity, label.answer.x) if label.identity.user else None
             if self.reward_bias.observe(model, role, cluster, text - seen.y):

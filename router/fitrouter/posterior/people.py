@@ -33,6 +33,7 @@ class _Stored(msgspec.Struct, array_like=True):
     day: int
     votes: bytes
     alarms: int
+    days: int
 
 
 @lru_cache
@@ -81,7 +82,20 @@ class Person(Projection):
     """
 
     __slots__ = (
-        *("D", "_places", "alarms", "compact", "day", "declared", "heads", "others", "scale", "votes", "weights"),
+        *(
+            "D",
+            "_places",
+            "alarms",
+            "compact",
+            "day",
+            "days",
+            "declared",
+            "heads",
+            "others",
+            "scale",
+            "votes",
+            "weights",
+        ),
     )
     stored_type = _Stored
 
@@ -96,9 +110,9 @@ class Person(Projection):
         self.others = _NO_OTHERS
         """Dimension other than overall → the taste in it. The dictionary is replaced, never changed."""
         self.scale = RatingScale()
-        self.day = 0
+        self.day = self.days = 0
         self.votes = b""
-        """Hashes of arm and name of each vote that counted for others on `day`."""
+        """Hashes of arm and name of each vote that counted for others on `day`, the last of `days` such days."""
         self.alarms = alarms
         """Number of `Tastes.forgotten` models that this person has forgotten."""
 
@@ -233,6 +247,7 @@ class Person(Projection):
             or len(self.votes) >= 2 * _HASH * MOST_COUNTED
         ):
             return False
+        self.days += not self.votes
         self.votes += of_arm + _short(vote)
         return True
 
@@ -262,6 +277,7 @@ class Person(Projection):
             self.day,
             self.votes,
             alarms,
+            self.days,
         )
 
     def _restore(self, stored: _Stored) -> bool:
@@ -279,7 +295,7 @@ class Person(Projection):
             return False
         self.scale.load(stored.scale)
         self.heads, self.weights, self.declared, self.others = groups, weights, declared, others
-        self.day, self.votes, self.alarms = stored.day, stored.votes, stored.alarms
+        self.day, self.votes, self.alarms, self.days = stored.day, stored.votes, stored.alarms, stored.days
         return True
 
     def _other(self, mean: bytes, spread: bytes) -> Gaussian | CompactTaste:

@@ -150,6 +150,7 @@ class FeedbackIntake:
         other: str | None = None,
         identity: Identity | None = None,
         trusted: bool = True,
+        vouched: str = "",
     ) -> str:
         """Log feedback on an answer; see `Router.feedback`."""
         decision_id, other = decision_id_of(decision_id), other and decision_id_of(other)
@@ -192,6 +193,7 @@ class FeedbackIntake:
             dimension=dimension,
             other=other or "",
             asked=judged.decision.asked,
+            vouched=vouched,
         )
         await self.recorder.keep(event, judged.served_by)
         return event.id

@@ -91,6 +91,8 @@ class RouterStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Events that are excluded from what is learnt."""
     skipped: int
     """Events that were not folded, since a number in them is not finite or out of range."""
+    votes_left_out: int
+    """Votes that did not count for others, since users of their untrusted key had as many as they may."""
     session_memory_s: float
     """Silence after which the last session that made room for another was forgotten; infinite if none did."""
     budget_weights: Mapping[str, float]
@@ -157,6 +159,7 @@ def status_of(
         availability=_availability([part.fit.arms for part in shown], models, now),
         quarantined=len(learner.quarantined),
         skipped=learner.skipped,
+        votes_left_out=sum(part.projections.vouching.left_out for part in parts),
         session_memory_s=session_memory_s(learner),
         budget_weights={tenant: budgets.weight(tenant, now) for budgets in budgeted for tenant in budgets.spenders()},
         budget_spent={

@@ -174,6 +174,7 @@ class Learner:
         names: of the response features.
         prior: trained prior of tastes.
         votes_per_day: votes of a user on one model and day that update terms shared with other users.
+        people_per_key: as how many people together the users of an untrusted key count for others.
         expects_scores: whether labels wait for the answer's score; False if no scorer runs.
         projections: settings of the other projections.
         arm_prior: trained priors of models.
@@ -194,6 +195,7 @@ class Learner:
         names: Sequence[str] = (),
         prior: TastePrior | None = None,
         votes_per_day: int = 3,
+        people_per_key: int = 3,
         expects_scores: bool = True,
         projections: ProjectionParams | None = None,
         arm_prior: ArmPrior | None = None,
@@ -206,7 +208,7 @@ class Learner:
         self.projections = Projections(projections)
         self.names, self.prior, self.arm_prior = tuple(names), prior, arm_prior
         self.schema = schema
-        self.votes_per_day = votes_per_day
+        self.votes_per_day, self.people_per_key = votes_per_day, people_per_key
         self.expects_scores = expects_scores
         self.seq = 0
         self.stale = 0
@@ -240,9 +242,9 @@ class Learner:
         """Hash of all settings that the state depends on, as 16 hex digits; only equal versions are restored."""
         fit = self.fit
         priors = [prior.id for prior in (self.prior, self.arm_prior) if prior]
-        own = (self.schema, priors, self.votes_per_day, self.expects_scores)
+        own = (self.schema, priors, self.votes_per_day, self.people_per_key, self.expects_scores)
         likelihoods = SIGNALS, REMARKS, REMARK_STEP, VERDICT
-        text = repr((15, self.kind, fit.d, fit.D, *own, fit.params, likelihoods, self.projections.params))
+        text = repr((16, self.kind, fit.d, fit.D, *own, fit.params, likelihoods, self.projections.params))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def blank(self) -> Self:
@@ -268,6 +270,7 @@ class Learner:
             names=self.names,
             prior=self.prior,
             votes_per_day=self.votes_per_day,
+            people_per_key=self.people_per_key,
             expects_scores=self.expects_scores,
             projections=self.projections.params,
             arm_prior=self.arm_prior,
@@ -542,19 +545,24 @@ class Learner:
         self._dirty.add(f"user:{voter_key(vote.identity)}")
         name = f"{vote.decision_id} {vote.kind.value} {vote.dimension} {vote.other}".rstrip()
         counted = answer.arm if vote.dimension == OVERALL else f"{answer.arm} {vote.dimension}"
+        left = math.inf
         if earlier is not None:
             pooled = voter.has_counted(name)
-        else:
-            pooled = all(_believed(one, events) for one in (vote.decision_id, vote.other))
-            pooled = pooled and voter.count_vote(counted, int(vote.ts // DAY_S), self.votes_per_day, name)
+        elif pooled := all(_believed(one, events) for one in (vote.decision_id, vote.other)):
+            on, vouching = answer.arm if vote.dimension == OVERALL else f"{answer.arm} *", self.projections.vouching
+            left = vouching.left(vote.vouched, on, people=self.people_per_key, votes_per_day=self.votes_per_day)
+            before, day = voter.days, int(vote.ts // DAY_S)
+            if pooled := voter.count_vote(counted, day, self.votes_per_day, name if left > 0 else ""):
+                vouching.observe(vote.vouched, on, days=voter.days, before=before, left=left)
+                pooled = left > 0
         if vote.dimension == BASE:
             if pooled:
                 self.projections.quality_floor.observe(answer.arm, task_of(vote.identity, answer.x), vote.y, vote.ts)
             return
         tokens = next((e.completion_tokens for e in events if _ends(e, vote.decision_id)), 0)
-        label = Label(
-            vote.identity, answer, vote.y, vote.kind, pooled, against if pair else None, vote.dimension, tokens, vote.ts
-        )
+        against = against if pair else None
+        verdict = vote.identity, answer, vote.y, vote.kind, pooled, against, vote.dimension, tokens, vote.ts
+        label = Label(*verdict, limited=left < math.inf)
         if earlier is not None:
             self.fit.revise(label, earlier.y)
         else:
@@ -566,7 +574,8 @@ class Learner:
             for arm in (answer, against):
                 if arm is not None and pooled and vote.dimension == OVERALL:
                     self.projections.arm_counts.observe_label(arm.arm)
-        self.projections.publication.observe(vote.identity.user, self.fit.tastes)
+        if pooled:
+            self.projections.publication.observe(vote.identity.user, self.fit.tastes)
         self._touch(*(arm.arm for arm in (answer, against) if arm))
         if role_key(vote.identity) in self.fit.tastes.roles:
             self._dirty.add(f"role:{role_key(vote.identity)}")

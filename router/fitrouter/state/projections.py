@@ -15,6 +15,7 @@ from fitrouter.state.publication import Publication
 from fitrouter.state.quality_floor import QualityFloor
 from fitrouter.state.sessions import LIMIT, Sessions
 from fitrouter.state.settings import PolicySettings
+from fitrouter.state.vouching import Vouching
 from fitrouter.state.waiting_pairs import WaitingPairs
 from fitrouter.types import NOT_CALLED, Attempt, Erasure, Projection
 
@@ -106,6 +107,7 @@ class Projections:
         self.publication = Publication()
         self.waiting_pairs = WaitingPairs()
         self.accounts = Accounts()
+        self.vouching = Vouching()
         self.budgets = Budgets(self.params.budget, self.params.tenants)
 
     def book(self, erasure: Erasure) -> None:
@@ -128,5 +130,6 @@ class Projections:
             "pulls": self.arm_counts,
             "sessions": self.sessions,
             "twin": self.personalisation,
+            "vouching": self.vouching,
             "waiting pairs": self.waiting_pairs,
         }

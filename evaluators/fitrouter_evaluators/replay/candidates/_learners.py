@@ -46,6 +46,7 @@ def blank_learner(config: Config, prior: Path | None = None) -> Learner:
         names=scorer.names if scorer else (),
         prior=scorer.prior if scorer else None,
         votes_per_day=config.feedback.votes_per_day,
+        people_per_key=config.feedback.people_per_key,
         expects_scores=scorer is not None,
         arm_prior=arm_prior,
     )

@@ -229,7 +229,8 @@ class Console:
             FeedbackKind.THUMB,
             1.0 if value == "up" else 0.0,
             identity=Identity(tenant=decision.identity.tenant),
-            trusted=call.trusted or call.admin,
+            trusted=call.sees_people,
+            vouched=call.vouches,
         )
         self._reads.forget()
         return json_response({"id": given})
