@@ -79,7 +79,7 @@ def _found() -> _Found:
 
 
 def fields_of(policy: type) -> Mapping[str, FieldInfo]:
-    """Settings that a policy declares: name → type, range, default and description."""
+    """Settings that a policy declares: name → type, range and default."""
     return getattr(policy, "__pydantic_fields__", {})
 
 
@@ -97,14 +97,9 @@ def parameters(algorithm: str | None = None) -> dict[str, tuple[type[Policy], Fi
 def as_fields() -> dict[str, Any]:
     """Fields for `pydantic.create_model`, one for each parameter of each policy."""
     return {
-        name: (Annotated[(field.annotation, *field.metadata)], Field(field.default, description=_shown(policy, field)))
-        for name, (policy, field) in parameters().items()
+        name: (Annotated[(field.annotation, *field.metadata)], Field(field.default))
+        for name, (_, field) in parameters().items()
     }
-
-
-def _shown(policy: type[Policy], field: FieldInfo) -> str:
-    text, shadow = field.description or "", " (shadow only)" if getattr(policy, "shadow_only", False) else ""
-    return f"{policy.name}{shadow}: {text[:1].lower()}{text[1:]}"
 
 
 def named() -> str:

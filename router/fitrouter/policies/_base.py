@@ -14,7 +14,7 @@ from fitrouter.types import Floats
 
 Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
-DECLARED = ConfigDict(use_attribute_docstrings=True)
+DECLARED = ConfigDict(defer_build=True)
 """Of a policy's dataclass: its fields, with their types, ranges, defaults and docstrings, are its settings."""
 _LARGE = 1e100
 """Utilities are clipped to ± this, since differences of larger ones could overflow."""

@@ -61,17 +61,29 @@ def described(section: type) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for cls in reversed(section.__mro__):
-        if not cls.__module__.startswith("fitrouter") or cls.__name__ == "CandidateConfig":  # has no source
-            continue
-        body = ast.parse(inspect.getsource(cls)).body[0]
-        assert isinstance(body, ast.ClassDef)
-        for field, below in itertools.pairwise(body.body):
-            if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
-                continue
-            if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-                found[field.target.id] = " ".join(str(below.value.value).split())
+        if cls.__name__ == "CandidateConfig":  # has no source: its fields are the settings of the policies
+            for name, (policy, _) in parameters().items():
+                text, shadow = (
+                    _documented(policy).get(name, ""),
+                    " (shadow only)" * getattr(policy, "shadow_only", False),
+                )
+                found[name] = f"{policy.name}{shadow}: {text[:1].lower()}{text[1:]}"
+        elif cls.__module__.startswith("fitrouter"):
+            found |= _documented(cls)
     fields: dict[str, FieldInfo] = getattr(section, "model_fields", {})
     return found | {name: field.description for name, field in fields.items() if field.description}
+
+
+def _documented(cls: type) -> dict[str, str]:
+    """Field → the docstring under it, from the source of a class."""
+    body = ast.parse(inspect.getsource(cls)).body[0]
+    assert isinstance(body, ast.ClassDef)
+    return {
+        field.target.id: " ".join(str(below.value.value).split())
+        for field, below in itertools.pairwise(body.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+    }
 
 
 def _declared(section: type[pydantic.BaseModel], *names: str) -> dict[str, Setting]:
