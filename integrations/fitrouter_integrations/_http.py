@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import ProxyHandler, Request, build_opener
 
 import msgspec
 
-from fitrouter.config import Config
 from fitrouter.errors import (
     ConfigError,
     FitrouterError,
@@ -20,6 +19,9 @@ from fitrouter.errors import (
     StoreError,
     UnknownDecision,
 )
+
+if TYPE_CHECKING:
+    from fitrouter.config import Config
 
 KEY_ENV = "FITROUTER_API_KEY"
 """Environment variable of the API key that clients send."""

@@ -13,23 +13,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fitrouter.types import (
-    AUTO,
-    Chunk,
-    Completion,
-    Decision,
-    Execution,
-    Feedback,
-    FeedbackKind,
-    Identity,
-    Mode,
-    ModelCard,
-    Refusal,
-    Remark,
-    Request,
-    Score,
-)
-
 if TYPE_CHECKING:
     from fitrouter.config import Config, load_config, parse_config
     from fitrouter.errors import (
@@ -52,6 +35,22 @@ if TYPE_CHECKING:
     from fitrouter.serving.answers import Answer, Stream
     from fitrouter.serving.external import AttemptReport, Outcome, Plan, PlannedCall
     from fitrouter.sync import SyncRouter
+    from fitrouter.types import (
+        AUTO,
+        Chunk,
+        Completion,
+        Decision,
+        Execution,
+        Feedback,
+        FeedbackKind,
+        Identity,
+        Mode,
+        ModelCard,
+        Refusal,
+        Remark,
+        Request,
+        Score,
+    )
 
 __all__ = [
     "AUTO",
@@ -95,33 +94,23 @@ __all__ = [
     "parse_config",
 ]
 
-_LAZY = {
-    "AllModelsFailed": "fitrouter.errors",
-    "AllRateLimited": "fitrouter.errors",
-    "Answer": "fitrouter.serving.answers",
-    "AttemptReport": "fitrouter.serving.external",
-    "BudgetExhausted": "fitrouter.errors",
-    "Config": "fitrouter.config",
-    "ConfigError": "fitrouter.errors",
-    "Explanation": "fitrouter.routing.explanation",
-    "FitrouterError": "fitrouter.errors",
-    "InvalidRequest": "fitrouter.errors",
-    "NoEligibleModel": "fitrouter.errors",
-    "NotAuthorized": "fitrouter.errors",
-    "Outcome": "fitrouter.serving.external",
-    "Plan": "fitrouter.serving.external",
-    "PlannedCall": "fitrouter.serving.external",
-    "ProviderError": "fitrouter.errors",
-    "ProviderRejected": "fitrouter.errors",
-    "Router": "fitrouter.router",
-    "StoreError": "fitrouter.errors",
-    "Stream": "fitrouter.serving.answers",
-    "SyncRouter": "fitrouter.sync",
-    "Unavailable": "fitrouter.errors",
-    "UnknownDecision": "fitrouter.errors",
-    "load_config": "fitrouter.config",
-    "parse_config": "fitrouter.config",
+_NAMES = {
+    "fitrouter.config": "Config load_config parse_config",
+    "fitrouter.errors": (
+        "AllModelsFailed AllRateLimited BudgetExhausted ConfigError FitrouterError InvalidRequest NoEligibleModel "
+        "NotAuthorized ProviderError ProviderRejected StoreError Unavailable UnknownDecision"
+    ),
+    "fitrouter.router": "Router",
+    "fitrouter.routing.explanation": "Explanation",
+    "fitrouter.serving.answers": "Answer Stream",
+    "fitrouter.serving.external": "AttemptReport Outcome Plan PlannedCall",
+    "fitrouter.sync": "SyncRouter",
+    "fitrouter.types": (
+        "AUTO Chunk Completion Decision Execution Feedback FeedbackKind Identity Mode ModelCard Refusal Remark "
+        "Request Score"
+    ),
 }
+_LAZY = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:

@@ -335,14 +335,33 @@ def test_an_error_is_one_message_on_standard_error(tmp_path: Path, arguments: tu
     assert result.stdout == ""
 
 
-def test_the_command_line_imports_nothing_heavy() -> None:
-    """Help and checks load neither the ASGI framework nor a model library."""
-    heavy = ("starlette", "uvicorn", "torch", "litellm", "duckdb", "sentence_transformers", "sklearn")
-    code = f"import sys, fitrouter_integrations.cli; print([name for name in {heavy} if name in sys.modules])"
+FRAMEWORKS = ("starlette", "uvicorn", "aiohttp", "torch", "litellm", "duckdb", "sentence_transformers", "sklearn")
+LOADED = (
+    (("fitrouter_integrations.cli",), (*FRAMEWORKS, "numpy", "msgspec", "pydantic", "yaml", "fitrouter.types")),
+    (
+        tuple(cli.MODULES[name] for name in ("rate", "explain", "decisions", "models", "top", "personal leaderboard")),
+        (*FRAMEWORKS, "fitrouter.router", "fitrouter.stores.journal", "fitrouter.config", "yaml"),
+    ),
+    (tuple(cli.MODULES[name] for name in ("init", "feedback", "policy")), (*FRAMEWORKS, "fitrouter_evaluators")),
+)
+"""Modules of commands, in the order of their weight → what their import must not load."""
+
+
+def test_commands_import_what_they_need() -> None:
+    """Help, and commands that only ask a running gateway, load neither router nor stores nor any framework."""
+    code = f"""
+import importlib, json, sys
+found = []
+for modules, heavy in {LOADED!r}:
+    for module in modules:
+        importlib.import_module(module)
+        found += [[module, name] for name in heavy if name in sys.modules]
+print(json.dumps(found))
+"""
     result = subprocess.run(
         [sys.executable, "-c", code], env=_environment(), capture_output=True, text=True, check=True, timeout=300
     )
-    assert result.stdout.strip() == "[]"
+    assert json.loads(result.stdout) == []
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -13,7 +13,7 @@ from fitrouter.config import load_config
 from fitrouter.errors import ConfigError, InvalidRequest
 from fitrouter.router import Router
 from fitrouter_integrations import cli
-from fitrouter_integrations.commands.personal.leaderboard import WIDTH, printable, table
+from fitrouter_integrations.commands._text import WIDTH, printable, table
 
 
 def run(verb: str, *arguments: object, said: str = "") -> Result:

@@ -21,7 +21,7 @@ from fitrouter.posterior.draws import Draws, Means, RatingDraws
 from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.providers import Recorded
 from fitrouter.router import Router
-from fitrouter.stores.figures import interval, ratings
+from fitrouter.stores.figures import chance, interval, ratings
 from fitrouter.types import Identity
 from fitrouter_dashboards.console import Reads
 from fitrouter_dashboards.console.models import calibration
@@ -36,7 +36,7 @@ from fitrouter_evaluators.personal.exposure import exposure, price_list
 from fitrouter_evaluators.personal.leaderboard import Drawn, Leaderboard, ranked, sentences
 from fitrouter_evaluators.personal.report import Reports, _personal_gain, _settled
 from fitrouter_evaluators.personal.satisfaction import satisfaction_of
-from fitrouter_evaluators.personal.scores import chance, predicted
+from fitrouter_evaluators.personal.scores import predicted
 from fitrouter_evaluators.personal.suite import ANCHORS, Ledger, Models, Runner, decoded
 
 

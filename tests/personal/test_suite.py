@@ -54,8 +54,7 @@ from fitrouter_evaluators.personal.suite import (
 from fitrouter_evaluators.personal.suite.ledger import LedgerAnswer
 from fitrouter_evaluators.personal.suite.pairs import FORM, SURFACE, fair, from_templates, style
 from fitrouter_evaluators.personal.suite.suite import MATERIAL
-from fitrouter_integrations.commands.personal.leaderboard import suite_table
-from fitrouter_integrations.commands.personal.suite import app
+from fitrouter_integrations.commands.personal.suite import app, suite_table
 
 TASTES = {
     "sceptical": {"evidence": 1.0, "hedging": 0.6, "flattery": -0.8},

@@ -20,10 +20,11 @@ from fitrouter.posterior.draws import RatingDraws
 from fitrouter.posterior.labels import Answered, Label
 from fitrouter.posterior.person_draws import MOST_VOTES
 from fitrouter.router import Router
+from fitrouter.stores.figures import chance
 from fitrouter.types import FeedbackKind, Floats, Identity
 from fitrouter_evaluators.personal import reasons
 from fitrouter_evaluators.personal.reasons import Difference, split
-from fitrouter_evaluators.personal.scores import CLAIM, chance, votes_said
+from fitrouter_evaluators.personal.scores import CLAIM, votes_said
 
 DRAWS, CONTEXTS, ROLE_PEOPLE = 4000, 64, 5
 """Posterior draws; requests whose contexts are read; fewest people of a role's ranking."""

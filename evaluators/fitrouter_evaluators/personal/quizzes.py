@@ -21,6 +21,7 @@ from fitrouter.errors import InvalidRequest, NotAuthorized, StoreError, UnknownD
 from fitrouter.posterior.draws import Draws
 from fitrouter.router import Router
 from fitrouter.routing.explanation_text import FEATURES
+from fitrouter.stores.figures import chance
 from fitrouter.types import Completion, Execution, FeedbackKind, Identity, Request
 from fitrouter_evaluators.personal.answers import AnswerPool, answers_file, messages, read_pool
 from fitrouter_evaluators.personal.beliefs import Liking
@@ -37,7 +38,6 @@ from fitrouter_evaluators.personal.quiz import (
     beliefs_of,
     result,
 )
-from fitrouter_evaluators.personal.scores import chance
 from fitrouter_evaluators.personal.store import QuizStore
 
 ACTIONS = ("undo", "stop")

@@ -16,7 +16,7 @@ from fitrouter.posterior.likelihoods import SIGNALS
 from fitrouter.posterior.tastes import OVERALL
 from fitrouter.router import Router
 from fitrouter.routing.explanation_text import FEATURES
-from fitrouter.stores.figures import MODEL, Traffic, figures, traffic
+from fitrouter.stores.figures import MODEL, Traffic, chance, figures, percent, traffic
 from fitrouter.types import FeedbackKind, Floats, Identity
 from fitrouter_evaluators.personal.answers import AnswerPool, NoAnswers
 from fitrouter_evaluators.personal.base import Base, base_of, faults
@@ -26,9 +26,7 @@ from fitrouter_evaluators.personal.scores import (
     CLAIM,
     Dimension,
     Reason,
-    chance,
     on_scale,
-    percent,
     predicted,
     reasons_of,
 )

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from fitrouter.stores.figures import usd
+from fitrouter.stores.figures import chance, percent, usd
 from fitrouter_evaluators.personal.base import describe_base
 from fitrouter_evaluators.personal.leaderboard import LeaderboardRow
 from fitrouter_evaluators.personal.report import FitReport, ModelFit, ModelUsage, Quote
-from fitrouter_evaluators.personal.scores import chance, percent, votes_said
+from fitrouter_evaluators.personal.scores import votes_said
 
 _STYLE = """
 :root { color-scheme: light dark; --page: #fbfaf7; --card: #fff; --ink: #22252b; --soft: #626873; --line: #dfe1e6;

@@ -20,6 +20,7 @@ from fitrouter.errors import InvalidRequest
 from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.router import Router
 from fitrouter.routing.explanation_text import FEATURES
+from fitrouter.stores.figures import percent
 from fitrouter.types import Floats, Identity
 from fitrouter_evaluators.personal.base import faults
 
@@ -207,24 +208,10 @@ def reasons_of(names: Sequence[str], h: Floats, own: Gaussian, common: Gaussian)
     return tuple(found[:_REASONS])
 
 
-def chance(p: float) -> str:
-    """Format a probability that was estimated, which is never 0 % or 100 %.
-
-    >>> chance(0.9), chance(0.9999), chance(0.0)
-    ('90%', 'over 99%', 'under 1%')
-    """
-    return "over 99%" if p > 0.995 else "under 1%" if p < 0.005 else f"{p:.0%}"
-
-
 def votes_said(labels: int, people: int | None) -> str:
     """Say how many votes, and of how many people, a statement rests on."""
     votes = f"{labels} vote{'s' * (labels != 1)}"
     return votes if people is None else f"{votes} of {people} people"
-
-
-def percent(rating: float) -> int:
-    """Format a rating as a percentage from 0 to 100."""
-    return round(100.0 * min(max(rating, 0.0), 1.0))
 
 
 def _best(taste: Gaussian, h: Floats, faulty: NDArray[np.bool_]) -> Floats:

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 
-from fitrouter.config import load_yaml, parse_config
 from fitrouter.errors import ConfigError
 
 
@@ -73,6 +71,8 @@ def write_json(value: Any, out: Path | None) -> None:
 
 def flow(value: Any) -> str:
     """Format a value as YAML on one line."""
+    import yaml
+
     text: str = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=1_000_000, allow_unicode=True)
     return text.removesuffix("...\n").strip()
 
@@ -89,6 +89,10 @@ def set_top_level(path: Path, settings: dict[str, str]) -> None:
     Raises:
         ConfigError: the file cannot be read or written, or would not be a valid configuration afterwards.
     """
+    import yaml
+
+    from fitrouter.config import load_yaml, parse_config
+
     try:
         text = path.read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:

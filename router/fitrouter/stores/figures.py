@@ -71,6 +71,20 @@ _VOTES = f"""
 """  # noqa: S608 - constants
 
 
+def chance(p: float) -> str:
+    """Format a probability that was estimated, which is never 0 % or 100 %.
+
+    >>> chance(0.9), chance(0.9999), chance(0.0)
+    ('90%', 'over 99%', 'under 1%')
+    """
+    return "over 99%" if p > 0.995 else "under 1%" if p < 0.005 else f"{p:.0%}"
+
+
+def percent(rating: float) -> int:
+    """Format a rating as a percentage from 0 to 100."""
+    return round(100.0 * min(max(rating, 0.0), 1.0))
+
+
 def usd(value: float | None) -> str:
     """Format an amount of USD, at most six digits after the point.
 

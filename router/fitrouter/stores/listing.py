@@ -6,15 +6,13 @@ import re
 from collections.abc import Iterator, Sequence
 from heapq import merge
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from fitrouter.errors import InvalidRequest, UnknownDecision
 from fitrouter.identity import canonical_role, decision_id_of
 from fitrouter.stores.figures import tallies
-from fitrouter.stores.identities import Identities
-from fitrouter.stores.journal import Journal, Row
 from fitrouter.types import (
     RECORDED,
     Decision,
@@ -27,6 +25,10 @@ from fitrouter.types import (
     Remark,
     Score,
 )
+
+if TYPE_CHECKING:
+    from fitrouter.stores.identities import Identities
+    from fitrouter.stores.journal import Journal, Row
 
 MOST = 1000
 """Most entries of a list."""

@@ -12,7 +12,7 @@ from fitrouter_evaluators.personal.satisfaction import Interval
 from fitrouter_integrations.commands._files import as_json
 from fitrouter_integrations.commands._gateway import LONG_S, Tenant, Url, connect
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile
-from fitrouter_integrations.commands.personal.leaderboard import printable
+from fitrouter_integrations.commands._text import printable
 
 
 def command(

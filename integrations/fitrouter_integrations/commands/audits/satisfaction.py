@@ -11,7 +11,7 @@ from fitrouter_evaluators.personal.satisfaction import Interval, Satisfaction
 from fitrouter_integrations.commands._files import as_json
 from fitrouter_integrations.commands._gateway import LONG_S, Tenant, Url, connect
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile
-from fitrouter_integrations.commands.personal.leaderboard import printable, wrapped
+from fitrouter_integrations.commands._text import printable, wrapped
 
 _ROWS = (
     ("mean", "mean of people"),

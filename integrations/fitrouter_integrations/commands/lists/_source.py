@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fitrouter.assemble import open_identities, open_journal
-from fitrouter.config import load_config
 from fitrouter.errors import require
-from fitrouter.stores.identities import Identities, IdentityRows, SqliteRows
-from fitrouter.stores.journal import Journal
 from fitrouter_integrations.commands._files import as_json
-from fitrouter_integrations.commands.personal.leaderboard import WIDTH, printable
+from fitrouter_integrations.commands._text import WIDTH, printable
+
+if TYPE_CHECKING:
+    from fitrouter.stores.identities import Identities, IdentityRows
+    from fitrouter.stores.journal import Journal
 
 User = Annotated[str | None, typer.Option(help="Only of this user, by the user id in requests.")]
 Role = Annotated[str | None, typer.Option(help="Only of this role.")]
@@ -30,6 +30,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @contextmanager
 def opened(config: Path) -> Iterator[tuple[Path, Journal, Identities]]:
     """Open the configured data folder, its journal and identities, for what no route gives out: texts and events."""
+    from fitrouter.assemble import open_identities, open_journal
+    from fitrouter.config import load_config
+
     settings = load_config(config)
     with closing(open_journal(settings)) as journal, closing(open_identities(settings, journal)) as identities:
         yield settings.data, journal, identities
@@ -51,6 +54,8 @@ def open_rows(where: str) -> Iterator[IdentityRows]:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             yield stack.enter_context(closing(PostgresRows(Database(where), folder)))
         else:
+            from fitrouter.stores.identities import SqliteRows
+
             yield stack.enter_context(closing(SqliteRows(Path(where))))
 
 

@@ -11,7 +11,6 @@ import typer
 from fitrouter.errors import ConfigError
 from fitrouter.stores.audit_log import AuditLog, command_act
 from fitrouter.stores.content import Content
-from fitrouter.stores.contents import ContentStore
 from fitrouter.stores.figures import usd
 from fitrouter.stores.listing import ListedAnswer
 from fitrouter_integrations.commands._gateway import Tenant, Url, connect
@@ -48,6 +47,8 @@ def command(
     if content:
         with _source.opened(config) as (folder, journal, identities):
             AuditLog(folder).note(command_act("content read", answers=str(len(found))))
+            from fitrouter.stores.contents import ContentStore
+
             kept = ContentStore(folder, journal, identities).of([one.decision_id for one in found])
         texts = {one.decision_id: one.content for one in kept}
         found = [DecisionView(**msgspec.structs.asdict(one), content=texts.get(one.decision_id)) for one in found]

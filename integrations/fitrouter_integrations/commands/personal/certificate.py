@@ -12,6 +12,7 @@ import typer
 from fitrouter.config import load_config
 from fitrouter.router import Router
 from fitrouter.stores.audits import KEY
+from fitrouter.stores.figures import chance
 from fitrouter.stores.signing import signing_key
 from fitrouter.types import Identity
 from fitrouter_evaluators.personal.certificate import (
@@ -22,10 +23,9 @@ from fitrouter_evaluators.personal.certificate import (
     issued,
     verify,
 )
-from fitrouter_evaluators.personal.scores import chance
 from fitrouter_integrations.commands._files import read_file, refuse_existing, write_new
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, OneUser, Role
-from fitrouter_integrations.commands.personal.leaderboard import printable
+from fitrouter_integrations.commands._text import printable
 
 
 def command(

@@ -11,7 +11,7 @@ from fitrouter.context.encoders import get_encoder
 from fitrouter_evaluators.personal.diagnose import Diagnosis, Diagnostician, Rate, parsed
 from fitrouter_integrations.commands._files import read_file, write_json
 from fitrouter_integrations.commands._options import JsonFile
-from fitrouter_integrations.commands.personal.leaderboard import printable
+from fitrouter_integrations.commands._text import printable
 
 _EXAMPLES = 2
 

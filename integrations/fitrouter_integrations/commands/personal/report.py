@@ -9,13 +9,14 @@ import msgspec
 import typer
 
 from fitrouter.errors import ConfigError
+from fitrouter.stores.figures import chance
 from fitrouter_evaluators.personal import FitReport, cost_words, page, seconds, worth_words
 from fitrouter_evaluators.personal.base import describe_base
-from fitrouter_evaluators.personal.scores import chance, votes_said
+from fitrouter_evaluators.personal.scores import votes_said
 from fitrouter_integrations.commands._files import write_json
 from fitrouter_integrations.commands._gateway import Tenant, Url, connect
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, JsonFile, User
-from fitrouter_integrations.commands.personal.leaderboard import table, wrapped
+from fitrouter_integrations.commands._text import table, wrapped
 
 
 def command(

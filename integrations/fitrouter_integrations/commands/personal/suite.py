@@ -38,7 +38,7 @@ from fitrouter_evaluators.personal.suite import (
 from fitrouter_evaluators.personal.suite.pairs import from_recorded, from_templates
 from fitrouter_integrations.commands._files import as_json, read_file, refuse_existing, write_new
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, User, verbs
-from fitrouter_integrations.commands.personal.leaderboard import printable, suite_table
+from fitrouter_integrations.commands._text import WIDTH, printable, wrapped
 
 app = verbs("Generate a personal test suite, have people validate it, and run models on it.")
 
@@ -280,3 +280,23 @@ def _rewrite(file: Path, suite: Suite) -> None:
         beside.replace(file)
     except OSError as error:
         raise StoreError(f"{str(file)!r} cannot be written: {error.strerror}") from None
+
+
+def suite_table(found: Sequence[ModelResult]) -> list[str]:
+    """Format a suite's results as lines of at most 80 columns, and say why the first model is first."""
+    heads = f"{'model':<26} {'wins':>5} {'80 % interval':>14} {'rubric':>7} {'judge':>6} {'base':>5}"
+    lines = [f"{'':>2}  {heads} {'rank of all':>11}"]
+    for each in found:
+        interval = f"{each.low:.0%} to {each.high:.0%}"
+        judge = "" if each.judge is None else f"{each.judge:+.2f}"
+        lines.append(
+            f"{each.rank:>2}  {printable(each.model)[:26]:<26} {each.wins:>5.0%} {interval:>14} {each.rubric:>7.0%} "
+            f"{judge:>6} {each.base:>5.0%} {each.population_rank:>11}"
+        )
+    said = [f"{each.model} {'; it '.join(each.why)}." for each in found[:1] if each.why]
+    said += [f"{each.model} left {each.failed} calls without an answer." for each in found if each.failed]
+    said += [f"{each.unjudged} comparisons got no verdict." for each in found[:1] if each.unjudged]
+    said += [
+        f"The judge counts {each.trust:.0%} beside the reward model." for each in found[:1] if each.judge is not None
+    ]
+    return [line[:WIDTH].rstrip() for line in lines] + wrapped(said)

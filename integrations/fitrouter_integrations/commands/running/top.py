@@ -14,7 +14,6 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fitrouter.config import load_config
 from fitrouter.errors import FitrouterError
 from fitrouter.stores.figures import OUTCOMES, Money, usd
 from fitrouter_integrations._http import call, url_of
@@ -39,15 +38,18 @@ def command(
 
     The key is read from the environment variable FITROUTER_API_KEY; a tenant's shows its own traffic.
     """
-    address = url_of(load_config(config)) if url is None else url
-    found = _read(address, window)
+    if url is None:
+        from fitrouter.config import load_config
+
+        url = url_of(load_config(config))
+    found = _read(url, window)
     console = Console(highlight=False)
     if as_json:
         typer.echo(json.dumps(found, indent=1))
     elif once or not console.is_terminal:
-        console.print(_screen(found, address))
+        console.print(_screen(found, url))
     else:
-        _watch(console, found, address, window, every)
+        _watch(console, found, url, window, every)
 
 
 def _read(url: str, window: str) -> dict[str, Any]:

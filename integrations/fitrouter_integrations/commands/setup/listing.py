@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import difflib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
-import aiohttp
 import msgspec
 
 from fitrouter.errors import ConfigError, FitrouterError, masked
 from fitrouter.providers import Secret
 from fitrouter.providers.failures import excerpt
 from fitrouter_integrations.commands.setup._prices import PARTS, usd_per_million
+
+if TYPE_CHECKING:
+    import aiohttp
 
 LIMIT_S = 15.0
 """Time for the whole answer."""
@@ -72,6 +74,8 @@ def ask(base_url: str, key: Secret | None, key_env: str | None, limit_s: float =
 
 async def _first(urls: Sequence[str], key: Secret | None, key_env: str | None, limit_s: float) -> Listing:
     """Get the list of models from the first of the URLs that has one."""
+    import aiohttp
+
     headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
     if key is not None:
         headers["Authorization"] = f"Bearer {key.reveal()}"
