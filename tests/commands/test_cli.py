@@ -366,7 +366,7 @@ print(json.dumps(found))
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_serve_answers_and_ends_on_sigterm(folder: Path, workers: int) -> None:
-    """`init`, `serve` on a free port, a request, SIGTERM, exit code 0."""
+    """`init`, `serve` on a free port, a request, SIGTERM to all processes at once: a stream ends well; exit code 0."""
     run("init")
     process = subprocess.Popen(
         [sys.executable, "-m", "fitrouter_integrations.cli", "serve", "--port", "0", "--workers", str(workers)],
@@ -374,6 +374,7 @@ def test_serve_answers_and_ends_on_sigterm(folder: Path, workers: int) -> None:
         env=_environment(),
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
     try:
         assert process.stderr is not None
@@ -386,7 +387,12 @@ def test_serve_answers_and_ends_on_sigterm(folder: Path, workers: int) -> None:
         reply = httpx.post(f"{url}/v1/chat/completions", json=chat("Write a line."), timeout=300.0)
         assert reply.status_code == 200
         assert reply.headers["x-fitrouter-model"] in {"brief", "thorough", "friendly"}
-        process.send_signal(signal.SIGTERM)
+        asked = chat("Write a page.", model="thorough") | {"stream": True}
+        with httpx.stream("POST", f"{url}/v1/chat/completions", json=asked, timeout=300.0) as streamed:
+            lines = streamed.iter_lines()
+            next(lines)
+            os.killpg(process.pid, signal.SIGTERM)
+            assert [line for line in lines if line][-1] == "data: [DONE]"
         assert process.wait(300.0) == 0
         assert "Traceback" not in process.stderr.read()
     finally:

@@ -14,7 +14,7 @@ from fitrouter.types import UNPRICED
 from fitrouter_integrations import gateway
 from fitrouter_integrations._http import url_of
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile
-from fitrouter_integrations.commands.setup.check import missing_extras
+from fitrouter_integrations.commands.setup._extras import missing_extras
 
 
 class AccessLogForm(StrEnum):

@@ -9,9 +9,11 @@ import os
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -35,6 +37,8 @@ _SERVICES_END_S = 10.0
 """Time that the services process then has to end."""
 _FAILED = 3
 _MISCONFIGURED = 4
+_PRELOADED = tuple(f"fitrouter_integrations.gateway.{name}" for name in ("_worker", "_services"))
+"""Modules that the fork server loads once for all processes."""
 _ROOM_BYTES = 2**20
 """Room that a folder for metrics must have."""
 _log = logging.getLogger("fitrouter.gateway")
@@ -141,6 +145,7 @@ def _work(config: Config, listener: socket.socket, services: bool) -> None:
     """Entry point of a worker; imports the application only there, so that the parent stays small."""
     from fitrouter_integrations.gateway._worker import work_as_process
 
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # see `_Parent._begun`
     work_as_process(config, listener, services)
 
 
@@ -203,8 +208,10 @@ class _Parent:
 
     def __init__(self, config: Config, workers: int, listener: socket.socket, *, services_inside: bool) -> None:
         self._config, self._listener, self._inside = config, listener, services_inside
-        # Spawn, because a fork would copy locks, threads and open databases.
-        self._context = multiprocessing.get_context("spawn")
+        # No fork of this process, which would copy its files and handlers, but of a server that only loads modules.
+        forks = sys.platform == "linux"
+        self._context = multiprocessing.get_context("forkserver") if forks else multiprocessing.get_context("spawn")
+        self._context.set_forkserver_preload(["__main__", *_PRELOADED])
         self._workers = _Crew("worker", workers, self._start_worker)
         self._services = _Crew("services process", 0 if services_inside else 1, self._start_services)
         self._line: Connection | None = None
@@ -232,17 +239,30 @@ class _Parent:
 
     def _start_worker(self) -> BaseProcess:
         arguments = (self._config, self._listener, self._inside)
-        process = self._context.Process(target=_work, args=arguments, name="fitrouter-worker")
-        process.start()
-        return process
+        return self._begun(self._context.Process(target=_work, args=arguments, name="fitrouter-worker"))
 
     def _start_services(self) -> BaseProcess:
         if self._line is not None:
             self._line.close()
         theirs, self._line = self._context.Pipe(duplex=False)
-        process = self._context.Process(target=_run_services, args=(self._config, theirs), name="fitrouter-services")
-        process.start()
+        arguments = (self._config, theirs)
+        process = self._begun(self._context.Process(target=_run_services, args=arguments, name="fitrouter-services"))
         theirs.close()
+        return process
+
+    @staticmethod
+    def _begun(process: BaseProcess) -> BaseProcess:
+        """Start a process, and first the fork server with SIGTERM blocked.
+
+        Process managers send it to all processes at once, but the server must outlive the workers, since it knows how
+        they ended.
+        """
+        resource_tracker.ensure_running()  # it unblocks the signal
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         return process
 
     def _supervise(self) -> None:

@@ -11,7 +11,7 @@ import typer
 from fitrouter.config import load_config
 from fitrouter_integrations import deploy
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, verbs
-from fitrouter_integrations.commands.setup.check import missing_extras
+from fitrouter_integrations.commands.setup._extras import missing_extras
 
 app = verbs("Deploy to a cluster.")
 
