@@ -37,7 +37,11 @@ _SERVICES_END_S = 10.0
 """Time that the services process then has to end."""
 _FAILED = 3
 _MISCONFIGURED = 4
-_PRELOADED = tuple(f"fitrouter_integrations.gateway.{name}" for name in ("_worker", "_services"))
+_PRELOADED = (
+    "fitrouter_integrations.gateway._worker",
+    "fitrouter_integrations.gateway._services",
+    "fitrouter_evaluators.scoring.plugin",
+)
 """Modules that the fork server loads once for all processes."""
 _ROOM_BYTES = 2**20
 """Room that a folder for metrics must have."""
