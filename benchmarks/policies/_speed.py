@@ -25,7 +25,9 @@ from fitrouter.context.features import Reading, context_features, context_names
 from fitrouter.hooks import Hooks
 from fitrouter.policies import Beliefs, LinearThompson, SquareCB
 from fitrouter.posterior.labels import Answered, Label
+from fitrouter.routing.breakers import TenantBreakers
 from fitrouter.routing.decider import Decider, Rules
+from fitrouter.routing.eligibility import Models
 from fitrouter.routing.pipeline import Pipeline
 from fitrouter.state.learner import Learner
 from fitrouter.stores.identities import SqliteIdentities
@@ -174,8 +176,18 @@ def _whole_us(decider: Any, cards: Any) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         identities = SqliteIdentities(Path(folder) / "identities.db")
         encoder = Cached(get_encoder("static"))
-        arms = {card.arm: card for card in cards}
-        proposer = Pipeline(arms, {}, decider, learner, identities, encoder, Hooks(), time.time)
+        models = Models(cards)
+        proposer = Pipeline(
+            models=lambda: models,
+            aliases={},
+            decider=decider,
+            learner=learner,
+            identities=identities,
+            encoder=encoder,
+            hooks=Hooks(),
+            clock=time.time,
+            breakers=TenantBreakers(models.cards, 1.0),
+        )
         for name, history, size in (("short", 0, 12), ("page", 0, 600), ("long", 200, 600)):
             requests = [request(n, history, size) for n in range(350)]
             wall, processor = asyncio.run(medians(proposer, requests))

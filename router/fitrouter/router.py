@@ -129,7 +129,6 @@ class Router:
         extend: Extend | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        configured = {card.arm: card for card in sorted(expand(cards), key=lambda card: card.arm)}
         self._decider, self._learner = decider, learner
         self._journal, self._identities, self._encoder = journal, identities, encoder
         self._timers, self.aliases = timers or Timers(), dict(aliases or {})
@@ -146,27 +145,29 @@ class Router:
             scored=learner.expects_scores,
             contents=contents,
         )
+        self._cards = {card.arm: card for card in sorted(expand(cards), key=lambda card: card.arm)}
+        self._breakers = TenantBreakers(self._cards, self._timers.retry_share)
+        self._caller = Caller(self._cards, providers, self._timers, self._breakers, slots or SlotParams())
         self.registry = ModelRegistry(
-            configured,
+            self._cards,
             extend=extend,
+            caller=self._caller,
+            breakers=self._breakers,
             decider=decider,
             recorder=self._recorder,
             folded=self._folded,
             clock=self.clock,
             hooks=self.hooks,
         )
-        self._cards = self.registry.known
-        self._breakers = TenantBreakers(configured, self._timers.retry_share)
         self._ledger = Ledger(journal, self.clock)
         self._spending = Spending(self._cards, learner, self.clock, self._ledger)
-        self._caller = Caller(self._cards, providers, self._timers, self._breakers, slots or SlotParams())
         self._contents = contents
         self._intake = FeedbackIntake(identities, self._recorder, scorer, self.clock, rating_scale)
         self.lists = Lists(journal, identities)
         self.tokens, self._token_valid_s = OutcomeTokens(identities.salt, self.clock, token_valid_s), token_valid_s
         self._remarks = RemarkListener(self._recorder, scorer, enabled=implicit)
         self._pipeline = Pipeline(
-            cards=configured,
+            models=self.registry.current,
             aliases=self.aliases,
             decider=decider,
             learner=learner,
@@ -176,11 +177,9 @@ class Router:
             clock=self.clock,
             breakers=self._breakers,
             droppable=droppable,
-            refresh=self.registry.refresh,
             refused=self.refuse,
             uncovered=self._spending.uncovered,
         )
-        self.registry.attach(self._caller, self._breakers, self._pipeline)
         self.people = People(learner, identities, journal, scorer, contents, self.registry)
         self._embedder = Embedder(
             {card.name: card for card in embeddings},
@@ -251,7 +250,7 @@ class Router:
         try:
             restore(router._learner, router._journal)
             catch_up(router._learner, router._journal, router._journal.head())
-            router.registry.refresh()
+            router.registry.current()
             yield router
         finally:
             router._journal.close()
@@ -291,7 +290,7 @@ class Router:
     @property
     def models(self) -> Mapping[str, ModelCard]:
         """Cards of the models in use, by the names that requests pin; the mapping is replaced when they change."""
-        return self.registry.names
+        return self.registry.models.names
 
     @property
     def started(self) -> bool:
@@ -312,7 +311,7 @@ class Router:
         await self._follower.start()
         with contextlib.suppress(StoreError):  # reported to the hooks; the current settings stay
             await self.policy.apply_configuration()
-        self.registry.refresh()
+        self.registry.current()
         await self._begin_with(self._announce())
         deadline_s = self._timers.deadline_s
         here, learner, hooks = self._workers, self._learner, self.hooks
@@ -326,7 +325,7 @@ class Router:
 
     def _announce(self) -> Future[int] | None:
         """Append which models and priors are in use, unless the journal has it; returns the append of the models."""
-        registry, cards = self._decider.rules.registry, tuple(self.registry.cards.values())
+        registry, cards = self._decider.rules.registry, self.registry.models.roster.cards
         changed = self._recorder.append_event(
             ModelChange(id=f"registry:{registry}", ts=self.clock(), cards=cards, registry=registry)
         )
@@ -365,7 +364,7 @@ class Router:
         while True:
             self._recorder.log_refusals(self.clock())
             self._ledger.tick()
-            self.registry.refresh()
+            self.registry.current()
             if not told and (memory_s := session_memory_s(self._learner)) < idle_s:
                 told = True
                 _log.warning(
@@ -856,7 +855,7 @@ class Router:
             self._breakers,
             self._identities,
             self.health,
-            tuple(self.registry.cards),
+            tuple(self.registry.models.cards),
             self.clock(),
         )
 

@@ -59,7 +59,7 @@ async def seen(router: Router, *names: str) -> None:
     async with asyncio.timeout(60.0):
         while True:
             router._follower.wake()
-            router.registry.refresh()
+            router.registry.current()
             if set(router.models) == set(names):
                 return
             await asyncio.sleep(0.01)
@@ -153,7 +153,7 @@ async def test_a_refit_after_an_erasure_keeps_them(tmp_path: Path) -> None:
                 ):
                     router._follower.wake()
                     await asyncio.sleep(0.01)
-            router.registry.refresh()
+            router.registry.current()
             assert set(router.models) == set(ALL), tenant
             assert [each.name for each in router.registry.added] == ["new"]
 

@@ -638,12 +638,12 @@ class Gateway:
     # --- names ---
 
     def _check_model(self, name: str) -> None:
-        self.router.registry.refresh()
+        self.router.registry.current()
         if name != AUTO and name not in self.router.models and name not in self.router.aliases:
             raise Problem(404, "model_not_found", f"unknown model {name!r}; GET /v1/models lists them")
 
     async def _models(self) -> dict[str, dict[str, Any]]:
-        self.router.registry.refresh()
+        self.router.registry.current()
         owners = {AUTO: "fitrouter"}
         owners |= {card.name: card.provider for card in self.router.models.values()}
         owners |= {card.name: card.provider for card in self.router.embeddings.values()}

@@ -68,8 +68,8 @@ class ModelAdministration:
         """Remove a model that was added; calls under way end normally."""
         call.require_admin("change the models")
         name, registry = call.http.path_params["model"], self._router.registry
-        registry.refresh()
-        if name not in {each.name for each in registry.added} | registry.names.keys():
+        registry.current()
+        if name not in {each.name for each in registry.added} | registry.models.names.keys():
             raise UnknownModel(f"unknown model {shown(name)}; GET /v1/models lists them")
         await self._note(call, "model remove", {"model": name})
         await registry.remove(name)

@@ -14,6 +14,7 @@ import msgspec
 
 from fitrouter.context.features import estimate_tokens, needs
 from fitrouter.routing.parameters import NEUTRAL, doubtful, effort_of, family, lineage, takes
+from fitrouter.routing.variants import called
 from fitrouter.types import Message, ModelCard, Request
 
 DROPPABLE = (
@@ -93,6 +94,26 @@ def wants(request: Request) -> Wants:
         bound=bound,
         params=params,
     )
+
+
+class Models:
+    """The models in use; replaced when they change.
+
+    Args:
+        cards: of all arms, of any order.
+
+    Attributes:
+        cards: arm → card.
+        names: name, as a request pins it → card.
+        arms: the same name → arm.
+        roster: checks which are eligible.
+    """
+
+    def __init__(self, cards: Iterable[ModelCard]) -> None:
+        self.roster = Roster(cards)
+        self.cards: Mapping[str, ModelCard] = {card.arm: card for card in self.roster.cards}
+        self.names: Mapping[str, ModelCard] = {called(card): card for card in self.roster.cards}
+        self.arms: Mapping[str, str] = {name: card.arm for name, card in self.names.items()}
 
 
 class Roster:

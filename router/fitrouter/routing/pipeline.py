@@ -19,8 +19,7 @@ from fitrouter.hooks import Hooks
 from fitrouter.policies import Uniform
 from fitrouter.routing.breakers import TenantBreakers
 from fitrouter.routing.decider import CurrentModel, Decider, exhausted
-from fitrouter.routing.eligibility import DROPPABLE, Eligible, Roster, Wants, wants
-from fitrouter.routing.variants import called
+from fitrouter.routing.eligibility import DROPPABLE, Eligible, Models, Roster, Wants, wants
 from fitrouter.state.learner import Learner
 from fitrouter.state.sessions import Session, advance, begins_turn, previous_decision, redraw_reason, switch_cost
 from fitrouter.stores.futures import result_within
@@ -67,7 +66,7 @@ class Pipeline:
     Failures degrade the decision (fewer features, anonymous user, uniform policy); they never fail the request.
 
     Args:
-        cards: arm → card.
+        models: returns the models in use, before each decision.
         aliases: other names → model names.
         decider: draws the model.
         learner: the folded state.
@@ -77,7 +76,6 @@ class Pipeline:
         clock: seconds since the epoch.
         breakers: of the models; one whose breaker is open is excluded.
         droppable: request parameters that may be omitted.
-        refresh: called before each decision; calls `renew` where the models have changed.
         refused: told of each sound request that gets no decision: its identity as events hold it, why, the arm that it
             names, and its key.
         uncovered: (arm, reason) for the models that no hard limit of a tenant and a key can cover a call of.
@@ -86,7 +84,7 @@ class Pipeline:
     def __init__(
         self,
         *,
-        cards: Mapping[str, ModelCard],
+        models: Callable[[], Models],
         aliases: Mapping[str, str],
         decider: Decider,
         learner: Learner,
@@ -96,26 +94,18 @@ class Pipeline:
         clock: Callable[[], float],
         breakers: TenantBreakers,
         droppable: Collection[str] = (),
-        refresh: Callable[[], None] = lambda: None,
         refused: Callable[[Identity, str, str, str], None] = lambda identity, reason, model, key: None,  # noqa: ARG005
         uncovered: Uncovered = lambda cards, asked, tenant, payer: (),  # noqa: ARG005
     ) -> None:
         self._uncovered = uncovered
-        self.breakers, self.refresh, self._refused = breakers, refresh, refused
-        self.aliases = aliases
-        self.renew(cards)
+        self.breakers, self._refused = breakers, refused
+        self._in_use, self.models, self.aliases = models, models(), aliases
         self.decider, self.learner = decider, learner
         self.identities, self.encoder = identities, encoder
         self.hooks, self.clock = hooks, clock
         self._ahead: dict[str, OrderedDict[str, Session]] = {}
         """Tenant → sessions whose last decision is not folded yet."""
         self.droppable = frozenset({*DROPPABLE, *droppable})
-
-    def renew(self, cards: Mapping[str, ModelCard]) -> None:
-        """Route among other models from the next decision on; `cards` maps arm to card."""
-        self.cards = cards
-        self.roster = Roster(cards.values())
-        self.names = {called(card): arm for arm, card in cards.items()}
 
     async def decide(self, request: Request, *, observed: bool = False) -> Proposal:
         """Decide which model answers a request.
@@ -130,7 +120,7 @@ class Pipeline:
             Unavailable: the breakers of all eligible models are open.
             BudgetExhausted: the tenant's budget does not cover the request.
         """
-        self.refresh()
+        self.models = self._in_use()
         try:
             return await self._decide(request, observed)
         except Unavailable as error:
@@ -142,7 +132,7 @@ class Pipeline:
     async def _decide(self, request: Request, observed: bool) -> Proposal:
         pinned = self._pinned(request.model)
         asked = wants(request)
-        roster = Roster([self.cards[pinned]]) if pinned else self.roster
+        roster = Roster([self.models.cards[pinned]]) if pinned else self.models.roster
         can = roster.eligible(asked, droppable=self.droppable)
         if not can.cards:
             reasons = "; ".join(f"{arm}: {reason}" for arm, reason in can.excluded)
@@ -192,7 +182,7 @@ class Pipeline:
             key=request.key,
         )
         found, fallback = drawn, None if pinned else drawn
-        forced = self.names.get(self.decider.live()[1].force)
+        forced = self.models.arms.get(self.decider.live()[1].force)
         if pinned:
             found = _steered(drawn, Mode.PINNED, pinned, decision_id)
         elif forced is not None and forced in drawn.eligible:
@@ -207,7 +197,7 @@ class Pipeline:
         Raises:
             BudgetExhausted: it does.
         """
-        cards = self.roster.eligible(asked, droppable=self.droppable).cards
+        cards = self.models.roster.eligible(asked, droppable=self.droppable).cards
         barred = dict(self.decider.over_budget(ts, identity, x, cards, asked.prompt_tokens))
         if pinned in barred:
             raise exhausted([(pinned, barred[pinned])], self.decider.wait_s(identity.tenant, ts, None))
@@ -230,7 +220,7 @@ class Pipeline:
         breakers = self.breakers.of(tenant)
         barred = breakers.excluded(card.arm for card in can.cards)
         if paused := self.decider.live()[1].paused:
-            stopped = {self.names.get(name.strip()) for name in paused.split(",")}
+            stopped = {self.models.arms.get(name.strip()) for name in paused.split(",")}
             broken = {arm for arm, _ in barred}
             barred += [(card.arm, "paused") for card in can.cards if card.arm in stopped - broken]
         if not barred:
@@ -269,10 +259,10 @@ class Pipeline:
         model = self.aliases.get(model, model)
         if model == AUTO:
             return None
-        if model not in self.names:
-            known = ", ".join(repr(name) for name in [AUTO, *self.names, *self.aliases])
+        if model not in self.models.arms:
+            known = ", ".join(repr(name) for name in [AUTO, *self.models.arms, *self.aliases])
             raise InvalidRequest(f"unknown model {model!r}; allowed are {known}")
-        return self.names[model]
+        return self.models.arms[model]
 
     async def _identity(self, request: Request) -> tuple[Identity, Session | None]:
         """The identity with the user's subject, and the session that the request continues."""

@@ -15,8 +15,7 @@ from fitrouter.hooks import Hooks
 from fitrouter.providers import Provider
 from fitrouter.routing.breakers import TenantBreakers
 from fitrouter.routing.decider import Decider
-from fitrouter.routing.pipeline import Pipeline
-from fitrouter.routing.variants import called
+from fitrouter.routing.eligibility import Models
 from fitrouter.serving.attempts import Caller
 from fitrouter.serving.recorder import STORE_WAIT_S, Recorder
 from fitrouter.state.added_models import ADD, LIMIT, REMOVE, AddedModel
@@ -63,11 +62,14 @@ class Addition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelRegistry:
-    """The models in use. `refresh` takes what the fold has added or removed; it runs on the event loop only.
+    """The models in use. `current` takes what the fold has added or removed; it runs on the event loop only.
 
     Args:
-        cards: arm → card, of the configuration.
+        known: arm → card of all models in use, and of removed ones for the calls under way: those of the configuration
+            at first. Changed in place, as the caller reads it.
         extend: makes models of additions; None where there is no configuration, so that none can be added.
+        caller: calls the providers, those of added models too.
+        breakers: of the models.
         decider: whose rules name the registry, and whose learner folds additions.
         recorder: makes the events durable.
         folded: waits until durable events are folded.
@@ -75,16 +77,16 @@ class ModelRegistry:
         hooks: told of additions that cannot be used here.
 
     Attributes:
-        known: arm → card of all models in use, and of removed ones for the calls under way. Changed in place.
-        cards: arm → card of the models in use, replaced when they change.
-        names: name, as a request pins it → card; replaced likewise.
+        models: those in use, replaced when they change.
     """
 
     def __init__(
         self,
-        cards: Mapping[str, ModelCard],
+        known: dict[str, ModelCard],
         *,
         extend: Extend | None,
+        caller: Caller,
+        breakers: TenantBreakers,
         decider: Decider,
         recorder: Recorder,
         folded: Callable[[], Any],
@@ -93,21 +95,13 @@ class ModelRegistry:
     ) -> None:
         self.extend, self._decider, self._recorder = extend, decider, recorder
         self._folded, self._clock, self._hooks = folded, clock, hooks
-        self.known = dict(cards)
-        self.cards: Mapping[str, ModelCard] = dict(cards)
-        self.names: Mapping[str, ModelCard] = {called(card): card for card in cards.values()}
+        self._caller, self._breakers = caller, breakers
+        self.known, self.models = known, Models(known.values())
         self._applied: tuple[AddedModel, ...] = ()
         self._faults: Mapping[str, str] = {}
         self._connected: dict[str, tuple[str, Provider]] = {}
         """Name of a provider of an added model → id of the addition, and the provider."""
         self._closing: dict[asyncio.Task[None], Provider] = {}
-        self._caller: Caller | None = None
-        self._breakers: TenantBreakers | None = None
-        self._pipeline: Pipeline | None = None
-
-    def attach(self, caller: Caller, breakers: TenantBreakers, pipeline: Pipeline) -> None:
-        """Set the parts that are notified when the models change."""
-        self._caller, self._breakers, self._pipeline = caller, breakers, pipeline
 
     @property
     def added(self) -> tuple[AddedModel, ...]:
@@ -117,14 +111,18 @@ class ModelRegistry:
     @property
     def retired(self) -> frozenset[str]:
         """Arms, models and `provider NAME` that were removed since this process started, as labels of metrics."""
-        return _labels(list(self.known.values())) - _labels(self.cards.values())
+        return _labels(list(self.known.values())) - _labels(self.models.cards.values())
 
     def additions(self) -> list[Addition]:
         """The models that were added at run time."""
         return [Addition(name=each.name, ts=each.ts, fault=self._faults.get(each.name, "")) for each in self.added]
 
-    def refresh(self) -> None:
-        """Route among the models that are folded now."""
+    def current(self) -> Models:
+        """The models in use, with the changes that are folded now."""
+        self._refresh()
+        return self.models
+
+    def _refresh(self) -> None:
         added = self.added
         if added is self._applied or added == self._applied or self.extend is None:
             return
@@ -137,22 +135,15 @@ class ModelRegistry:
         for name, (provider, concurrency) in found.providers.items():
             self._disconnect(name)
             self._connected[name] = events[name], provider
-            if self._caller is not None:
-                self._caller.connect(name, provider, concurrency)
-        self._renew({card.arm: card for card in sorted(found.cards, key=lambda card: card.arm)})
+            self._caller.connect(name, provider, concurrency)
+        self.models = Models(found.cards)
+        self.known.update(self.models.cards)
+        for arm in [arm for arm in self.known if arm not in self.models.cards][:-RETIRED]:
+            del self.known[arm]
+        self._breakers.renew(self.models.cards)
         for name in self._connected.keys() - {card.provider for card in found.cards}:
             self._disconnect(name)
         self._decider.renew(**found.rules)
-
-    def _renew(self, cards: dict[str, ModelCard]) -> None:
-        self.known.update(cards)
-        for arm in [arm for arm in self.known if arm not in cards][:-RETIRED]:
-            del self.known[arm]
-        self.cards, self.names = cards, {called(card): card for card in cards.values()}
-        if self._breakers is not None:
-            self._breakers.renew(cards)
-        if self._pipeline is not None:
-            self._pipeline.renew(cards)
 
     def _disconnect(self, name: str) -> None:
         """Close a provider once no call can be under way."""
@@ -168,7 +159,7 @@ class ModelRegistry:
 
     async def _close(self, name: str, provider: Provider) -> None:
         await asyncio.sleep(GRACE_S)
-        if self._caller is not None and self._caller.providers.get(name) is provider:
+        if self._caller.providers.get(name) is provider:
             del self._caller.providers[name], self._caller.slots[name]
         await provider.aclose()
 
@@ -195,7 +186,7 @@ class ModelRegistry:
             InvalidRequest: it is invalid, its name is taken, or there are too many.
             StoreError: it cannot be made durable now; try again.
         """
-        self.refresh()
+        self._refresh()
         if self.extend is None:
             raise InvalidRequest("models cannot be added: this router was made without a configuration")
         now = self._clock()
@@ -227,19 +218,19 @@ class ModelRegistry:
                 paused.
             StoreError: it cannot be made durable now; try again.
         """
-        self.refresh()
+        self._refresh()
         if name not in {each.name for each in self.added}:
-            if name in {card.name for card in self.cards.values()}:
+            if name in {card.name for card in self.models.cards.values()}:
                 raise InvalidRequest(
                     f"{name!r} is a model of the configuration file: remove it there and restart, or pause it"
                 )
             raise UnknownModel(f"no model {name!r} was added; GET /v1/models lists the models")
         settings = self._decider.learner.projections.policy_settings.settings
-        own = {each for each, card in self.names.items() if card.name == name}
+        own = {each for each, card in self.models.names.items() if card.name == name}
         if settings.get("force") in own:
             raise InvalidRequest(f"all traffic is sent to {settings['force']!r}; end that first (setting 'force')")
         paused = {each.strip() for each in settings.get("paused", "").split(",")}
-        if own and not self.names.keys() - own - paused:
+        if own and not self.models.names.keys() - own - paused:
             raise InvalidRequest(f"{name!r} is the last model that is not paused; call another one again first")
         now = self._clock()
         await self._append(PolicyChange(id=uuid7(now), ts=now, action=REMOVE, name=name))
@@ -248,9 +239,9 @@ class ModelRegistry:
         """Append a change durably and apply it, then log the models in use."""
         await self._recorder.keep(change)
         await self._settle()
-        self.refresh()
+        self._refresh()
         now, rules = self._clock(), self._decider.rules
-        cards = tuple(self.cards.values())
+        cards = self.models.roster.cards
         await self._recorder.keep(ModelChange(id=uuid7(now), ts=now, cards=cards, registry=rules.registry))
         await self._settle()
 

@@ -205,7 +205,7 @@ class People:
             seed: of the random numbers.
             votes: of the person: their exact posterior is drawn; None draws the posterior that decisions read.
         """
-        learner, arms = self._learner.of(identity.tenant), [self._registry.names[model].arm for model in models]
+        learner, arms = self._learner.of(identity.tenant), [self._registry.models.names[model].arm for model in models]
         learner.users.load(identity.user or "")
         fit = learner.fit
         common = draw_ratings(fit, Identity(tenant=identity.tenant), x, arms, n, seed)
@@ -221,7 +221,7 @@ class People:
 
     def profiles(self, x: Floats, models: Sequence[str], tenant: str = "default") -> Floats:
         """Expected response features of models' answers over contexts, as a tenant has seen them: float64[K, D]."""
-        arms = tuple(self._registry.names[model].arm for model in models)
+        arms = tuple(self._registry.models.names[model].arm for model in models)
         found: Floats = np.mean([self._learner.of(tenant).fit.profile(row, arms) for row in x], axis=0)
         return found
 
@@ -244,6 +244,6 @@ class People:
             seed: of the random numbers.
             votes: of the person.
         """
-        learner, arms = self._learner.of(identity.tenant), [self._registry.names[model].arm for model in models]
+        learner, arms = self._learner.of(identity.tenant), [self._registry.models.names[model].arm for model in models]
         learner.users.load(identity.user or "")
         return draw_person(learner.fit, identity, votes, x, arms, n, seed)

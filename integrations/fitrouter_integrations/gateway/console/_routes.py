@@ -265,7 +265,7 @@ class Console:
         tenant, since = tenant_of(call), self._router.clock() - WINDOWS["7d"]
         figures = await self._reads.get(("models", tenant), partial(model_figures, self._reads, tenant, since))
         status, registry = self._metrics.status, self._router.registry
-        registry.refresh()
+        registry.current()
         out = dict(status.breakers) if status else {}
         added = {each.name: each for each in registry.additions()}
         models = [
@@ -286,10 +286,12 @@ class Console:
                 "added": added[card.name].ts if card.name in added and not card.variant else None,
                 "figures": figures.get(card.arm, {}),
             }
-            for name, card in registry.names.items()
+            for name, card in registry.models.names.items()
         ]
         settings = self._router.policy.standing().settings
-        paused = [name for each in settings.get("paused", "").split(",") if (name := each.strip()) in registry.names]
+        paused = [
+            name for each in settings.get("paused", "").split(",") if (name := each.strip()) in registry.models.names
+        ]
         force = settings.get("force", "")
         providers = list(self._config.providers) if call.admin else []
         unused = [msgspec.to_builtins(each) for each in added.values() if each.fault] if call.admin else []
