@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -29,7 +30,7 @@ from fitrouter.errors import (
 )
 from fitrouter.providers import Provider, tracing
 from fitrouter.providers.failures import kind_of
-from fitrouter.routing.breakers import Breakers, Entry, TenantBreakers
+from fitrouter.routing.breakers import Entry, TenantBreakers
 from fitrouter.routing.parameters import (
     draws_choices,
     effort_of,
@@ -80,14 +81,14 @@ class Answering(msgspec.Struct, kw_only=True):
     """Of the call."""
 
 
-class _ModelCall(NamedTuple):
-    """A model to be called for a tenant, which holds a slot for each call; `dropped` parameters are omitted."""
+class _Admitted(msgspec.Struct):
+    """A call that the breakers let through, and that holds a slot."""
 
-    request: Request
-    arm: str
-    dropped: tuple[str, ...]
-    slots: Slots
-    tenant: str
+    entry: Entry
+    release: Callable[[], None]
+    """Gives the slot back."""
+    hurried: bool
+    """Whether the caller's own short deadline may end the call, which then says nothing about the model."""
 
 
 class Unanswered(Exception):
@@ -163,7 +164,7 @@ class Caller:
         """Calls made, the providers that failed them, and what each model's failure was."""
         arm, probability = decision.chosen, 1.0
         started, waited, unpaid, patience = time.monotonic(), 0.0, 0.0, 0.0
-        breakers = self.breakers.of(decision.identity.tenant)
+        tenant = decision.identity.tenant
         while True:
             begun = time.monotonic()
             last = calls + 1 >= self.timers.attempts or fallback is None
@@ -175,21 +176,14 @@ class Caller:
                 cover = await reserve(arm)
                 unpaid += time.monotonic() - begun
                 begun = time.monotonic()
-                entry = breakers.enter(arm, retry=self.cards[arm].provider in failed)
-                try:
-                    slots, tenant = self.slots[self.cards[arm].provider], decision.identity.tenant
-                    await slots.take(tenant, min(deadline - begun, slots.params.wait_s - waited))
+                until, retry = min(deadline, begun + self._params.wait_s - waited), self.cards[arm].provider in failed
+                async with self._admitted(request, arm, tenant, until, retry=retry) as admitted:
                     waited += time.monotonic() - begun
                     begun = time.monotonic()
-                    self._confirm(breakers, entry, slots, tenant)
                     patience = (1.0 if last else 0.6) * (deadline - begun)
+                    admitted.hurried = request.deadline_s is not None and patience < self.timers.first_token_s
                     left_out = (dropped or {}).get(arm, ())
-                    call = _ModelCall(limited(request, cover), arm, left_out, slots, tenant)
-                    answering = await self._start(call, patience)
-                except BaseException as error:
-                    hurried = _hurried(request, error) and patience < self.timers.first_token_s
-                    breakers.leave(entry, error, counts=not hurried)
-                    raise
+                    answering = await self._start(limited(request, cover), arm, left_out, admitted.release, patience)
             except ProviderError as error:
                 failure = error
             except TimeoutError:
@@ -200,8 +194,7 @@ class Caller:
                 attempts.append(attempt_of(arm, probability, error, begun))
                 raise
             else:
-                breakers.leave(entry, None)
-                attempts.append(attempt_of(arm, probability, None, begun, probe=bool(entry.probes)))
+                attempts.append(attempt_of(arm, probability, None, begun, probe=bool(admitted.entry.probes)))
                 answering.arm, answering.attempts = arm, tuple(attempts)
                 answering.waited_s = waited + unpaid
                 answering.provider_s = time.monotonic() - started - answering.waited_s
@@ -238,45 +231,62 @@ class Caller:
         Raises:
             ProviderError: it did not answer, or must not be called now.
         """
-        breakers = self.breakers.of(tenant)
-        entry = breakers.enter(arm, retry=retry)
-        slots = self.slots[self.cards[arm].provider]
         try:
-            await slots.take(tenant, min(deadline - time.monotonic(), slots.params.wait_s))
-            self._confirm(breakers, entry, slots, tenant)
-            patience = deadline - time.monotonic()
-            answering = await self._start(_ModelCall(request, arm, dropped, slots, tenant), patience)
-        except BaseException as error:
-            breakers.leave(entry, error, counts=not _hurried(request, error))
-            if isinstance(error, TimeoutError):
-                raise ProviderTimeout("no further choice in time") from None
-            if isinstance(error, Exception) and not isinstance(error, ProviderError):
-                raise ProviderUnavailable(in_words(error)) from error
+            until = min(deadline, time.monotonic() + self._params.wait_s)
+            async with self._admitted(request, arm, tenant, until, retry=retry) as admitted:
+                patience = deadline - time.monotonic()
+                answering = await self._start(request, arm, dropped, admitted.release, patience)
+        except ProviderError:
             raise
-        breakers.leave(entry, None)
+        except TimeoutError:
+            raise ProviderTimeout("no further choice in time") from None
+        except Exception as error:
+            raise ProviderUnavailable(in_words(error)) from error
         answering.arm = arm
         return answering
 
-    @staticmethod
-    def _confirm(breakers: Breakers, entry: Entry, slots: Slots, tenant: str) -> None:
-        """Check that no breaker opened during the wait for the slot; give the slot back if one has.
+    @asynccontextmanager
+    async def _admitted(
+        self, request: Request, arm: str, tenant: str, until: float, *, retry: bool
+    ) -> AsyncIterator[_Admitted]:
+        """Pass the breakers of a model and take a slot of its provider; the breakers are told how the call ended.
+
+        Args:
+            request: the request.
+            arm: the model.
+            tenant: that asks.
+            until: end of the wait for the slot, on the monotonic clock.
+            retry: whether the provider has already failed this request.
 
         Raises:
-            NotCalled: one has.
+            NotCalled: a breaker is open, or opened during the wait, or there was no slot in time.
         """
+        breakers, slots = self.breakers.of(tenant), self.slots[self.cards[arm].provider]
+        admitted = _Admitted(
+            breakers.enter(arm, retry=retry), partial(slots.free, tenant), request.deadline_s is not None
+        )
         try:
-            breakers.confirm(entry)
-        except NotCalled:
-            slots.free(tenant)
+            await slots.take(tenant, until - time.monotonic())
+            try:
+                breakers.confirm(admitted.entry)
+            except NotCalled:
+                admitted.release()
+                raise
+            yield admitted
+        except BaseException as error:
+            late = isinstance(error, (TimeoutError, ProviderTimeout))
+            breakers.leave(admitted.entry, error, counts=not (late and admitted.hurried))
             raise
+        breakers.leave(admitted.entry, None)
 
-    async def _start(self, call: _ModelCall, patience: float) -> Answering:
+    async def _start(
+        self, request: Request, arm: str, dropped: tuple[str, ...], release: Callable[[], None], patience: float
+    ) -> Answering:
         """Call a model; its slot is released at the end, for a stream when the stream ends."""
-        request, arm, release = call.request, call.arm, partial(call.slots.free, call.tenant)
         card = self.cards[arm]
         span = call_span("chat", card, gen_ai__request__stream=request.stream)
         try:
-            prepared = _prepare(request, card, call.dropped)
+            prepared = _prepare(request, card, dropped)
             with span.current():
                 answering = await _call(prepared, card, self.providers[card.provider], self.timers, patience)
         except BaseException as error:
@@ -327,11 +337,6 @@ def call_span(operation: str, card: ModelCard, **more: Any) -> tracing.Span:
         fitrouter__model=card.arm,
         **more,
     )
-
-
-def _hurried(request: Request, error: BaseException) -> bool:
-    """Whether a caller's own short deadline may have ended a call, which then says nothing about the model."""
-    return isinstance(error, (TimeoutError, ProviderTimeout)) and request.deadline_s is not None
 
 
 def _short(text: str) -> str:
