@@ -126,15 +126,17 @@ _PIECES = st.one_of(
 def test_cached_words_have_the_tokenizers_tokens(text: str) -> None:
     """With any words in the cache, the tokens are the tokenizer's own."""
     text = text.encode("utf-8", "replace").decode()
-    assert _STATIC._ids(text) == _STATIC._tokenizer.encode(text, add_special_tokens=False).ids
+    assert _STATIC._ids(text).tolist() == _STATIC._tokenizer.encode(text, add_special_tokens=False).ids
 
 
 def test_the_word_cache_of_static_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The cache of words is bounded, and a text has the same tokens before and after it is emptied."""
-    monkeypatch.setattr("fitrouter.context.encoders._static._WORDS", 4)
+    monkeypatch.setattr("fitrouter.context.encoders._static._KNOWN", 4)
     static, text = Static(), "one two three four five six seven one two"
-    assert static._ids(text) == static._tokenizer.encode(text, add_special_tokens=False).ids
-    assert len(static._words) <= 4
+    assert static._ids(text).tolist() == static._tokenizer.encode(text, add_special_tokens=False).ids
+    assert max(len(static._words), len(static._stretches)) <= 4
+    static.encode(["x" * 5000])
+    assert max(map(len, static._stretches)) < 100
 
 
 def test_hashing_is_the_same_on_every_machine() -> None:

@@ -198,7 +198,7 @@ class ResponseFeatures:
             return out
         readings = [Reading(items[i].text) for i in spoken]
         style = standardise(np.array([measure(reading) for reading in readings]))
-        languages = [language_of(reading.prose) for reading in readings]
+        languages = [language_of(reading) for reading in readings]
         english = np.array([language == ENGLISH for language in languages])
         unknown = np.array([[each.name in unknown_in(language) for each in STYLE] for language in languages])
         out[spoken, _STYLE] = np.where(unknown, np.nan, style)

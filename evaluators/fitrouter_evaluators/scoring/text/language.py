@@ -12,6 +12,7 @@ import re
 from collections import Counter
 
 from fitrouter_evaluators.scoring.text.lexicons import phrases
+from fitrouter_evaluators.scoring.text.reading import SPACELESS, Reading
 from fitrouter_evaluators.scoring.text.sound_words import FUNCTION_WORDS
 
 ENGLISH = "English"
@@ -140,38 +141,48 @@ _NAMES = frozenset(phrases("de, da, di, du, der, del, la"))
 """The ones that names are made of."""
 
 _WORD = re.compile(r"[^\W\d_]+(?:['-][^\W\d_]+)*")
-_LATIN_END = 0x24F
+_HYPHEN = re.compile(r"-(?<=[^\W\d_]-)(?=[^\W\d_])")
+_BEYOND_LATIN = re.compile("[\u0250-\U0010ffff]")
 _MARKS = re.compile(r"[¿¡ßœñãõąęłżźśćğışțșőű]")
 """Letters and marks that no English word has, bar loanwords."""
 
 
-def language_of(text: str) -> str:
-    """The language of a text; English unless another is detected.
+def language_of(text: str | Reading) -> str:
+    """The language of a text or of a reading's prose; English unless another is detected.
 
     >>> language_of("Ich mag keine Listen."), language_of("答えは短くしてください。")
     ('German', 'Japanese')
     >>> language_of("No lists, please."), language_of("Paris, 1889")
     ('English', 'English')
     """
-    words = _WORD.findall(text.replace("’", "'").lower())
-    letters = "".join(words)
-    if not text.isascii() and 4 * sum(ord(letter) > _LATIN_END for letter in letters) > len(letters) > 0:
-        return _by_script(letters)
-    counts = Counter(words)
-    votes: Counter[str] = Counter()
+    text, reading = (text, None) if isinstance(text, str) else (text.prose, text)
+    if reading is not None and not _HYPHEN.search(text) and (text.isascii() or not SPACELESS.search(text)):
+        words, counts = reading.words, reading.counts
+    else:
+        words = _WORD.findall(text.replace("’", "'").lower())
+        counts = Counter(words)
+    english = telling = 0
+    if not text.isascii():
+        letters = "".join(words)
+        if 4 * len(_BEYOND_LATIN.findall(letters)) > len(letters) > 0:
+            return _by_script(letters)
+        telling = len(set(_MARKS.findall(text.lower())))
+    votes: dict[str, int] = {}
     for word, n in counts.items():
-        for name in _FOREIGN.get(word, ()):
-            votes[name] += n
-    english = sum(n for word, n in counts.items() if word in _ENGLISH)
-    telling = sum(n for word, n in counts.items() if word in _FOREIGN and word not in _SHARED and len(word) > 1)
-    telling += len(set(_MARKS.findall(text.lower())))
-    hints = counts.keys() & _SHARED
-    if not english and len(hints) > 1 and hints - _NAMES and 5 * len(hints) >= len(words):
+        if word in _ENGLISH:
+            english += n
+        elif names := _FOREIGN.get(word):
+            for name in names:
+                votes[name] = votes.get(name, 0) + n
+            telling += n * (word not in _SHARED and len(word) > 1)
+    likely = max(votes, key=votes.__getitem__, default=OTHER)
+    hints = frozenset() if english else counts.keys() & _SHARED
+    if len(hints) > 1 and hints - _NAMES and 5 * len(hints) >= len(words):
         telling += 1
     if telling > 0 and telling >= max(english, LEAST_SHARE * len(words)):
-        return votes.most_common(1)[0][0] if votes else OTHER
+        return likely
     if len(words) >= LEAST_WORDS and english < LEAST_SHARE * len(words):
-        return votes.most_common(1)[0][0] if telling else OTHER
+        return likely if telling else OTHER
     return ENGLISH
 
 

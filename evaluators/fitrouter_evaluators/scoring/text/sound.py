@@ -13,7 +13,8 @@ import math
 import re
 from typing import NamedTuple
 
-from fitrouter_evaluators.scoring.text.reading import Reading, clip_text
+from fitrouter_evaluators.scoring.text.lexicons import phrases
+from fitrouter_evaluators.scoring.text.reading import Lexicon, Reading, clip_text, split_words
 from fitrouter_evaluators.scoring.text.sound_words import FUNCTION_WORDS, GRADER, PRAISE
 
 EDGE = 3072
@@ -21,33 +22,58 @@ EDGE = 3072
 
 _PROMPT_EDGE = 1024
 _FUNCTION_WORDS = frozenset(FUNCTION_WORDS)
-_GRADER_WORDS = frozenset(entry for entry in GRADER if " " not in entry)
-_GRADER_PHRASES = tuple((entry.split(), f" {'  '.join(entry.split())} ") for entry in GRADER if " " in entry)
 _PRAISE = frozenset(PRAISE)
 _READER = frozenset(("you", "your", "yours", "you're", "you've", "question", "questions"))
+_function, _grader, _praise, _reader = (Lexicon(tuple(words)) for words in (FUNCTION_WORDS, GRADER, _PRAISE, _READER))
 _ENDS = 400
 _WORDS = 40
 _SENTENCES = re.compile(r"[.!?\n]+")
-_MARK = re.compile(  # `[[1]]` is a citation, `[[A]]` a verdict
-    r"\b(?:10|100)\s*(?:/|out of)\s*(?:10|100)\b|\b(?:score|rating|grade|verdict|winner|preferred|rank)\b\W{0,4}[:=]"
-    r"|\[\[(?:[abc]|tie)\]\]|</?(?:system|instruction|evaluation|judge|output)s?>|\[/?(?:system|inst)\]|<\|\w+\|>",
-    re.IGNORECASE,
+_LETTERS = re.compile(r"[a-z']+")
+_TOKEN = re.compile(r"<\|\w+\|>")
+_MARKS = tuple(  # what addresses a grader in folded text, no two of which overlap, by how it begins
+    (start, re.compile(pattern))
+    for start, pattern in (
+        ("10", r"10(?<!\w10)0?\s*(?:/|out of)\s*100?\b"),
+        ("[", r"\[(?:\[(?:[abc]|tie)\]|/?(?:system|inst))\]"),  # `[[1]]` is a citation, `[[A]]` a verdict
+        ("<", r"</?(?:system|instruction|evaluation|judge|output)s?>"),
+        *(
+            (word, rf"{word}(?<!\w{word})\b\W{{0,4}}[:=]")
+            for word in phrases("score, rating, grade, verdict, winner, preferred, rank")
+        ),
+    )
 )
-_NAMES_A_LANGUAGE = re.compile(
-    r"\b(?:translat\w+|chinese|mandarin|japanese|korean|russian|arabic|hebrew|greek|hindi|thai|ukrainian|language)\b",
-    re.IGNORECASE,
-)
-_ASKS_CODE = re.compile(
-    r"```|\b(?:python|c\+\+|java|javascript|html|css|sql|bash|code|function|program|script|algorithm|regex|compile)\b",
-    re.IGNORECASE,
-)
-_ASKS_MATHS = re.compile(
-    r"\d\s*[-+*/^=<>]\s*\d|\b(?:how (?:many|much)|calculate|solve|equation|sum|probability|value)\b", re.IGNORECASE
-)
-_ASKS_WORDS = re.compile(
-    r"\b(?:write|compose|draft|essay|story|blog|email|poem|describe|explain|discuss|outline)\b", re.IGNORECASE
-)
+_SUM = re.compile(r"\d\s*[-+*/^=<>]\s*\d")
 _SYMBOL = re.compile(r"[^\w\s.,;:!?'\"()*#|’“”–-]")
+_NO_SYMBOLS = bytes(i for i in range(128) if not _SYMBOL.match(chr(i)))
+_BEYOND_LATIN = re.compile("[\u0250-\U0010ffff]")
+
+
+class _Whole:
+    """Looks for whole words in a folded text; `*` at the end of one stands for further letters."""
+
+    def __init__(self, words: str) -> None:
+        entries = phrases(words)
+        self._starts = tuple(entry.rstrip("*") for entry in entries)
+        self._pattern = re.compile(rf"\b(?:{'|'.join(map(re.escape, entries))})\b".replace(r"\*", r"\w+"))
+
+    def found(self, folded: str) -> bool:
+        """Whether the text has one of the words."""
+        return any(start in folded for start in self._starts) and self._pattern.search(folded) is not None
+
+
+_LANGUAGES = _Whole("""
+    translat*, chinese, mandarin, japanese, korean, russian, arabic, hebrew, greek, hindi, thai, ukrainian, language
+""")
+_CODE = _Whole("""
+    python, c++, java, javascript, html, css, sql, bash, code, function, program, script, algorithm, regex, compile
+""")
+_MATHS = _Whole("how many, how much, calculate, solve, equation, sum, probability, value")
+_PROSE = _Whole("write, compose, draft, essay, story, blog, email, poem, describe, explain, discuss, outline")
+
+
+def _folded(text: str) -> str:
+    """Lower-case a text, with the letters that a pattern that ignores case takes for `i` and `s`."""
+    return (text if text.isascii() else text.replace("İ", "i").replace("ı", "i").replace("ſ", "s")).lower()
 
 
 class PromptFeatures(NamedTuple):
@@ -70,19 +96,19 @@ class PromptFeatures(NamedTuple):
 def asked(prompt: str) -> PromptFeatures:
     """Read a prompt; the last thousand are cached."""
     text = clip_text(prompt, _PROMPT_EDGE)
-    reading = Reading(text)
+    reading, folded = Reading(text), _folded(text)
     words = reading.words
     return PromptFeatures(
         words=frozenset(words),
         triples=frozenset(zip(words, words[1:], words[2:], strict=False)),
         openings=tuple(part[:48] for part in text.split("\n\n")[:4] if len(part) >= 16),
-        function_share=_function_share(reading),
+        function_share=_function.count(reading) / max(reading.total, 1),
         foreign=_foreign(text),
-        translates=_NAMES_A_LANGUAGE.search(text) is not None,
+        translates=_LANGUAGES.found(folded),
         grader=grader_talk(reading),
-        code=float(_ASKS_CODE.search(text) is not None),
-        maths=float(_ASKS_MATHS.search(text) is not None),
-        prose=float(_ASKS_WORDS.search(text) is not None),
+        code=float("```" in text or _CODE.found(folded)),
+        maths=float(_SUM.search(text) is not None or _MATHS.found(folded)),
+        prose=float(_PROSE.found(folded)),
     )
 
 
@@ -120,14 +146,16 @@ def measure_soundness(prompt: PromptFeatures, text: str, reading: Reading | None
         reading = Reading(text)
     n, counts = reading.total, reading.counts
     # Words in code blocks count here.
-    words = reading.words if "```" not in text else Reading(text.replace("```", "\n")).words
+    words = reading.words if "```" not in text else split_words(text.replace("```", "\n"))
     distinct = counts.keys() if words is reading.words else set(words)
     triples = set(zip(words, words[1:], words[2:], strict=False))
     pairs = set(itertools.pairwise(words))
     lines = [line for line in map(str.strip, text.split("\n")) if len(line) > 3]
     paragraphs = [len(part) for part in text.split("\n\n") if part and not part.isspace()]
     many, size, characters = math.log1p(len(distinct)), len(text.strip()), max(len(text), 1)
-    share = _function_share(reading)
+    share = _function.count(reading) / max(n, 1)
+    ascii_only = reading.prose.isascii()
+    symbols = reading.prose.encode().translate(None, _NO_SYMBOLS) if ascii_only else _SYMBOL.findall(reading.prose)
     return [
         min(many, 5.5),
         min(many, 3.5),
@@ -135,7 +163,7 @@ def measure_soundness(prompt: PromptFeatures, text: str, reading: Reading | None
         min(math.log1p(len(pairs)), 6.0),
         1.0 - len(triples) / (len(words) - 2) if len(words) > 2 else 0.0,
         1.0 - len(set(lines)) / len(lines) if lines else 0.0,
-        (sum(map(len, words)) + text.count(" ") + text.count("\n")) / characters,
+        (len("".join(words)) + text.count(" ") + text.count("\n")) / characters,
         len(triples & prompt.triples) / len(triples) if triples else 0.0,
         float(size < 40),
         float(size < 100),
@@ -144,10 +172,10 @@ def measure_soundness(prompt: PromptFeatures, text: str, reading: Reading | None
         max(0.0, min(prompt.function_share, 0.35) - share) if n >= 8 else 0.0,
         0.0 if prompt.translates else max(0.0, _foreign(text[:2048]) - prompt.foreign),
         max(0.0, grader_talk(reading) - prompt.grader),
-        len(_SYMBOL.findall(reading.prose)) / max(len(reading.prose), 1),
-        min(max((counts[word] for word in counts.keys() - _FUNCTION_WORDS), default=0) / max(n, 12), 0.4),
+        len(symbols) / max(len(reading.prose), 1),
+        min(max((k for word, k in counts.items() if word not in _FUNCTION_WORDS), default=0) / max(n, 12), 0.4),
         len(distinct & prompt.words) / max(len(distinct), 8),
-        _praise(text, reading),
+        _praises(text, reading),
         math.log1p(sum(text.count(opening) for opening in prompt.openings)),
         _shared(words[:_WORDS], words[_WORDS:], prompt),
         _shared(words[-_WORDS:], words[:-_WORDS], prompt),
@@ -156,10 +184,11 @@ def measure_soundness(prompt: PromptFeatures, text: str, reading: Reading | None
 
 def grader_talk(reading: Reading) -> float:
     """Log of the number of phrases that address a grader: instructions to ignore, marks, verdicts."""
-    counts, spaced = reading.counts, reading.spaced
-    found = sum(counts[word] for word in _GRADER_WORDS & counts.keys())
-    found += sum(spaced.count(phrase) for words, phrase in _GRADER_PHRASES if all(word in counts for word in words))
-    return math.log1p(found + len(_MARK.findall(reading.text)))
+    text, found = _folded(reading.text), _grader.count(reading)
+    if "<|" in text:  # a name in such brackets is no verdict
+        text, tokens = _TOKEN.subn("<x>", text)
+        found += tokens
+    return math.log1p(found + sum(len(pattern.findall(text)) for start, pattern in _MARKS if start in text))
 
 
 def _shared(part: list[str], rest: list[str], prompt: PromptFeatures) -> float:
@@ -170,25 +199,17 @@ def _shared(part: list[str], rest: list[str], prompt: PromptFeatures) -> float:
     return len(own & set(rest)) / max(len(own), 5)
 
 
-def _praise(text: str, reading: Reading) -> float:
+def _praises(text: str, reading: Reading) -> float:
     """Log of the number of sentences at both ends that praise the reader."""
-    if not (_PRAISE & reading.counts.keys() and _READER & reading.counts.keys()):
+    if not (_praise.count(reading) and _reader.count(reading)):
         return 0.0
-    found = 0
-    for sentence in _SENTENCES.split(clip_text(text, _ENDS).lower()):
-        words = set(re.findall(r"[a-z']+", sentence))
-        found += bool(words & _PRAISE and words & _READER)
-    return math.log1p(found)
-
-
-def _function_share(reading: Reading) -> float:
-    """Share of words such as 'the': near .45 in English prose, near 0 in lists of words and other languages."""
-    return sum(reading.counts[word] for word in _FUNCTION_WORDS & reading.counts.keys()) / max(reading.total, 1)
+    sentences = map(set, map(_LETTERS.findall, _SENTENCES.split(clip_text(text, _ENDS).lower())))
+    return math.log1p(sum(not words.isdisjoint(_PRAISE) and not words.isdisjoint(_READER) for words in sentences))
 
 
 def _foreign(text: str) -> float:
     """Share of letters of other scripts than Latin."""
     if text.isascii():
         return 0.0
-    letters = [c for c in text if c.isalpha()]
-    return sum(ord(c) > 0x24F for c in letters) / max(len(letters), 1)
+    beyond = sum(map(str.isalpha, _BEYOND_LATIN.findall(text)))
+    return beyond / sum(map(str.isalpha, text)) if beyond else 0.0

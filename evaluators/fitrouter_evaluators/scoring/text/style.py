@@ -28,7 +28,7 @@ from fitrouter.types import Floats
 from fitrouter_evaluators.scoring._constants import STYLE_CONSTANTS
 from fitrouter_evaluators.scoring.text import lexicons as _lexicons
 from fitrouter_evaluators.scoring.text.language import CHARACTERS, ENGLISH, UNCOUNTED
-from fitrouter_evaluators.scoring.text.reading import Lexicon, Reading
+from fitrouter_evaluators.scoring.text.reading import Lexicon, Reading, spaced, split_words
 
 CLIP = 3.0
 """Standardised values are cut to ± this."""
@@ -54,23 +54,26 @@ def _dimension(of: Callable[[Reading], float]) -> Callable[[Reading], float]:
     return of
 
 
-_LIST_ITEM = re.compile(r"^[ \t]*(?:[-*•+]|\d{1,3}[.)])[ \t]+\S", re.MULTILINE)
-_HEADING = re.compile(r"^#{1,6} ", re.MULTILINE)
+# Patterns begin with a literal or a set where possible, which sre searches fast; what it must follow is looked at then.
+_LIST_ITEM = re.compile(r"\n[ \t]*(?:[-*•+]|\d{1,3}[.)])[ \t]+\S")
+_HEADING = re.compile(r"\n#{1,6} ")
 _TABLE_ROW = re.compile(r"^[ \t]*\|.*\|[ \t]*$", re.MULTILINE)
 _INLINE_CODE = re.compile(r"`[^`\n]+`")
 _DIGIT = re.compile(r"\d")
-_CITATION = re.compile(r"https?://|\[\d{1,3}\]|\((?:[^()\n]{0,60}, )?(?:1[5-9]|20)\d\d\)|\d ?%")
-_NAME = re.compile(r" (?<=[a-z,;] )[A-Z]\w")  # begins with a literal, which sre searches for fast
+_YEAR = re.compile(r"\((?:[^()\n]{0,60}, )?(?:1[5-9]|20)\d\d\)")
+_REFERENCE = re.compile(r"\[\d{1,3}\]")
+_PERCENT = re.compile(r"%(?:(?<=\d%)|(?<=\d %))")
+_NAME = re.compile(r" (?<=[a-z,;] )[A-Z]\w")
 _UNIT = re.compile(
-    r"\d ?(?:%|°|\$|€|£|k[gmWB]\b|m[lgms]?\b|cm\b|[GMT]B\b|Hz\b|hours?\b|minutes?\b|seconds?\b|days?\b|weeks?\b"
-    r"|months?\b|years?\b|miles?\b|feet\b|cups?\b|grams?\b|percent\b|dollars?\b|degrees?\b)|[$€£] ?\d"
+    r"[\d$€£](?:(?<=\d) ?(?:%|°|\$|€|£|k[gmWB]\b|m[lgms]?\b|cm\b|[GMT]B\b|Hz\b|hours?\b|minutes?\b|seconds?\b|days?\b"
+    r"|weeks?\b|months?\b|years?\b|miles?\b|feet\b|cups?\b|grams?\b|percent\b|dollars?\b|degrees?\b)|(?<=[$€£]) ?\d)"
 )
 _hedges = Lexicon(_lexicons.HEDGES)
 _warm = Lexicon(_lexicons.WARM)
 _formal = Lexicon(_lexicons.FORMAL)
 _casual = Lexicon(_lexicons.CASUAL)
 _examples = Lexicon(_lexicons.EXAMPLES)
-_refusal = Lexicon(_lexicons.REFUSAL)
+_refusal = tuple(spaced(entry.split()) for entry in _lexicons.REFUSAL)
 _assertive = Lexicon(_lexicons.ASSERTIVE)
 _flattery = Lexicon(_lexicons.FLATTERY)
 _evidence = Lexicon(_lexicons.EVIDENCE)
@@ -88,13 +91,14 @@ def length(r: Reading) -> float:
 @_dimension
 def structure(r: Reading) -> float:
     """List items and table rows outside code."""
-    return r.rate(len(_LIST_ITEM.findall(r.prose)) + (len(_TABLE_ROW.findall(r.prose)) if "|" in r.prose else 0))
+    items = len(_LIST_ITEM.findall(f"\n{r.prose}"))
+    return r.rate(items + (len(_TABLE_ROW.findall(r.prose)) if "|" in r.prose else 0))
 
 
 @_dimension
 def emphasis(r: Reading) -> float:
     """Headings and bold passages outside code."""
-    return r.rate(len(_HEADING.findall(r.prose)) + r.prose.count("**") / 2)
+    return r.rate(len(_HEADING.findall(f"\n{r.prose}")) + r.prose.count("**") / 2)
 
 
 @_dimension
@@ -132,6 +136,8 @@ def code(r: Reading) -> float:
 @_dimension
 def digits(r: Reading) -> float:
     """Digits in text and code."""
+    if r.text.isascii():
+        return r.rate(sum(map(r.text.count, "0123456789")))
     return r.rate(len(_DIGIT.findall(r.text)))
 
 
@@ -165,7 +171,8 @@ def questions(r: Reading) -> float:
 @_dimension
 def refusal(r: Reading) -> float:
     """Log of the number of refusing or apologising phrases in the opening."""
-    return math.log1p(_refusal.count(r if r.chars <= _OPENING else Reading(r.prose[:_OPENING])))
+    opening = r.spaced if r.chars <= _OPENING else spaced(split_words(r.prose[:_OPENING]))
+    return math.log1p(sum(map(opening.count, _refusal)))
 
 
 @_dimension
@@ -183,7 +190,9 @@ def flattery(r: Reading) -> float:
 @_dimension
 def evidence(r: Reading) -> float:
     """Citations, links, years, percentages, and words such as study and according to."""
-    return r.rate(len(_CITATION.findall(r.prose)) + _evidence.count(r))
+    rest, found = _YEAR.subn(")", r.prose)  # what stands in its brackets counts once
+    found += sum(map(rest.count, ("http://", "https://"))) + len(_REFERENCE.findall(rest)) + len(_PERCENT.findall(rest))
+    return r.rate(found + _evidence.count(r))
 
 
 @_dimension

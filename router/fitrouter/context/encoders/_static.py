@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fitrouter.context.encoders._artifacts import check_sha256, read_manifest
 from fitrouter.errors import ArtifactError
@@ -22,11 +23,26 @@ _REMEDY = "reinstall fitrouter, or make it again with `fitrouter train encoder`"
 _MAX_CHARS = 8192
 """Most characters read of a text; of a longer one, half from either end."""
 
-_WORDS = 1 << 16
-"""Most words whose tokens are cached."""
+_KNOWN, _LONGEST = 1 << 16, 64
+"""Most entries of each cache of tokens, and characters of the longest."""
 _PLAIN = re.compile(r"[a-z0-9]+|[^a-z0-9\s]")
-_BLANK = re.compile(r"[ \t\n\r]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+
+
+class _Known(dict[str, bytes]):
+    """Cache of the tokens of pieces of text, as the bytes of an array."""
+
+    def __init__(self, read: Callable[[str], bytes]) -> None:
+        self._read = read
+
+    def __missing__(self, piece: str) -> bytes:
+        """Tokenise a piece; short ones are cached."""
+        found = self._read(piece)
+        if len(piece) <= _LONGEST:
+            if len(self) >= _KNOWN:
+                self.clear()
+            self[piece] = found
+        return found
 
 
 class Static:
@@ -68,7 +84,7 @@ class Static:
         self._tokenizer = Tokenizer(model)
         self._tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
         self._tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        self._words: dict[str, list[int]] = {}
+        self._words, self._stretches = _Known(self._read), _Known(self._stretch)
 
     def encode(self, texts: Sequence[str]) -> Floats:
         """Encode texts as rows of length 1 (0 without any token), float64[n, dim].
@@ -81,38 +97,27 @@ class Static:
                 text = f"{text[: _MAX_CHARS // 2]} {text[-_MAX_CHARS // 2 :]}"
             if not text.isascii():
                 text = text.encode("utf-8", "replace").decode()
-            if ids := self._ids(text):
-                pooled = np.einsum("i,ij->j", self._weights[ids], self._table[ids].astype(np.float64)) * self._scale
+            if len(ids := self._ids(text)):
+                # einsum converts the table's numbers block by block, which stay in the CPU's cache.
+                pooled = np.einsum("i,ij->j", self._weights[ids], self._table.take(ids, axis=0)) * self._scale
                 norm = np.sqrt(np.einsum("j,j->", pooled, pooled))
                 if norm > 0.0:
                     row[:] = pooled / norm
         return out
 
-    def _ids(self, text: str) -> list[int]:
-        """Tokenize a text as the tokenizer does; tokens of ASCII words are cached."""
-        if text.isascii():
-            return self._plain(text)
-        # The tokens between two blanks do not depend on the rest of the text.
-        stretches = _BLANK.split(text)
-        return [i for part in stretches for i in (self._plain(part) if part.isascii() else self._read(part))]
+    def _ids(self, text: str) -> NDArray[np.intp]:
+        """Tokenize a text as the tokenizer does; tokens of words and of what stands between blanks are cached."""
+        stretches = text.replace("\n", " ").replace("\t", " ").replace("\r", " ").split(" ")
+        return np.frombuffer(b"".join(map(self._stretches.__getitem__, stretches)), dtype=np.intp)
 
-    def _plain(self, text: str) -> list[int]:
-        if _CONTROL.search(text):  # the tokenizer removes control characters and joins the text around them
+    def _stretch(self, text: str) -> bytes:
+        """Tokens between two blanks, which do not depend on the rest of the text."""
+        if not text.isascii() or _CONTROL.search(text):  # control characters are removed, which joins words
             return self._read(text)
-        known, ids = self._words, list[int]()
-        for word in _PLAIN.findall(text.lower()):
-            found = known.get(word)
-            if found is None:
-                found = self._read(word)
-                if len(known) >= _WORDS:
-                    known.clear()
-                known[word] = found
-            ids += found
-        return ids
+        return b"".join(map(self._words.__getitem__, _PLAIN.findall(text.lower())))
 
-    def _read(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
-        return ids
+    def _read(self, text: str) -> bytes:
+        return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.intp).tobytes()
 
 
 @functools.cache
