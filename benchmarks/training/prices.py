@@ -9,6 +9,7 @@ license.
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from importlib import metadata, resources
 from pathlib import Path
@@ -18,6 +19,7 @@ from fitrouter_integrations.commands.setup import _prices
 
 SOURCE = "model_prices_and_context_window_backup.json"
 NOTICE = f"Made from litellm's {SOURCE}: Copyright (c) 2023 Berri AI, MIT License."
+LONG = re.compile(r"(?:input|output)_cost_per_token_above_(\d+)k_tokens")
 CHATS = frozenset({"chat", "responses", "completion"})
 
 
@@ -45,6 +47,9 @@ def facts(entry: dict[str, Any]) -> list[Any]:
         return [entry["mode"]] + [None] * (len(_prices.COLUMNS) - 1)
     entry = {"max_input_tokens": entry.get("max_tokens")} | entry
     entry.setdefault("cache_read_input_token_cost", entry.get("input_cost_per_token_cache_hit"))
+    if long := sorted({int(found[1]) for name in entry if (found := LONG.fullmatch(name))}):  # the first step counts
+        steps = {side: entry.get(f"{side}_cost_per_token_above_{long[0]}k_tokens") for side in ("input", "output")}
+        entry |= {"long_above": long[0] * 1000} | {f"{side}_cost_per_token_above": usd for side, usd in steps.items()}
     return [entry.get(name) for name in _prices.COLUMNS]
 
 

@@ -95,6 +95,10 @@ UNPRICED = (
 """How models without a price are weighed (`Config.cards`)."""
 
 
+_LEAST = 1e-9
+"""Price below which nothing is in proportion to it."""
+
+
 class Prices(_Logged, frozen=True, kw_only=True):
     """USD per million tokens. A part that has no price of its own costs what `WHOLE` says."""
 
@@ -116,13 +120,27 @@ class Prices(_Logged, frozen=True, kw_only=True):
     """Price of a million audio tokens of the answer."""
     request: float = 0.0
     """Fee of a call in USD, besides its tokens."""
+    long_above: int | None = None
+    """Tokens of a prompt above which `long_input` and `long_output` count, and other parts in proportion."""
+    long_input: float | None = None
+    """Price of a million tokens of so long a prompt."""
+    long_output: float | None = None
+    """Price of a million completion tokens after it."""
     known: bool = True
     """False if none were configured; `input` and `output` are then assumed (`Config.cards`)."""
 
-    def of(self, part: str) -> float:
-        """Price of a part of the tokens, a field of these prices; without one, that of what it is a part of."""
+    def of(self, part: str, prompt_tokens: float = 0.0) -> float:
+        """Price of a part of a call's tokens, a field of these prices; without one, that of what it is a part of."""
         found: float | None = getattr(self, part)
-        return self.of(WHOLE[part]) if found is None else found
+        if found is None:
+            return self.of(WHOLE[part], prompt_tokens)
+        if self.long_above is None or prompt_tokens <= self.long_above:
+            return found
+        answer = part in {"output", "reasoning", "audio_output"}
+        usual, long = (self.output, self.long_output) if answer else (self.input, self.long_input)
+        if long is None or found == usual:
+            return found if long is None else long
+        return found * (long / usual) if usual > _LEAST else found
 
 
 WHOLE = {

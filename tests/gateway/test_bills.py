@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -361,9 +362,10 @@ def shown(http: Any) -> Any:
 TOKENS = st.integers(0, 2**31)
 USAGES = st.builds(Usage, **dict.fromkeys((name for name in COUNTS if name != "calls"), TOKENS)).map(consistent)
 USD = st.floats(0.0, 1_000.0)
+PRICED = tuple(name for name in PricesConfig.model_fields if not name.startswith("long_"))
 ALL_PRICES = st.builds(
     Prices,
-    **{name: USD if name in {"input", "output", "request"} else st.none() | USD for name in PricesConfig.model_fields},
+    **{name: USD if name in {"input", "output", "request"} else st.none() | USD for name in PRICED},
 )
 NAMES = sorted({name for row in ROWS for name in row.usage} | {"prompt_tokens", "total_tokens"})
 
@@ -376,6 +378,27 @@ def test_parts_of_a_bill_add_up(usage: Usage, prices: Prices) -> None:
     assert sum(found.values()) == usage.prompt_tokens + usage.completion_tokens
     alone = [spent(prices, alone_of(part, tokens)) - prices.request for part, tokens in found.items()]
     assert spent(prices, usage) - prices.request == pytest.approx(sum(alone), rel=1e-9, abs=1e-6)
+
+
+@given(USAGES, ALL_PRICES, st.integers(0, 2**31), USD, USD)
+def test_a_long_prompt_is_billed_at_its_own_prices(
+    usage: Usage, prices: Prices, above: int, prompt: float, answer: float
+) -> None:
+    """All of a call whose prompt is longer, in proportion; calls up to the length, and sums of such calls, as usual."""
+    long = msgspec.structs.replace(prices, long_above=above, long_input=prompt, long_output=answer)
+    shown = spent(long, usage)
+    if usage.prompt_tokens <= above:
+        assert shown == spent(prices, usage)
+    else:
+        own = {"input": (prices.input, prompt), "output": (prices.output, answer)}
+        usd = prices.request
+        for part, tokens in parts(usage).items():
+            usual, dear = own["output" if part in {"output", "reasoning", "audio_output"} else "input"]
+            price = prices.of(part)
+            usd += tokens / 1e6 * (dear if price == usual else price * dear / usual if usual > 1e-9 else price)
+        assert shown == pytest.approx(usd, rel=1e-9)
+    twice = Usage(**{name: 2 * getattr(usage, name) for name in COUNTS})
+    assert spent(long, twice) == pytest.approx(2.0 * shown, rel=1e-9)
 
 
 def alone_of(part: str, tokens: int) -> Usage:
@@ -400,8 +423,8 @@ def test_more_tokens_never_cost_less(usage: Usage, prices: Prices, name: str, mo
     """Nor does a dearer price lower a bill, and no bill is below nothing."""
     longer = Usage(**{each: getattr(usage, each) for each in COUNTS} | {name: getattr(usage, name) + more})
     assert 0.0 <= spent(prices, usage) <= spent(prices, longer) * (1 + 1e-12)
-    dearer = Prices(**{each: 2.0 * (getattr(prices, each) or 0.0) for each in PricesConfig.model_fields})
-    known = Prices(**{each: getattr(prices, each) or 0.0 for each in PricesConfig.model_fields})
+    dearer = Prices(**{each: 2.0 * (getattr(prices, each) or 0.0) for each in PRICED})
+    known = Prices(**{each: getattr(prices, each) or 0.0 for each in PRICED})
     assert spent(dearer, usage) == pytest.approx(2.0 * spent(known, usage))
 
 

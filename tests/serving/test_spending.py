@@ -15,19 +15,31 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.kits import virtual_time
 from tests.kits.gateway import Echo, chat, client, config, make_router, serving
 
 from fitrouter.context.features import context_names
-from fitrouter.errors import AllModelsFailed, BudgetExhausted, ProviderError, ProviderUnavailable
+from fitrouter.errors import AllModelsFailed, BudgetExhausted, ProviderError, ProviderTimeout, ProviderUnavailable
 from fitrouter.providers import Fault, Faulty
-from fitrouter.providers.usage import read_usage
+from fitrouter.providers.usage import consistent, read_usage
 from fitrouter.router import Router
 from fitrouter.routing.eligibility import Wants
 from fitrouter.serving.attempts import Assembler, Timers
 from fitrouter.serving.external import AttemptReport, Outcome, Plan
 from fitrouter.serving.ledger import Ledger
-from fitrouter.serving.spending import PLAN_S, TEMPLATE, Cover, Spending, checked_usage
+from fitrouter.serving.spending import (
+    PLAN_S,
+    TEMPLATE,
+    Cover,
+    Spending,
+    answer_limit,
+    call_usd,
+    charge,
+    checked_usage,
+    most_prompt_tokens,
+)
 from fitrouter.state.budgets import BudgetParams
 from fitrouter.state.learner import Learner
 from fitrouter.state.projections import ProjectionParams
@@ -599,6 +611,128 @@ def test_a_stream_renews_its_reservation_and_ends_at_its_bound(tmp_path: Path, l
                 await router.complete(ask())
 
     virtual_time.run(scenario())
+
+
+def test_choices_of_a_stream_end_at_their_bound(tmp_path: Path) -> None:
+    """A provider that ignores `max_tokens` is ended in each choice, and no more is booked than the limit."""
+
+    async def scenario() -> None:
+        provider = Endless()
+        async with limited(tmp_path, provider, prices=(10.0,)) as router:
+            stream = await router.stream(ask(n=3, params={"max_tokens": 100}))
+            chunks = [chunk async for chunk in stream]
+            assert provider.sent <= 1.1 * LIMIT / 10e-6
+            assert {chunk.index for chunk in chunks if chunk.finish_reason == "length"} == {0, 1, 2}
+            assert chunks[-1].usage is not None
+            assert chunks[-1].usage.estimated
+            await router.settled()
+            (execution,) = events(router, Execution)
+            assert (execution.status, execution.finish_reason) == ("partial", "length")
+            assert held(router) <= LIMIT + 1e-9
+
+    virtual_time.run(scenario())
+
+
+class Failing(Echo):
+    """Answers the first call only; others may have been billed, and fail."""
+
+    made = 0
+
+    async def complete(self, call: Call) -> Completion | AsyncIterator[Chunk]:
+        self.made += 1
+        if self.made > 1:
+            raise ProviderTimeout("'echo' gave no answer in time")
+        return await super().complete(call)
+
+
+@pytest.mark.parametrize(("hard", "calls"), [(True, 3), (False, 5)])
+def test_a_further_choice_is_made_once_more_only_if_no_limit_counts_it(tmp_path: Path, hard: bool, calls: int) -> None:
+    """A reservation covers one call of each choice."""
+
+    async def scenario() -> None:
+        provider = Failing()
+        async with limited(tmp_path, provider, budget={"hard": hard}) as router:
+            answer = await router.complete(ask(n=3, params={"max_tokens": 10}))
+            assert (answer.completion.others, provider.made) == ((), calls)
+
+    virtual_time.run(scenario())
+
+
+class Stating(Echo):
+    """States a cost that no tokens explain."""
+
+    async def complete(self, call: Call) -> Completion | AsyncIterator[Chunk]:
+        answer = await super().complete(call)
+        assert isinstance(answer, Completion)
+        return msgspec.structs.replace(answer, usage=Usage(prompt_tokens=7, completion_tokens=4, cost_usd=0.012))
+
+
+def test_a_stated_cost_above_its_reservation_is_in_the_next_one(tmp_path: Path) -> None:
+    """What a provider charges besides tokens exceeds a limit by one request at most, and then no more."""
+
+    async def scenario() -> None:
+        async with limited(tmp_path, Stating()) as router:
+            paid = await spend(router, [ask(params={"max_tokens": 10}) for _ in range(20)], 1)
+            assert paid == pytest.approx(0.048)
+            with pytest.raises(BudgetExhausted, match=r"it may cost 0\.012\d* USD at most"):
+                await router.complete(ask(params={"max_tokens": 10}))
+
+    virtual_time.run(scenario())
+
+
+TIERS = {"auto": True, "default": True, "flex": True, "priority": False, "ultrafast": False, "fast": False, "": False}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_tiers_without_a_known_price_are_refused_under_a_hard_limit(tmp_path: Path, stream: bool) -> None:
+    """Tiers that cost more than the prices; without a hard limit all are served."""
+
+    async def scenario() -> None:
+        for hard in (True, False):
+            async with limited(tmp_path, Echo(), budget={"hard": hard}) as router:
+                for tier, served in TIERS.items():
+                    asked = ask(params={"service_tier": tier, "max_tokens": 10}, stream=stream)
+                    if served or not hard:
+                        await (router.stream if stream else router.complete)(asked)
+                    else:
+                        with pytest.raises(BudgetExhausted, match="service_tier"):
+                            await (router.stream if stream else router.complete)(asked)
+
+    virtual_time.run(scenario())
+
+
+USD = st.floats(0.0, 100.0)
+PRICES = st.builds(
+    Prices,
+    **dict.fromkeys(("input", "output", "request"), USD),
+    **dict.fromkeys(
+        ("cache_read", "cache_write", "cache_write_1h", "reasoning", "long_input", "long_output"), st.none() | USD
+    ),
+    long_above=st.none() | st.integers(0, 300_000),
+)
+
+
+@given(PRICES, st.integers(0, 300_000), st.integers(1, 5), st.sampled_from([0, 1, 4000]), st.booleans(), st.data())
+@settings(max_examples=20)
+def test_no_bill_is_above_its_bound(
+    prices: Prices, estimate: int, n: int, limit: int, tools: bool, data: st.DataObject
+) -> None:
+    """Whatever the calls of a request report within their prompt and limit, whichever part it is and however long."""
+    card = ModelCard(name="a", provider="p", prices=prices, context_window=400_000)
+    asked = Wants(prompt_tokens=estimate, answer_tokens=limit, choices=n, capabilities=("tools",) * tools)
+    most_prompt, most_answer = most_prompt_tokens(card, asked), answer_limit(card, asked)
+    usd = 0.0
+    for _ in range(n):
+        prompt, answer = (data.draw(st.integers(0, most)) for most in (most_prompt, most_answer))
+        read, long, thought = (
+            data.draw(st.integers(0, prompt)),
+            data.draw(st.integers(0, prompt)),
+            data.draw(st.integers(0, answer)),
+        )
+        counts = {"cached_tokens": read, "written_tokens": prompt - read, "written_1h_tokens": long}
+        usage = Usage(prompt_tokens=prompt, completion_tokens=answer, reasoning_tokens=thought, **counts)
+        usd += charge(card, consistent(usage)).usd
+    assert usd <= call_usd(card, asked, most_answer) * (1.0 + 1e-9)
 
 
 def test_a_stream_that_was_left_is_booked_with_its_whole_reservation(tmp_path: Path) -> None:

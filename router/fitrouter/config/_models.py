@@ -40,6 +40,12 @@ class PricesConfig(_Section):
     """USD per million audio tokens of the answer; by default the output price."""
     request: float = Field(default=0.0, ge=0)
     """USD per call, besides its tokens."""
+    long_above: int | None = Field(default=None, ge=0)
+    """Tokens of a prompt above which a call is billed at `long_input` and `long_output`, other parts in proportion."""
+    long_input: float | None = Field(default=None, ge=0)
+    """USD per million tokens of so long a prompt; by default the input price."""
+    long_output: float | None = Field(default=None, ge=0)
+    """USD per million completion tokens after it; by default the output price."""
 
     def prices(self) -> Prices:
         """The prices of these settings."""

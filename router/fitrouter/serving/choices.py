@@ -46,6 +46,7 @@ class Choices:
         tenant: that asks.
         deadline: absolute, on the monotonic clock.
         dropped: parameters omitted from calls of the model.
+        covered: whether a hard limit covers one call of each choice, so that none that may be billed is made again.
         check: (usage of a call, estimated tokens of its answers, their number) → the usage within bounds.
     """
 
@@ -58,11 +59,13 @@ class Choices:
         tenant: str,
         deadline: float,
         dropped: tuple[str, ...],
+        covered: bool,
         check: Callable[[Usage, int, int], Usage],
     ) -> None:
         self._caller, self._answering, self._n = caller, answering, request.n
         self._request = msgspec.structs.replace(request, n=1, stream=answering.rest is not None)
         self._tenant, self._deadline, self._dropped, self._check = tenant, deadline, dropped, check
+        self._covered = covered
         self._ends = deadline if request.deadline_s else math.inf  # of streams that flow
         self._at_once = asyncio.Semaphore(AT_ONCE)
         self._whole: list[Usage] = []
@@ -122,6 +125,11 @@ class Choices:
         """Return the message of the first choice so far."""
         return self._sent[0].choices.get(0, Assembler()) if self._sent else Assembler()
 
+    @property
+    def unfinished(self) -> dict[int, Assembler]:
+        """The choices of a stream that have begun and not ended."""
+        return {i: each for sent in self._sent for i, each in sent.choices.items() if not each.finish_reason}
+
     # --- whole answers ---
 
     async def _another(self) -> Completion | None:
@@ -151,7 +159,7 @@ class Choices:
                     self.failed.append(attempt_of(arm, 1.0, error, begun))
                 if isinstance(error, asyncio.CancelledError):
                     raise
-                if isinstance(error, ProviderRejected):
+                if isinstance(error, ProviderRejected) or (self._covered and not isinstance(error, NotCalled)):
                     return None
         return None
 

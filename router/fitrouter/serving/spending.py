@@ -17,7 +17,7 @@ import msgspec
 from fitrouter.providers.usage import consistent
 from fitrouter.routing.eligibility import Wants
 from fitrouter.routing.parameters import draws_choices
-from fitrouter.serving.ledger import Account, Ledger
+from fitrouter.serving.ledger import ROUNDING, Account, Ledger
 from fitrouter.state.accounts import DAY_S
 from fitrouter.state.budgets import BudgetParams
 from fitrouter.state.learner import Learner
@@ -40,6 +40,8 @@ limit is not known: most models refuse a `max_tokens` above their own."""
 
 
 _UNPRICED = "it has no price, so that a hard limit cannot count it; set its `prices`"
+_TIERS = frozenset({None, "auto", "batch", "default", "flex", "scale", "standard", "standard_only"})
+"""Values of `service_tier` that cost no more than the prices."""
 
 
 class Cover(NamedTuple):
@@ -72,6 +74,8 @@ class Spending:
         self, cards: Mapping[str, ModelCard], learner: Learner, clock: Callable[[], float], ledger: Ledger
     ) -> None:
         self.cards, self.learner, self.clock, self.ledger = cards, learner, clock, ledger
+        self._unexpected: dict[str, float] = {}
+        """Arm → USD by which costs that its provider stated were above the reservation; later ones have them, too."""
 
     async def reserve(
         self,
@@ -103,8 +107,9 @@ class Spending:
         limit = answer_limit(card, asked)
         most = call_usd(card, asked, limit)
         accounts = self.accounts(tenant, payer, now)
-        if accounts and not card.prices.known:
-            return Cover(refusal=_UNPRICED)
+        if accounts and (refusal := _uncountable(card, asked)):
+            return Cover(refusal=refusal)
+        lost_usd += self._unexpected.get(card.arm, 0.0)
         if not accounts or most <= 0.0:
             return Cover()
         floor = max(self._floor(card, asked, tenant), min(floor, limit))
@@ -134,9 +139,10 @@ class Spending:
         if accounts := self.accounts(tenant, payer, self.clock()):
             for card in cards:
                 least = call_usd(card, asked, self._floor(card, asked, tenant))
+                if least > 0.0:
+                    least += self._unexpected.get(card.arm, 0.0)
                 reasons = (self.ledger.uncovered(account, least) for account in accounts if least > 0.0)
-                reason = next(filter(None, reasons), "") if card.prices.known else _UNPRICED
-                if reason:
+                if reason := _uncountable(card, asked) or next(filter(None, reasons), ""):
                     found.append((card.arm, reason))
         return found
 
@@ -189,7 +195,18 @@ class Spending:
             least_usd: what is booked at least, as calls without a known end may have cost it.
         """
         tenant, usd = execution.identity.tenant, max(execution.cost_usd, least_usd)
+        reserved, arm = self.ledger.reserved(execution.decision_id), execution.served_by
+        if arm and 0.0 < reserved < usd * (1.0 - ROUNDING):
+            self._unexpected[arm] = self._unexpected.get(arm, 0.0) + usd - reserved
         self.ledger.settle(execution.decision_id, self.accounts(tenant, payer, execution.ts), usd)
+
+
+def _uncountable(card: ModelCard, asked: Wants) -> str:
+    """Say why no hard limit can count a call; empty if one can."""
+    tier = asked.params.get("service_tier", (card.variant.params if card.variant else {}).get("service_tier"))
+    if not card.prices.known or (isinstance(tier, str | None) and tier in _TIERS):
+        return "" if card.prices.known else _UNPRICED
+    return f"service_tier {str(tier)[:20]!r} costs more than its prices, which a hard limit cannot count; use 'default'"
 
 
 def answer_limit(card: ModelCard, asked: Wants) -> int:
@@ -201,10 +218,13 @@ def answer_limit(card: ModelCard, asked: Wants) -> int:
 
 def call_usd(card: ModelCard, asked: Wants, answer_tokens: int) -> float:
     """Most USD that a call can cost if its answers have at most so many tokens: all of them at the dearest price."""
-    audio, price = "audio" in asked.capabilities, card.prices.of
-    prompt = max(map(price, ("input", "cache_read", "cache_write", "cache_write_1h", *["audio_input"] * audio)))
-    answer = max(map(price, ("output", "reasoning", *["audio_output"] * audio)))
-    usd = (prompt * most_prompt_tokens(card, asked) + answer * answer_tokens) / 1e6 + card.prices.request
+    audio, tokens = "audio" in asked.capabilities, most_prompt_tokens(card, asked)
+    of_prompt = ("input", "cache_read", "cache_write", "cache_write_1h", *["audio_input"] * audio)
+    of_answer = ("output", "reasoning", *["audio_output"] * audio)
+    prompt, answer = (
+        max(card.prices.of(part, length) for part in side for length in (0, tokens)) for side in (of_prompt, of_answer)
+    )
+    usd = (prompt * tokens + answer * answer_tokens) / 1e6 + card.prices.request
     return asked.choices * usd
 
 
@@ -306,5 +326,6 @@ def counted(usage: Usage) -> dict[str, Any]:
 
 def spent(prices: Prices, usage: Usage) -> float:
     """Cost in USD of the tokens and calls, at these prices."""
-    tokens = sum(prices.of(part) * count for part, count in parts(usage).items() if count)
+    prompt = usage.prompt_tokens / max(usage.calls, 1)
+    tokens = sum(prices.of(part, prompt) * count for part, count in parts(usage).items() if count)
     return tokens / 1e6 + prices.request * usage.calls

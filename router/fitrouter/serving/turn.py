@@ -229,6 +229,14 @@ class Turn:
             async with contextlib.aclosing(choices.chunks()) as chunks:
                 async for chunk in chunks:
                     yield chunk
+                    longest = max(choices.unfinished.values(), key=lambda each: each.least_tokens, default=Assembler())
+                    if not await self._is_covered(answering.arm, longest):
+                        status = "partial"
+                        for index, each in choices.unfinished.items():
+                            each.add(end := Chunk(index=index, finish_reason="length"))
+                            yield end
+                        yield Chunk(usage=choices.usage)
+                        return
             status = "ok"
         except ProviderError:
             status = "partial"
@@ -253,6 +261,7 @@ class Turn:
             tenant=self._decision.identity.tenant,
             deadline=self._deadline,
             dropped=self._proposal.dropped.get(answering.arm, ()),
+            covered=self._cover.answer_tokens is not None,
             check=lambda usage, said, n: self._checked(answering.arm, usage, said, n),
         )
 

@@ -21,8 +21,12 @@ PARTS = {
     "audio_input": "input_cost_per_audio_token",
     "audio_output": "output_cost_per_audio_token",
     "request": "input_cost_per_request",
+    "long_above": "long_above",
+    "long_input": "input_cost_per_token_above",
+    "long_output": "output_cost_per_token_above",
 }
-"""Part of our prices → litellm's name for it, in USD per token or request."""
+"""Part of our prices → litellm's name for it, in USD per token or request; without the number for long prompts."""
+_AS_IS = frozenset({"request", "long_above"})
 _WHOLE = frozenset({"input", "output"})
 _CAN = ("supports_function_calling", "supports_vision", "supports_audio_input", "supports_pdf_input")
 COLUMNS = ("mode", "max_input_tokens", "max_output_tokens", *_CAN, *PARTS.values())
@@ -78,7 +82,7 @@ def usd_per_million(*places: Mapping[str, Any]) -> dict[str, float] | None:
         known = _WHOLE if found or own.keys().isdisjoint(_WHOLE) else own.keys()
         # A price of 0 for a part of what is not free says that the part is not priced apart.
         priced = {part: usd for part, usd in own.items() if part in known and (usd or part in _WHOLE)}
-        found = {part: float(f"{usd if part == 'request' else usd * 1e6:.6g}") for part, usd in priced.items()} | found
+        found = {part: float(f"{usd if part in _AS_IS else usd * 1e6:.6g}") for part, usd in priced.items()} | found
     return found if found.keys() >= _WHOLE else None
 
 
