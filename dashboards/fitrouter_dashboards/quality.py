@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from fitrouter.errors import NoWarehouse
 from fitrouter.stores.figures import Z
 from fitrouter.stores.warehouse import Warehouse
 from fitrouter.types import Floats
@@ -121,6 +122,16 @@ def saved(run: Callable[..., Sequence[list[tuple[Any, ...]]]], default: str | No
     except ModuleNotFoundError:
         unknown = ["not known against the best single model without the extra `replay`"]
     return [*(str(each) for each in _against(drawn, default, best).values()), *unknown]
+
+
+def saved_in(warehouse: Warehouse | None, default: str | None, tenant: str) -> list[str]:
+    """What a tenant saved, in words, or why it is not known; see `saved`. Blocks."""
+    if warehouse is None:
+        return []
+    try:
+        return saved(lambda *queries: warehouse.queries(queries, whole=True), default, tenant)
+    except NoWarehouse as error:
+        return [f"what was saved is not known yet: {error}"]
 
 
 def _against(drawn: Sequence[tuple[Any, ...]], default: str | None, best: str) -> dict[str, Savings]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fitrouter.stores.journal import Row
 from fitrouter.stores.warehouse import Warehouse
 from fitrouter.types import Decision, Execution, Feedback, FeedbackKind, Identity, Mode, PolicyVersion
-from fitrouter_dashboards.quality import LEAST, Estimate, Quality, measure, savings
+from fitrouter_dashboards.quality import LEAST, Estimate, Quality, measure, saved_in, savings
 from fitrouter_evaluators.personal.satisfaction import measure_satisfaction
 
 
@@ -139,6 +139,10 @@ def test_the_warehouse_is_read(tmp_path: Path) -> None:
     assert (best.model, default.model) == ("a", "b")
     assert math.isclose(best.usd.estimate, 0.004, rel_tol=1e-9)  # 40 of 100 draws went to the cheap one
     assert math.isclose(default.usd.estimate, -0.006, rel_tol=1e-9)
+    assert saved_in(warehouse, "b", "default") == [str(default), str(best)]
+    assert saved_in(None, "b", "default") == []
+    (unknown,) = saved_in(Warehouse(tmp_path / "none.duckdb"), "b", "default")
+    assert unknown.startswith("what was saved is not known yet: ")
     told = measure_satisfaction(warehouse.path, None, tenant="default", now=200.0)
     assert isinstance(found.satisfaction["mean"], Estimate)
     for name, each in found.satisfaction.items():

@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from tests.kits.gateway import client, config, serving, wait_for
 from tests.kits.quiz import install, text
 
 from fitrouter.config import load_config
 from fitrouter.router import Router
+from fitrouter_evaluators.personal import FitReport
+from fitrouter_integrations.commands.personal import report
+from fitrouter_integrations.gateway import _personal
 
 KEYS = {"APP": "key-of-an-application", "OWN": "key-of-the-people-themselves", "TWO": "key-of-another-tenant"}
 ITEMS = [{"prompt": "What about 1?", "answers": [text("brief", 1), text("rambling", 1)]}]
@@ -130,6 +134,20 @@ def test_report_over_http(http: httpx.Client) -> None:
     assert html.headers["content-type"].startswith("text/html")
     assert "<script" not in html.text
     assert http.get("/v1/report").status_code == 400
+
+
+def test_a_report_says_what_was_saved(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same words as the console's and those of `audits satisfaction`: in JSON, on the page, in the terminal."""
+    words = ["−31 % [24, 37] against large", "not known against the best single model without the extra `replay`"]
+    monkeypatch.setattr(_personal, "saved_in", lambda *_: words)
+    ann = {"x-fitrouter-user": "ann"}
+    found = http.get("/v1/report", headers=ann).json()
+    assert found["saved"] == words
+    html = http.get("/v1/report", headers=ann | {"accept": "text/html"}).text
+    shown = " ".join(" ".join(report.text(msgspec.convert(found, FitReport))).split())
+    for said in words:
+        assert f"Cost of everybody's answers: {said}." in shown
+        assert said in html
 
 
 def test_a_tenant_sees_its_own_people_only(http: httpx.Client) -> None:

@@ -61,6 +61,7 @@ def page(report: FitReport) -> str:
         or f"<p class=soft>No preference in style is clear yet, from {basis}.</p>",
         "<h2>What personalising is worth</h2>",
         f"<p>{_text(worth_words(report))}</p>",
+        _list(tuple(f"Cost of everybody's answers: {each}." for each in report.saved)),
         "<h2>What would change this</h2>",
         _list(report.change),
         "<h2>Model by model</h2>",

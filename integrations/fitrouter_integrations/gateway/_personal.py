@@ -6,6 +6,7 @@ application gets the population's scores.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -18,6 +19,7 @@ from fitrouter.config import Config
 from fitrouter.errors import ConfigError, InvalidRequest, NotAuthorized
 from fitrouter.router import Router
 from fitrouter.types import Identity
+from fitrouter_dashboards.quality import saved_in
 from fitrouter_evaluators.personal import (
     Leaderboards,
     Profiles,
@@ -83,6 +85,8 @@ class Personal:
         who = identity(call.headers, call.tenant)
         _may_read(call, who)
         found = await self._reports.of(who)
+        costs = await asyncio.to_thread(saved_in, self.router.warehouse, self.router.policy.default, who.tenant)
+        found = msgspec.structs.replace(found, saved=tuple(costs))
         if b"text/html" in call.headers.get("accept", b""):
             return Response(page(found), media_type="text/html", headers={"x-content-type-options": "nosniff"})
         return _json("report", msgspec.to_builtins(found))

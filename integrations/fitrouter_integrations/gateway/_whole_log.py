@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from fitrouter.config import Config, parse_config
 from fitrouter.context.encoders import get_encoder
-from fitrouter.errors import InvalidRequest, NoWarehouse, StoreError
+from fitrouter.errors import InvalidRequest, StoreError
 from fitrouter.router import Router
 from fitrouter.stores.audits import KEY, audit_file
 from fitrouter.stores.erasure import WAREHOUSE
@@ -162,16 +162,12 @@ def _diagnosis(history: list[Any]) -> dict[str, Any]:
 
 
 def _satisfaction(config: Config, router: Router, who: Identity) -> dict[str, Any]:
-    from fitrouter_dashboards.quality import saved
+    from fitrouter_dashboards.quality import saved_in
     from fitrouter_evaluators.personal.satisfaction import measure_satisfaction
 
     found = measure_satisfaction(config.data, router, tenant=who.tenant, now=time.time())
-    read, default = Warehouse(config.data / WAREHOUSE).queries, router.policy.default
-    try:
-        costs = saved(lambda *queries: read(queries, whole=True), default, who.tenant) if found.people else []
-    except NoWarehouse as error:
-        costs = [f"what was saved is not known yet: {error}"]
-    return _builtins(found) | {"saved": costs}
+    warehouse = Warehouse(config.data / WAREHOUSE) if found.people else None
+    return _builtins(found) | {"saved": saved_in(warehouse, router.policy.default, who.tenant)}
 
 
 def _exposure(config: Config, router: Router, who: Identity) -> dict[str, Any]:

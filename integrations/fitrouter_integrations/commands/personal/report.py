@@ -49,6 +49,7 @@ def text(report: FitReport) -> list[str]:
         likes = "; ".join(f"{each.words} ({chance(each.sure)} sure)" for each in report.likes)
         lines += ["", *wrapped([f"They like a model that {likes}, from {basis}."])]
     lines += ["", *wrapped([f"Worth: {worth_words(report)}", *report.change])]
+    lines += wrapped([f"Cost of everybody's answers: {each}." for each in report.saved])
     for model in report.models:
         said = [f"it {each.words}".replace(" which you", " which they") for each in model.style]
         if model.usage is not None:
