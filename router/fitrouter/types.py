@@ -532,6 +532,10 @@ came); refused (no model was called, though the request is sound); rejected (the
 cancelled (its caller left); unknown (a plan that nobody reported, or a process that died); recorded (no request)."""
 
 
+FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "function_call", "content_filter", "other"})
+"""Finish reasons of answers, OpenAI's; `other` for what a provider calls by a name of its own."""
+
+
 NOT_CALLED = frozenset({"NotCalled", "NotCovered"})
 """Errors of attempts in which no model was called."""
 

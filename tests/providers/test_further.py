@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.kits.fake_openai import FakeOpenAI, event, reply, sse
 from tests.kits.gateway import chat, client, make_router, serving
 
-from fitrouter.providers import OpenAICompatible, Secret, further_fields
+from fitrouter.providers import LEFT_OUT, OpenAICompatible, Secret, further_fields
 from fitrouter.providers._litellm import LiteLLM, _further
 
 KNOWN: dict[str, Any] = {
@@ -37,16 +37,20 @@ JSON = st.recursive(st.none() | st.booleans() | st.floats(allow_nan=False) | st.
 def test_names_and_sizes_are_bounded(body: dict[str, Any]) -> None:
     """Whatever a server sends, few and short fields pass, none of them the gateway's own."""
     found = further_fields(body)
+    assert len(found.pop(LEFT_OUT, ())) <= 32
     assert found.items() <= body.items() or all(found[name] == body[name] for name in found)
     assert len(found) <= 32
     assert not found.keys() & {*OURS, "id", "object", "created", "model", "choices", "usage", "error"}
     assert all(name.isidentifier() and len(name) <= 64 for name in found)
 
 
-def test_long_fields_are_left_out() -> None:
-    """64 kB of all fields together are passed on."""
-    assert list(further_fields({"a": "x" * 60_000, "b": "y" * 5_000, "c": "z" * 5_000})) == ["a", "b"]
-    assert further_fields({"a": "x" * 70_000}) == {}
+def test_long_fields_are_left_out_by_name() -> None:
+    """64 kB of all fields together are passed on, and at most 32; those left out are named, and hide no others."""
+    found = further_fields({"a": "x" * 60_000, "b": "y" * 5_000, "c": "z" * 5_000, "d": 1})
+    assert (list(found), found[LEFT_OUT]) == (["a", "b", "d", LEFT_OUT], ["c"])
+    assert further_fields({"a": "x" * 70_000}) == {LEFT_OUT: ["a"]}
+    many = further_fields({f"n{number}": number for number in range(100)} | {LEFT_OUT: "theirs"})
+    assert (len(many), len(many[LEFT_OUT])) == (33, 32)
 
 
 def test_an_internal_address_is_left_out() -> None:
@@ -88,6 +92,16 @@ async def test_known_fields_reach_the_caller(answered: Any, name: str) -> None:
     assert [each[name] for each in events if name in each][:1] == [KNOWN[name]]
     assert whole["object"] == "chat.completion"
     assert whole["choices"][0]["message"]["content"] == "so [1]"
+
+
+async def test_what_is_left_out_of_an_answer_is_said(answered: Any) -> None:
+    """Where parameters that were left out are said; in a stream, whose headers are gone, by a field of the chunk."""
+    whole, events = await answered({"citations": ["https://example.org"], "search_results": ["x" * 70_000]})
+    assert whole["fitrouter"]["dropped"] == ["search_results"]
+    assert LEFT_OUT not in whole
+    assert events[0 if LEFT_OUT in events[0] else 1][LEFT_OUT] == ["search_results"]
+    assert all("search_results" not in each for each in (whole, *events))
+    assert whole["citations"] == ["https://example.org"]
 
 
 async def test_the_gateways_fields_stay(answered: Any) -> None:

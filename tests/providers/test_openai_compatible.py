@@ -26,7 +26,7 @@ from fitrouter.errors import (
     RateLimited,
     masked,
 )
-from fitrouter.providers import OpenAICompatible, Secret, build_provider
+from fitrouter.providers import OpenAICompatible, Secret, _openai_compatible, build_provider
 from fitrouter.providers._sse import sse_data
 from fitrouter.providers.failures import from_status, retry_after
 from fitrouter.serving.attempts import close
@@ -140,6 +140,31 @@ async def test_the_proxy_is_that_of_the_environment_or_the_setting(
                 await whole(provider, call())
         await provider.aclose()
         assert len(server.seen) == used
+
+
+@pytest.mark.parametrize("name", ["https_proxy", "all_proxy"])
+@pytest.mark.parametrize(
+    "proxy", ["socks5://user:secret@127.0.0.1:9", "socks5h://127.0.0.1:9", "SOCKS4://h", "ftp://h"]
+)
+async def test_a_proxy_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch, name: str, proxy: str) -> None:
+    """Before anything is sent: its kind, without its password, and what to set instead."""
+    for each in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(each, raising=False)
+        monkeypatch.delenv(each.upper(), raising=False)
+    monkeypatch.setenv(name, proxy)
+    provider = OpenAICompatible("https://models.invalid/v1")
+    with pytest.raises(ProviderUnavailable, match=r"only HTTP proxies can be used; set HTTPS_PROXY") as found:
+        await provider.complete(Call(target="m", messages=({"role": "user", "content": "hi"},)))
+    assert proxy.partition(":")[0] + "://…" in str(found.value)
+    assert "secret" not in str(found.value)
+    await provider.aclose()
+
+
+@pytest.mark.parametrize(("proxy", "used"), [("127.0.0.1:3128", "http://127.0.0.1:3128"), ("https://h", "https://h")])
+def test_a_proxy_without_a_scheme_is_an_http_proxy(monkeypatch: pytest.MonkeyPatch, proxy: str, used: str) -> None:
+    """As for curl."""
+    monkeypatch.setattr(_openai_compatible, "getproxies", lambda: {"https": proxy})
+    assert OpenAICompatible("https://models.invalid/v1")._proxy() == used
 
 
 async def test_a_server_of_this_machine_needs_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:

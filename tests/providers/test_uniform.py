@@ -60,6 +60,29 @@ async def test_an_empty_answer_is_an_answer(reason: str, content: str | None) ->
         assert found.finish_reason == {"eos_token": "stop"}.get(reason, reason)
 
 
+REASONS = {
+    "done": "stop",
+    "MAX_TOKENS": "length",
+    "model_context_window_exceeded": "length",
+    "RECITATION": "content_filter",
+    "guardrail_intervened": "content_filter",
+    "STOP": "stop",
+    "abort": "other",
+    "the user said: my password is hunter2": "other",
+    "\x1b[31m": "other",
+}
+
+
+@pytest.mark.parametrize(("reason", "told"), REASONS.items())
+async def test_finish_reasons_are_known_ones(reason: str, told: str) -> None:
+    """A provider's own words are no finish reason: neither a caller nor the log gets them."""
+    message = {"role": "assistant", "content": "hi"}
+    body = {"choices": [{"index": 0, "message": message, "finish_reason": reason}]}
+    for stream, said in ((False, reply(200, body)), (True, streamed(message, reason=reason))):
+        found = await answered(said, stream=stream)
+        assert found.finish_reason == told
+
+
 CALLS = {
     "an object": ([call(0, "a", {"city": "Oslo"})], [OSLO]),
     "a list": ([call(0, "a", [1])], ["[1]"]),

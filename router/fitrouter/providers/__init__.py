@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fitrouter.errors import ConfigError
 from fitrouter.providers._base import Installed, Provider
-from fitrouter.providers._further import further_fields
+from fitrouter.providers._further import LEFT_OUT, further_fields
 from fitrouter.providers._secret import Secret
 from fitrouter.providers.failures import from_status
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fitrouter.providers._simulated import Persona, Simulated, topic_of
 
 __all__ = [
+    "LEFT_OUT",
     "Fault",
     "Faulty",
     "Installed",

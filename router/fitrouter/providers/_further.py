@@ -17,6 +17,8 @@ _MOST = 32
 """Fields of an answer, or of a chunk."""
 _MOST_BYTES = 65_536
 """Of all of them, as JSON."""
+LEFT_OUT = "fitrouter_dropped"
+"""Field with the names of those beyond these limits."""
 
 
 def further_fields(body: Mapping[str, Any], host: str = "") -> dict[str, Any]:
@@ -26,18 +28,19 @@ def further_fields(body: Mapping[str, Any], host: str = "") -> dict[str, Any]:
         body: of the answer, or of a chunk.
         host: of the server; a field that names it is left out, since it may be an internal address.
 
+    Names of what is left out for its size are under `LEFT_OUT`.
+
     >>> further_fields({"id": "x", "choices": [], "citations": ["https://example.org"], "x-odd": 1, "none": None})
     {'citations': ['https://example.org']}
     """
-    found: dict[str, Any] = {}
-    left = _MOST_BYTES
+    found, left_out, left = dict[str, Any](), list[str](), _MOST_BYTES
     for name, value in body.items():
         if name in _OURS or value is None or name.lower().startswith("fitrouter") or not _NAME.fullmatch(name):
             continue
         encoded = msgspec.json.encode(value, enc_hook=str)
-        left -= len(encoded)
-        if left < 0 or len(found) == _MOST:
-            break
-        if not host or host.encode() not in encoded:
+        if len(encoded) > left or len(found) == _MOST:
+            left_out.append(name)
+        elif not host or host.encode() not in encoded:
             found[name] = value
-    return found
+            left -= len(encoded)
+    return found | ({LEFT_OUT: left_out[:_MOST]} if left_out else {})

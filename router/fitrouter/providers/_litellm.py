@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from itertools import islice
 from typing import Any
+from urllib.request import getproxies
 
 import msgspec
 
@@ -190,6 +191,10 @@ class LiteLLM:
         if isinstance(error, ProviderError):
             return error
         message = f"litellm: {excerpt(in_words(error))}"
+        if any(proxy.lower().startswith("socks") for proxy in getproxies().values()):
+            message += (
+                "; the environment has a SOCKS proxy, which most clients cannot use: set HTTPS_PROXY to an http:// one"
+            )
         status = getattr(error, "status_code", None)
         status = status if isinstance(status, int) else None
         if isinstance(error, TimeoutError) or type(error).__name__ in {"Timeout", "APITimeoutError"}:

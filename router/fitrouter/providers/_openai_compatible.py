@@ -187,8 +187,15 @@ class OpenAICompatible:
             or proxy_bypass(self._host)
         ):
             return None
-        found = getproxies()
-        return found.get(self._scheme, found.get("all"))
+        proxies = getproxies()
+        found = proxies.get(self._scheme, proxies.get("all"))
+        scheme, given, _ = found.rpartition("://") if found else ("", "", "")
+        if given and scheme.lower() not in {"http", "https"}:
+            raise ProviderUnavailable(
+                f"{self._base_url} is not called: the environment's proxy is {scheme[:20]}://…, and only HTTP "
+                "proxies can be used; set HTTPS_PROXY to an http:// one, or the provider's `proxy` to one or to 'none'"
+            )
+        return found if given or not found else f"http://{found}"
 
     def _check(self, response: aiohttp.ClientResponse, expected: tuple[str, ...]) -> None:
         if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":

@@ -13,19 +13,19 @@ from typing import Any
 
 import msgspec
 
-from fitrouter.types import Message
+from fitrouter.types import FINISH_REASONS, Message
 
 _REASONS = {
-    "complete": "stop",
+    **dict.fromkeys(("complete", "done", "pause_turn"), "stop"),
     "end_turn": "stop",
     "eos": "stop",
     "eos_token": "stop",
     "stop_sequence": "stop",
     "max_length": "length",
     "max_tokens": "length",
-    "model_length": "length",
-    "refusal": "content_filter",
-    "safety": "content_filter",
+    **dict.fromkeys(("model_length", "model_context_window_exceeded"), "length"),
+    **dict.fromkeys(("refusal", "safety", "blocklist", "content_filtered", "sensitive", "spii"), "content_filter"),
+    **dict.fromkeys(("guardrail_intervened", "prohibited_content", "recitation"), "content_filter"),
     "tool_call": "tool_calls",
     "tool_use": "tool_calls",
 }
@@ -67,7 +67,8 @@ class UniformChoice:
         """Return OpenAI's name of a finish reason: `tool_calls` for an answer with calls that was not cut off."""
         if reason is None:
             return None
-        reason = _REASONS.get(reason.lower(), reason)
+        reason = _REASONS.get(reason.lower(), reason.lower())
+        reason = reason if reason in FINISH_REASONS else "other"
         return "tool_calls" if self._calls and reason in _ENDS_WITH_CALLS else reason
 
     def _piece(self, piece: Message) -> Message:

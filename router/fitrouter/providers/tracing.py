@@ -11,15 +11,13 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from fitrouter.errors import masked
-from fitrouter.types import Usage
+from fitrouter.types import FINISH_REASONS, Usage
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span as OpenSpan
     from opentelemetry.trace import Tracer, TracerProvider
 
 
-_REASONS = frozenset({"stop", "length", "tool_calls", "function_call", "content_filter"})
-"""Finish reasons that are written as they are."""
 _PARENT = (b"traceparent", b"tracestate")
 _MOST = 2**53
 """Larger counts than this come from a faulty provider, and OTLP holds int64 only."""
@@ -107,7 +105,7 @@ class _Recorded:
             gen_ai__usage__reasoning__output_tokens=usage.reasoning_tokens or None,
         )
         if finish_reason is not None:
-            reason = finish_reason if finish_reason in _REASONS else "other"
+            reason = finish_reason if finish_reason in FINISH_REASONS else "other"
             self._span.set_attribute("gen_ai.response.finish_reasons", [reason])
 
     def end(self, error: str = "") -> None:

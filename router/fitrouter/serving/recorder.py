@@ -21,7 +21,7 @@ from fitrouter.stores.futures import result_within
 from fitrouter.stores.identities import Identities
 from fitrouter.stores.journal import Entry, Journal
 from fitrouter.stores.listing import story
-from fitrouter.types import Attempt, Decision, Event, Execution, Identity, Message, Refusal, Request
+from fitrouter.types import FINISH_REASONS, Attempt, Decision, Event, Execution, Identity, Message, Refusal, Request
 
 T = TypeVar("T")
 
@@ -239,6 +239,8 @@ def execution_of(
     **measured: Any,
 ) -> Execution:
     """Make the execution of a decision; its id derives from the decision's, so that a second one is a no-op."""
+    if measured.get("finish_reason") not in {None, *FINISH_REASONS}:  # a reported one, or of a provider of others
+        measured["finish_reason"] = "other"
     return Execution(
         id=f"{decision.id}:execution",
         ts=ts,

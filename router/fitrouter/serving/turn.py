@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from fitrouter.errors import BudgetExhausted, NotCovered, ProviderError
-from fitrouter.providers import tracing
+from fitrouter.providers import LEFT_OUT, tracing
 from fitrouter.routing.breakers import TenantBreakers
 from fitrouter.routing.eligibility import noted
 from fitrouter.routing.pipeline import Proposal
@@ -99,7 +99,7 @@ class Turn:
             completion=completion,
             cost_usd=self._cost_usd,
             logged=logged,
-            dropped=self._dropped(answering.arm),
+            dropped=(*self._dropped(answering.arm), *completion.further.pop(LEFT_OUT, ())),
             max_tokens=self._cover.max_tokens,
         )
 
