@@ -18,6 +18,7 @@ from fitrouter.stores.journal import SqliteJournal
 from fitrouter.types import Identity, Request
 from fitrouter_integrations import cli
 from fitrouter_integrations._http import NoGateway
+from fitrouter_integrations.commands import _gateway
 from fitrouter_integrations.commands._gateway import connect
 
 READS = (
@@ -114,3 +115,33 @@ def test_an_answer_is_rated_and_its_policy_changed_without_a_gateway(log: tuple[
     assert "policy set" in run("audits log show", "--config", file).output
     assert f"excluded {decision}" in run("journal quarantine", decision[:-1], "--config", file).output
     assert isinstance(run("journal quarantine", "0198aaaa", "--config", file).exception, UnknownDecision)
+
+
+def test_a_vote_goes_to_the_gateway_of_its_own_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another installation's gateway at the configured address gets nothing, which is said; the own one gets it."""
+    files = {}
+    for name in ("own", "other"):
+        (tmp_path / name).mkdir()
+        files[name] = install(tmp_path / name)
+
+    async def live() -> str:
+        async with Router.from_config(load_config(files["own"])) as router:
+            asked = Request(messages=({"role": "user", "content": "What about 1?"},), identity=Identity(user="ann"))
+            return (await router.complete(asked)).decision.id
+
+    decision = asyncio.run(live())
+    for served in files:
+        settings = load_config(files[served])
+        with serving(Router.from_config(settings), settings) as url:
+            here = tmp_path / "own" / "here.yaml"
+            here.write_text(files["own"].read_text().replace("port: 0", f"port: {url.rpartition(':')[2]}"))
+            monkeypatch.setattr(_gateway, "is_open", lambda _: True)
+            before = {name: events(file) for name, file in files.items()}
+            with connect(here, running=True) as found:
+                assert found.running is (served == "own")
+            rated = run("rate", decision, "up", "--config", here)
+            assert rated.exit_code == 0, rated.exception
+            assert ("is of another installation than" in rated.stderr) is (served == "other")
+            gained = {name: events(file) - before[name] for name, file in files.items()}
+            assert gained["own"] >= 1
+            assert gained["other"] == 0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from urllib.parse import quote, urlencode
@@ -131,11 +132,25 @@ def is_open(config: Config) -> bool:
 
 
 def is_served(config: Config) -> bool:
-    """Whether a gateway answers at the configured address, while the journal is open in some process."""
+    """Whether a gateway of this installation answers at the configured address, while the journal is open somewhere.
+
+    That another's answers there is said on the standard error.
+    """
     try:
-        return is_open(config) and call("GET", url_of(config), "/healthz", timeout_s=5.0) == {"status": "ok"}
+        found = call("GET", url_of(config), "/healthz", timeout_s=5.0) if is_open(config) else None
     except (NoGateway, UnknownDecision):  # nothing, or another server
         return False
+    if not isinstance(found, dict) or found.get("status") != "ok":
+        return False
+    from fitrouter.assemble import open_identities, open_journal
+    from fitrouter.serving.tokens import OutcomeTokens
+
+    with closing(open_journal(config)) as journal, closing(open_identities(config, journal)) as own:
+        if found.get("installation") == OutcomeTokens(own.salt, time.time, 0.0).installation:
+            return True
+    place = f"the gateway at {url_of(config)} is of another installation than {str(config.data)!r}"
+    typer.echo(f"{place}, which is changed without it; give --url for the gateway that is meant", err=True)
+    return False
 
 
 def path_of(*parts: str) -> str:

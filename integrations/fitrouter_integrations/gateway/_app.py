@@ -611,8 +611,8 @@ class Gateway:
         return document((each.method, each.path, attrgetter(each.handler)(self)) for each in ROUTES)
 
     async def healthz(self, _call: AuthenticatedCall) -> Response:
-        """Liveness: the process answers."""
-        return _json({"status": "ok"})
+        """Liveness: the process answers, and of which installation it is."""
+        return _json({"status": "ok", "installation": self.router.tokens.installation})
 
     async def readyz(self, call: AuthenticatedCall) -> Response:
         """Readiness: whether this worker takes requests (200), and whether users are served (`status`, `?strict`).

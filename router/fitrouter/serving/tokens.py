@@ -23,6 +23,8 @@ class OutcomeTokens:
     def __init__(self, secret: bytes, clock: Callable[[], float], valid_s: float) -> None:
         self._key = hmac.digest(secret, b"fitrouter outcome tokens", "sha256")
         self._clock, self._valid_s = clock, valid_s
+        self.installation = hmac.digest(secret, b"fitrouter installation", "sha256").hex()[:16]
+        """Name of the installation, by which a client knows that a gateway is its own."""
 
     def sign(self, decision_id: str, tenant: str) -> str:
         """Sign the token of a decision."""
