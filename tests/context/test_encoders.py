@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import spearmanr
 
 from fitrouter.context import encoders
 from fitrouter.context.encoders import ENCODERS, Cached, Encoder, Hashing, Static, get_encoder, int8_folder
@@ -287,7 +286,9 @@ def test_static_agrees_with_minilm_more_than_hashing_does() -> None:
         (encoder.encode(texts) @ encoder.encode(texts).T)[np.triu_indices(len(texts), 1)]
         for encoder in (get_encoder("minilm", "cpu"), _STATIC, Hashing())
     )
-    assert spearmanr(static, minilm).statistic > max(0.55, spearmanr(hashing, minilm).statistic + 0.1)
+    first, second, reference = (each.argsort().argsort() for each in (static, hashing, minilm))
+    alike = [np.corrcoef(ranks, reference)[0, 1] for ranks in (first, second)]  # Spearman's correlations
+    assert alike[0] > max(0.55, alike[1] + 0.1)
 
 
 def test_training_refuses_a_dimension_out_of_range(tmp_path: Path) -> None:
