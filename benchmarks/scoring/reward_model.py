@@ -145,7 +145,7 @@ def reward_model(device: str, matrix: dict[str, float], usd_per_hour: float, run
 
 def _whole(model: Transformer, given: Sequence[Item], usd_per_hour: float) -> dict[str, Any]:
     """Measure whole answers: built-in features, tokenising, the model and standardising, in the scorer's batches."""
-    # A configuration without pydantic, which a bare machine lacks; it is described by the folder, and there is none.
+    # Not the real configuration, which is described by the folder: there is none.
     entry: Any = SimpleNamespace(name="m", kind="sequence_classification", model="/none", dimensions=("score",))
     models = RewardModels([entry])
     models._entries[0].model = model

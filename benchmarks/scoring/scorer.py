@@ -1,18 +1,16 @@
 """Throughput and latency of encoders, heads, updates and whole answers, beside the device's limit. Prints JSON.
 
-Needs torch, numpy and sentence-transformers, so that it runs on a bare GPU machine:
+Needs msgspec, pydantic, cryptography, torch, numpy and sentence-transformers, so that it runs on a bare GPU machine:
 
     PYTHONPATH=router:evaluators python -m benchmarks.scoring.scorer --device cuda --users 1000000
 
-Rows of MiniLM are null where its weights or the int8 file are missing; without cryptography the spool is not encrypted;
-without msgspec a stand-in makes the values (`_bare`), and rows that go through the journal are null.
+Rows of MiniLM are null where its weights or the int8 file are missing.
 Machines are shared: compared things are measured in turns, in wall and CPU time, of which the latter is less noisy.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import platform
@@ -26,7 +24,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import benchmarks.scoring._bare as _bare  # a plain import comes first; it stands in for msgspec
 import numpy as np
 import torch
 from benchmarks.scoring.batched import BatchedTastes
@@ -326,32 +323,12 @@ def event(identity: Identity, row: Floats, mean: float, sd: float, features: Res
     )
 
 
-class Open:
-    """Identities without keys, for a machine without cryptography."""
-
-    def subject(self, _tenant: str, user: str) -> str:
-        """Return the user's own name."""
-        return user
-
-    def encrypt(self, _subject: str, text: str) -> bytes:
-        """Return the text unencrypted."""
-        return text.encode()
-
-    def decrypt(self, blob: bytes) -> str:
-        """Return the text."""
-        return blob.decode()
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
 class Spool:
-    """A journal on disk with answers, encrypted if possible, and a scorer over it."""
+    """A journal on disk with encrypted answers, and a scorer over it."""
 
     def __init__(self, folder: Path, encoder: Encoder, device: str, batch: int) -> None:
         self.journal = SqliteJournal(folder / "journal.db")
-        self.encrypted = importlib.util.find_spec("cryptography") is not None
-        self.identities = SqliteIdentities(folder / "identities.db") if self.encrypted else Open()
+        self.identities = SqliteIdentities(folder / "identities.db")
         self.subjects = [self.identities.subject("t", str(i)) for i in range(50)]
         self.done: dict[str, float] = {}
         features = response_features(encoder)
@@ -404,7 +381,6 @@ def from_spool(texts: list[str], encoder: Encoder, device: str, batch: int) -> d
     return {
         "answers_s": round(n / wall, 1),
         "answers_per_cpu_s": round(n / cpu, 1),
-        "encrypted": spool.encrypted,
         "steps": len(sizes),
         "largest_step": max(sizes),
     }
@@ -438,8 +414,8 @@ def whole(name: str, device: str, n: int, batch: int) -> dict[str, Any] | None:
     return {
         "encoder": encoder_rate(encoder, texts),
         "in_memory": in_memory(texts, encoder, device, batch),
-        "from_spool": None if _bare.USED else from_spool(texts, encoder, device, batch),
-        "alone": None if _bare.USED else alone(answers(min(n, 300), 1), encoder, device, batch),
+        "from_spool": from_spool(texts, encoder, device, batch),
+        "alone": alone(answers(min(n, 300), 1), encoder, device, batch),
     }
 
 
@@ -474,7 +450,6 @@ def main() -> None:
             "cores": os.cpu_count(),
             "load_before": round(os.getloadavg()[0], 2),
             "torch": torch.__version__,
-            "msgspec": not _bare.USED,
         },
         "limits": limit,
     }

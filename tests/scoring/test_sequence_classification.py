@@ -89,6 +89,80 @@ def test_a_shared_prompt_is_read_once_where_the_architecture_allows(
     assert (read < 600) is model.shares, calls  # six prompts of 200 tokens are 1,200
 
 
+class Rough(Transformer):
+    """In bfloat16, as on cuda, with weights so large that rounding is seen."""
+
+    def _loaded(self, folder: Path, outputs: int | None, head: str) -> tuple[Any, Any]:
+        tokenizer, model = super()._loaded(folder, outputs, head)
+        model.score.weight.data *= 200
+        return tokenizer, model.to(torch.bfloat16)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_rounding_decides_nothing(folders: dict[str, Path], compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bfloat16 a shared prompt changes outputs by rounding, by more than a tolerance: sharing stays allowed."""
+    monkeypatch.setattr(torch, "compile", lambda model, **_settings: model)
+    failures: list[Exception] = []
+    model = Rough(folders["llama"], outputs=3, compiled=compiled, report=failures.append)
+    items = [item(text, "which colour has the sky " * 40) for text in TEXTS]
+    single = np.concatenate([model.score([one]) for one in items])
+    assert model.shares
+    assert np.abs(model.score(items) - single).max() > 0.01
+    assert failures == []
+
+
+def test_outputs_that_change_with_the_cache_forbid_sharing(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An architecture that counts positions anew after a cached prefix reads every answer whole, and it is said."""
+    from transformers import LlamaModel
+
+    forward = LlamaModel.forward
+
+    def forgetful(self: Any, input_ids: Any = None, **rest: Any) -> Any:
+        if rest.get("past_key_values") is not None:
+            rest["position_ids"] = torch.arange(input_ids.shape[1])[None]
+        return forward(self, input_ids=input_ids, **rest)
+
+    monkeypatch.setattr(LlamaModel, "forward", forgetful)
+    for kind in (Transformer, Rough):
+        caplog.clear()
+        assert not kind(folders["llama"], outputs=3, report=print).shares
+        assert "cannot share a prefix: its outputs differ" in caplog.text
+
+
+def test_a_model_that_cannot_be_tried_shares_nothing(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where no small copy can be made, answers are read whole and the model is not compiled; both are said."""
+
+    def refused(_self: Transformer) -> Transformer:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Transformer, "_small", refused)
+    failures: list[Exception] = []
+    model = Transformer(folders["llama"], outputs=3, compiled=True, report=failures.append)
+    assert not model.shares
+    assert "cannot share a prefix" in caplog.text
+    assert ["torch.compile failed" in str(failure) for failure in failures] == [True]
+    np.testing.assert_allclose(model.score(ITEMS), loaded(folders["llama"]).score(ITEMS), atol=1e-6)
+
+
+def test_sliding_windows_are_tried_beyond_their_length(tmp_path: Path) -> None:
+    """A trial's texts exceed the window, and sharing is allowed only if the outputs stay the same there."""
+    from benchmarks.scoring.reward_model import TINY, tokenizer
+    from transformers import MistralConfig, MistralForSequenceClassification
+
+    made = MistralForSequenceClassification(MistralConfig(num_labels=1, pad_token_id=0, sliding_window=16, **TINY))
+    made.eval().save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    model = Transformer(tmp_path, outputs=1, report=print)
+    assert model._small()._model.config.sliding_window < 16
+    items = [item(text, "w1 w2 w3 w4 w5 " * 60) for text in ("w1 w2", "w7 " * 30, "w9")]
+    single = np.concatenate([model.score([one]) for one in items])
+    np.testing.assert_allclose(model.score(items), single, atol=1e-5)
+
+
 def test_a_padding_token_is_not_needed(tmp_path: Path) -> None:
     """Without a configured padding token, batches of unequal lengths still give the single outputs."""
     save_model(tmp_path, "llama", pad_token_id=None)

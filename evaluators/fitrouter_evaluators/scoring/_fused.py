@@ -53,5 +53,6 @@ def fused_score(means: Any, covs: Any, slots: Any, x: Any, out_mean: Any, out_va
     if _kernel is None:
         raise RuntimeError("the fused kernel needs Triton, which comes with torch for CUDA")
     n, C, D = x.shape
-    if n:
-        _kernel[(n,)](means, covs, slots, x, out_mean, out_variance, D=D, PADDED=triton.next_power_of_2(D), C=C)
+    if n:  # one warp was at least as fast as more, for one answer and for several (docs/results/scorer.md)
+        sizes = {"D": D, "PADDED": triton.next_power_of_2(D), "C": C}
+        _kernel[(n,)](means, covs, slots, x, out_mean, out_variance, **sizes, num_warps=1)

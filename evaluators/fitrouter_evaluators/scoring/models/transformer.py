@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import logging
 from collections import defaultdict
@@ -24,6 +25,13 @@ SHARED = 256
 """Tokens that a shared prefix must save to be computed on its own."""
 
 _PROBE = [Answer(text=text, prompt="Which colour has the sky?") for text in ("It is blue.", "No idea!")]
+
+_TRIAL_TOKENS, _TRIAL_PREFIX, _TRIAL_WINDOW = 64, 20, 8
+_TRIAL: list[Tokens] = [
+    {"input_ids": [*range(1, _TRIAL_PREFIX + 1), *(7 * i % 61 + 1 for i in range(begin, begin + length))]}
+    for begin, length in ((3, 14), (20, 9))
+]
+"""Sequences of a trial: a common prefix and tails, all longer than the trial's sliding window."""
 
 
 def tokenised(tokenizer: Any, answer: Answer, limit: int) -> Tokens:
@@ -48,6 +56,18 @@ def _common(rows: Sequence[Sequence[int]]) -> int:
     while same < most and all(row[same] == rows[0][same] for row in rows):
         same += 1
     return same
+
+
+def _close(plain: Floats, other: Floats) -> bool:
+    return np.allclose(plain, other, rtol=1e-4, atol=1e-4)
+
+
+def _fault(trial: Callable[[], bool]) -> str:
+    """Return why a trial failed, empty if it did not."""
+    try:
+        return "" if trial() else "its outputs differ"
+    except Exception as error:  # noqa: BLE001 - the library's errors have many types
+        return reason_of(error)
 
 
 class Transformer:
@@ -213,28 +233,56 @@ class Transformer:
         return tokenizer, model
 
     def _tried(self, compiled: bool, report: Callable[[Exception], None]) -> int:
-        """Run two short answers, to find the width and whether prefixes can be shared and compiling works."""
+        """Run two short answers, to find the width and whether prefixes can be shared and compiling works.
+
+        The latter two are tried in float32: in bfloat16 sums in another order differ by more than some faults do.
+        """
         rows = [tokenised(self._tokenizer, answer, self._limit) for answer in _PROBE]
         try:
             plain = self._whole(rows)
         except Exception as error:  # noqa: BLE001 - as above
             raise ModelError(f"the model failed on a short answer ({reason_of(error)}); use another one") from None
-        scale = 1e-4 if self._model.dtype == self._torch.float32 else 5e-2
-        close = functools.partial(np.allclose, plain, rtol=scale, atol=scale * float(np.abs(plain).max(initial=1.0)))
-        same = _common([row["input_ids"] for row in rows])
-        if same and len(rows[0]) == 1:
-            try:
-                self.shares = close(self._after_prefix(rows, same, [0, 1]))
-            except Exception as error:  # noqa: BLE001 - an architecture without such a cache
-                self.shares = False
-                _log.warning("scores take longer, since the model cannot share a prefix: %s", reason_of(error))
-        if compiled:
-            try:
-                self._call = self._torch.compile(self._model, dynamic=True)
-                failure = "" if close(self._whole(rows)) else "its outputs differ"
-            except Exception as error:  # noqa: BLE001 - it serves uncompiled
-                failure = reason_of(error)
-            if failure:
-                self._call = self._model
-                report(ModelError(f"torch.compile failed ({failure}); set 'compile: false'"))
+        if len(rows[0]) == 1 and _common([row["input_ids"] for row in rows]):
+            reason = _fault(self._shares_well)
+            self.shares = not reason
+            if reason:
+                _log.warning("scores take longer, since the model cannot share a prefix: %s", reason)
+        if compiled and (failure := _fault(lambda: self._compiles_well(rows))):
+            self._call = self._model
+            report(ModelError(f"torch.compile failed ({failure}); set 'compile: false'"))
         return int(plain.shape[1])
+
+    def _shares_well(self) -> bool:
+        """Whether outputs stay the same where a prefix is shared."""
+        small = self._small()
+        return _close(small._whole(_TRIAL), small._after_prefix(_TRIAL, _TRIAL_PREFIX, [0, 1]))
+
+    def _compiles_well(self, rows: Sequence[Tokens]) -> bool:
+        """Compile the model; whether its outputs stay the same in a trial, and are numbers."""
+        small = self._small()
+        plain = small._whole(_TRIAL)
+        small._call = self._torch.compile(small._model, dynamic=True)
+        self._call = self._torch.compile(self._model, dynamic=True)
+        return _close(plain, small._whole(_TRIAL)) and bool(np.isfinite(self._whole(rows)).all())
+
+    def _small(self) -> Transformer:
+        """Copy the architecture with few layers and random weights, in float32, where no rounding hides a fault.
+
+        One layer of each kind, and a sliding window that a trial's texts exceed.
+        """
+        torch, config = self._torch, copy.deepcopy(self._model.config)
+        text = config.get_text_config()
+        kinds = getattr(text, "layer_types", None) or []
+        layers = max([2, *(kinds.index(kind) + 1 for kind in set(kinds))])
+        text.num_hidden_layers = min(layers, text.num_hidden_layers)
+        text.vocab_size, text.pad_token_id, text.initializer_range = _TRIAL_TOKENS, 0, text.hidden_size**-0.5
+        if kinds:
+            text.layer_types = kinds[: text.num_hidden_layers]
+        if getattr(text, "sliding_window", None):
+            text.sliding_window = _TRIAL_WINDOW
+        found = copy.copy(self)
+        with torch.random.fork_rng(), torch.device(self._device):
+            torch.manual_seed(0)
+            found._model = found._call = type(self._model)(config).float().eval()
+        found._config, found._pads = text, False
+        return found
