@@ -9,7 +9,7 @@ export TRANSFORMERS_OFFLINE := 1
 export LITELLM_LOCAL_MODEL_COST_MAP := True
 
 .DEFAULT_GOAL := help
-.PHONY: help install frameworks ray demo test check lint mypy pyright format docs figures screenshots bench bench-acceptance bench-agents bench-beside bench-crash bench-faults bench-fuzz bench-kills bench-matrix bench-mutants bench-mutants-day bench-overload bench-policies bench-pool bench-properties \
+.PHONY: help install frameworks ray demo test check lint mypy pyright format docs figures screenshots bench bench-acceptance bench-agents bench-beside bench-clients bench-crash bench-faults bench-fuzz bench-kills bench-matrix bench-mutants bench-mutants-day bench-overload bench-policies bench-pool bench-properties \
 	bench-replay bench-reproduce bench-scorer bench-soak bench-sweep bench-watch clean
 
 help: ## list the targets
@@ -81,6 +81,11 @@ bench-agents: install ## overhead per call of each adapter, in process and over 
 bench-beside: install ## CPU of the gateway beside LiteLLM's proxy, which ARGS="--litellm-proxy PROGRAM" names
 	$(BIN)/python -m benchmarks.gateway.beside $(ARGS)
 
+bench-clients: ## whole answers, streams and tool calls of other clients (creates its own environment)
+	$(PYTHON) -m venv .venv-clients
+	.venv-clients/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[gateway]" httpx pytest hypothesis openai anthropic langchain-openai langchain-anthropic litellm pydantic-ai-slim
+	.venv-clients/bin/python -m benchmarks.gateway.clients $(ARGS)
+
 bench-crash: install ## kill the gateway 50 times under load; check that nothing is lost
 	$(BIN)/python -m benchmarks.gateway.crash $(ARGS)
 
@@ -143,4 +148,4 @@ bench-sweep: install ## the sweep that chose the default settings
 	$(BIN)/python -m benchmarks.policies.sweep $(ARGS)
 
 clean: ## remove .venv and the caches
-	rm -rf $(VENV) .venv-fuzz .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-clients .venv-fuzz .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
