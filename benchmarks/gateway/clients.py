@@ -14,7 +14,7 @@ import asyncio
 import json
 import tempfile
 from collections.abc import Callable
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arg
 
 def openai(url: str, kind: str) -> str:
     """The SDK of OpenAI."""
-    from openai import OpenAI
+    OpenAI: Any = import_module("openai").OpenAI
 
     client = OpenAI(base_url=f"{url}/v1", api_key="none")
     asked: dict[str, Any] = {"model": AUTO, "messages": [{"role": "user", "content": PROMPT}]}
@@ -47,12 +47,12 @@ def openai(url: str, kind: str) -> str:
     message = (
         client.chat.completions.create(**asked, **({"tools": [TOOL]} if kind == "tools" else {})).choices[0].message
     )
-    return message.tool_calls[0].function.arguments if message.tool_calls else message.content or ""
+    return str(message.tool_calls[0].function.arguments if message.tool_calls else message.content)
 
 
 def anthropic(url: str, kind: str) -> str:
     """The SDK of Anthropic."""
-    from anthropic import Anthropic
+    Anthropic: Any = import_module("anthropic").Anthropic
 
     client = Anthropic(base_url=url, api_key="none")
     asked: dict[str, Any] = {"model": AUTO, "max_tokens": 100, "messages": [{"role": "user", "content": PROMPT}]}
@@ -61,7 +61,7 @@ def anthropic(url: str, kind: str) -> str:
             return "".join(stream.text_stream)
     schema = {"name": "weather", "description": FUNCTION["description"], "input_schema": FUNCTION["parameters"]}
     block = client.messages.create(**asked, **({"tools": [schema]} if kind == "tools" else {})).content[-1]
-    return json.dumps(block.input) if block.type == "tool_use" else block.text
+    return json.dumps(block.input) if block.type == "tool_use" else str(block.text)
 
 
 def _langchain(model: Any, kind: str) -> str:
@@ -74,41 +74,42 @@ def _langchain(model: Any, kind: str) -> str:
 
 def langchain_openai(url: str, kind: str) -> str:
     """LangChain's adapter of OpenAI."""
-    from langchain_openai import ChatOpenAI
+    ChatOpenAI: Any = import_module("langchain_openai").ChatOpenAI
 
-    return _langchain(ChatOpenAI(base_url=f"{url}/v1", api_key="none", model=AUTO), kind)  # type: ignore[arg-type]
+    return _langchain(ChatOpenAI(base_url=f"{url}/v1", api_key="none", model=AUTO), kind)
 
 
 def langchain_anthropic(url: str, kind: str) -> str:
     """LangChain's adapter of Anthropic."""
-    from langchain_anthropic import ChatAnthropic
+    ChatAnthropic: Any = import_module("langchain_anthropic").ChatAnthropic
 
     return _langchain(ChatAnthropic(base_url=url, api_key="none", model=AUTO, max_tokens=100), kind)
 
 
 def litellm(url: str, kind: str) -> str:
     """LiteLLM's SDK."""
-    from litellm import completion
+    completion: Any = import_module("litellm").completion
 
     asked: dict[str, Any] = {"model": f"openai/{AUTO}", "api_base": f"{url}/v1", "api_key": "none"}
     asked |= {"messages": [{"role": "user", "content": PROMPT}]}
     if kind == "stream":
         return "".join(each.choices[0].delta.content or "" for each in completion(**asked, stream=True))
     message = completion(**asked, **({"tools": [TOOL]} if kind == "tools" else {})).choices[0].message
-    return message.tool_calls[0].function.arguments if message.tool_calls else message.content
+    return str(message.tool_calls[0].function.arguments if message.tool_calls else message.content)
 
 
 def pydantic_ai(url: str, kind: str) -> str:
     """Agents of Pydantic AI; with tools, their structured output."""
-    from pydantic import BaseModel
-    from pydantic_ai import Agent, ToolOutput
-    from pydantic_ai.models.openai import OpenAIChatModel
-    from pydantic_ai.providers.openai import OpenAIProvider
+    BaseModel: Any = import_module("pydantic").BaseModel
+    Agent: Any = import_module("pydantic_ai").Agent
+    ToolOutput: Any = import_module("pydantic_ai").ToolOutput
+    OpenAIChatModel: Any = import_module("pydantic_ai.models.openai").OpenAIChatModel
+    OpenAIProvider: Any = import_module("pydantic_ai.providers.openai").OpenAIProvider
 
     model = OpenAIChatModel(AUTO, provider=OpenAIProvider(base_url=f"{url}/v1", api_key="none"))
     if kind == "tools":
-        City = type("City", (BaseModel,), {"__annotations__": {"city": str}})
-        return str(Agent(model, output_type=ToolOutput(City, name="weather")).run_sync(PROMPT).output.city)
+        city: Any = type("City", (BaseModel,), {"__annotations__": {"city": str}})
+        return str(Agent(model, output_type=ToolOutput(city, name="weather")).run_sync(PROMPT).output.city)
     if kind == "stream":
 
         async def streamed() -> str:
