@@ -364,14 +364,18 @@ print(json.dumps(found))
     assert json.loads(result.stdout) == []
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_serve_answers_and_ends_on_sigterm(folder: Path, workers: int) -> None:
-    """`init`, `serve` on a free port, a request, SIGTERM to all processes at once: a stream ends well; exit code 0."""
+@pytest.mark.parametrize(("workers", "temporary"), [(1, ""), (2, ""), (1, 100 * "t")])
+def test_serve_answers_and_ends_on_sigterm(folder: Path, workers: int, temporary: str) -> None:
+    """`init`, `serve` on a free port, a request, SIGTERM to all processes at once: a stream ends well; exit code 0.
+
+    Also where the temporary folder has no place for the fork server's socket.
+    """
     run("init")
+    (folder / temporary).mkdir(exist_ok=True)
     process = subprocess.Popen(
         [sys.executable, "-m", "fitrouter_integrations.cli", "serve", "--port", "0", "--workers", str(workers)],
         cwd=folder,
-        env=_environment(),
+        env=_environment() | ({"TMPDIR": str(folder / temporary)} if temporary else {}),
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -394,7 +398,9 @@ def test_serve_answers_and_ends_on_sigterm(folder: Path, workers: int) -> None:
             os.killpg(process.pid, signal.SIGTERM)
             assert [line for line in lines if line][-1] == "data: [DONE]"
         assert process.wait(300.0) == 0
-        assert "Traceback" not in process.stderr.read()
+        said = process.stderr.read()
+        assert "Traceback" not in said
+        assert ("no fork server (OSError: AF_UNIX path too long)" in said) is bool(temporary)
     finally:
         if process.poll() is None:
             process.kill()

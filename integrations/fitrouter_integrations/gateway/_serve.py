@@ -15,13 +15,14 @@ import time
 from collections.abc import Callable, Collection
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from fitrouter.config import Config
-from fitrouter.errors import ConfigError, FitrouterError, require
+from fitrouter.errors import ConfigError, FitrouterError, in_words, require
 from fitrouter.stores.keys import FILE
 from fitrouter_integrations.gateway._keys import Keys
 
@@ -213,8 +214,7 @@ class _Parent:
     def __init__(self, config: Config, workers: int, listener: socket.socket, *, services_inside: bool) -> None:
         self._config, self._listener, self._inside = config, listener, services_inside
         # No fork of this process, which would copy its files and handlers, but of a server that only loads modules.
-        forks = sys.platform == "linux"
-        self._context = multiprocessing.get_context("forkserver") if forks else multiprocessing.get_context("spawn")
+        self._context: BaseContext = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
         self._context.set_forkserver_preload(["__main__", *_PRELOADED])
         self._workers = _Crew("worker", workers, self._start_worker)
         self._services = _Crew("services process", 0 if services_inside else 1, self._start_services)
@@ -242,29 +242,34 @@ class _Parent:
                 end.close()
 
     def _start_worker(self) -> BaseProcess:
-        arguments = (self._config, self._listener, self._inside)
-        return self._begun(self._context.Process(target=_work, args=arguments, name="fitrouter-worker"))
+        return self._begun(_work, (self._config, self._listener, self._inside), "fitrouter-worker")
 
     def _start_services(self) -> BaseProcess:
         if self._line is not None:
             self._line.close()
         theirs, self._line = self._context.Pipe(duplex=False)
-        arguments = (self._config, theirs)
-        process = self._begun(self._context.Process(target=_run_services, args=arguments, name="fitrouter-services"))
+        process = self._begun(_run_services, (self._config, theirs), "fitrouter-services")
         theirs.close()
         return process
 
-    @staticmethod
-    def _begun(process: BaseProcess) -> BaseProcess:
+    def _begun(self, target: Callable[..., None], arguments: tuple[object, ...], name: str) -> BaseProcess:
         """Start a process, and first the fork server with SIGTERM blocked.
 
         Process managers send it to all processes at once, but the server must outlive the workers, since it knows how
-        they ended.
+        they ended. Where no fork server can be, as its socket has no place in the temporary folder (a full disk, a path
+        of more than a hundred characters), processes are spawned from then on.
         """
         resource_tracker.ensure_running()  # it unblocks the signal
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         try:
+            process: BaseProcess = self._context.Process(target=target, args=arguments, name=name)  # type: ignore[attr-defined]
             process.start()
+        except OSError as error:
+            if self._context.get_start_method() == "spawn":
+                raise
+            _log.warning("no fork server (%s): processes are spawned, which takes longer", in_words(error))
+            self._context = multiprocessing.get_context("spawn")
+            return self._begun(target, arguments, name)
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         return process
