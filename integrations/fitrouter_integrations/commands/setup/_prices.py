@@ -51,7 +51,7 @@ class Table(msgspec.Struct, frozen=True, dict=True):
 @functools.cache
 def table() -> Table:
     """Load the table."""
-    return msgspec.json.decode(resources.files(__package__).joinpath(FILE).read_bytes(), type=Table)
+    return msgspec.json.decode(resources.files(__package__ or __name__).joinpath(FILE).read_bytes(), type=Table)
 
 
 def source() -> str:

@@ -94,7 +94,7 @@ def _faults(value: Any, schema: Schema, where: str) -> Iterator[str]:
             yield from _faults(item, schema.get("items", {}), f"{where}[{i}]")
     elif isinstance(value, dict):
         known, others = schema.get("properties", {}), schema.get("additionalProperties", {})
-        if others is False and (unknown := sorted(value.keys() - known.keys())):
+        if schema.get("additionalProperties") is False and (unknown := sorted(value.keys() - known.keys())):
             yield f"{where and f'{where}: '}{shown(unknown[0])}: unknown field; allowed are {', '.join(known)}"
         for name, inner in known.items() if known else ((name, others) for name in value):
             at = f"{where}.{name[:100]}" if where else name
