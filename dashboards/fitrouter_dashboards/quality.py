@@ -127,7 +127,7 @@ def saved(run: Callable[..., Sequence[list[tuple[Any, ...]]]], default: str | No
 def saved_in(warehouse: Warehouse | None, default: str | None, tenant: str) -> list[str]:
     """What a tenant saved, in words, or why it is not known; see `saved`. Blocks."""
     if warehouse is None:
-        return []
+        return ["what was saved is not known: there is no warehouse, which needs DuckDB"]
     try:
         return saved(lambda *queries: warehouse.queries(queries, whole=True), default, tenant)
     except NoWarehouse as error:
