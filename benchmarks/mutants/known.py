@@ -30,8 +30,8 @@ KNOWN = (
     Known(
         "Spending.reserve says yes",
         f"{_ROUTER}serving/spending.py",
-        "        now = self.clock()\n        usd = lost_usd",
-        "        return True\n        usd = lost_usd",
+        "        if found.refusal:\n            return Cover(refusal=found.refusal)\n        if found.usd >=",
+        "        return Cover(lost_usd + most, limit)\n        if found.usd >=",
         (f"{_SPENDING}test_requests_at_once_cannot_spend_the_same_money",),
     ),
     Known(
@@ -51,8 +51,8 @@ KNOWN = (
     Known(
         "end of a plan's reservation",
         f"{_ROUTER}serving/external.py",
-        "request.payer, valid_s=valid_s)",
-        "request.payer)",
+        "payer, valid_s=valid_s)",
+        "payer)",
         (f"{_SPENDING}test_the_money_of_a_plan_that_nobody_reports_is_free_after_its_time",),
     ),
     Known(

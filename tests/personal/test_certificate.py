@@ -240,7 +240,7 @@ def test_what_is_no_certificate(files: tuple[bytes, bytes], key: Any) -> None:
             Method(alpha=alpha).build()
     with pytest.raises(ConfigError, match="no parameter"):
         Method(parameter=2.0).build()
-    assert anchor_scores(b'{"model": "a", "anchor": 0.5, "more": 1}\n{"model": "b"}\n') == {"a": 0.5}
+    assert anchor_scores(b'{"model": "a", "anchor": 0.5, "more": 1}\n\n{"model": "b"}\n \n') == {"a": 0.5}
     for bad in (b"", b"{", b'{"model": "a", "anchor": 1}\n{"model": "a", "anchor": 2}\n'):
         with pytest.raises(InvalidRequest, match="suite"):
             anchor_scores(bad)

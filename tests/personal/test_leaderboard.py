@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import duckdb
 import msgspec
@@ -27,7 +28,7 @@ from fitrouter.posterior.person_draws import PersonPosterior, draw_person, draw_
 from fitrouter.router import Router
 from fitrouter.routing.variants import expand
 from fitrouter.types import FeedbackKind, Identity, Request, Variant
-from fitrouter_evaluators.personal import Leaderboards, Profiles, Quizzes, Reports
+from fitrouter_evaluators.personal import Leaderboards, Profiles, Quizzes, Reports, leaderboard
 from fitrouter_evaluators.personal.leaderboard import ranked
 from fitrouter_evaluators.personal.reasons import SHARED, split
 
@@ -172,6 +173,21 @@ def test_opposite_votes_make_opposite_boards(tmp_path: Path) -> None:
             assert board.models[0].best > 0.5
             assert (await Reports(router, config).of(who)).board == board
             assert len(boards.votes(await router.people.recall(who))) == (await profiles.show(who)).said["pair"].number
+
+    played(install(tmp_path), test)
+
+
+def test_a_pair_whose_other_answer_has_no_score_teaches_nothing(tmp_path: Path) -> None:
+    """Read as a vote on one answer, it would say something that nobody said."""
+
+    async def test(router: Router, quizzes: Quizzes, config: Config) -> None:
+        await finish(quizzes, await quizzes.start(ANN))
+        await copied(router)
+        boards, who = Leaderboards(router), await router.people.recall(ANN)
+        assert FeedbackKind.PAIR in {label.kind for label in boards.votes(who)}
+        query = leaderboard._VOTES.replace("vote.other = b.decision_id", "false")
+        with patch.object(leaderboard, "_VOTES", query):
+            assert FeedbackKind.PAIR not in {label.kind for label in boards.votes(who)}
 
     played(install(tmp_path), test)
 

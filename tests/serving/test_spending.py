@@ -21,7 +21,14 @@ from tests.kits import virtual_time
 from tests.kits.gateway import Echo, chat, client, config, make_router, serving
 
 from fitrouter.context.features import context_names
-from fitrouter.errors import AllModelsFailed, BudgetExhausted, ProviderError, ProviderTimeout, ProviderUnavailable
+from fitrouter.errors import (
+    AllModelsFailed,
+    BudgetExhausted,
+    FitrouterError,
+    ProviderError,
+    ProviderTimeout,
+    ProviderUnavailable,
+)
 from fitrouter.providers import Fault, Faulty
 from fitrouter.providers.usage import consistent, read_usage
 from fitrouter.router import Router
@@ -30,6 +37,7 @@ from fitrouter.serving.attempts import Assembler, Timers
 from fitrouter.serving.external import AttemptReport, Outcome, Plan
 from fitrouter.serving.ledger import Ledger
 from fitrouter.serving.spending import (
+    MOST_STATED_USD,
     PLAN_S,
     TEMPLATE,
     Cover,
@@ -676,6 +684,39 @@ def test_a_stated_cost_above_its_reservation_is_in_the_next_one(tmp_path: Path) 
             assert paid == pytest.approx(0.048)
             with pytest.raises(BudgetExhausted, match=r"it may cost 0\.012\d* USD at most"):
                 await router.complete(ask(params={"max_tokens": 10}))
+
+    virtual_time.run(scenario())
+
+
+@pytest.mark.parametrize(("stated", "usd"), [(MOST_STATED_USD, MOST_STATED_USD), (MOST_STATED_USD + 0.01, 4e-6)])
+def test_up_to_a_dollar_a_stated_cost_is_plausible(stated: float, usd: float) -> None:
+    """However cheap the tokens are: fees of tools are no tokens. Above it, tokens that cannot cost so much decide."""
+    card = ModelCard(name="a", provider="p", prices=Prices(input=0.0, output=1.0), context_window=1000)
+    assert charge(card, Usage(prompt_tokens=7, completion_tokens=4, cost_usd=stated)).usd == pytest.approx(usd)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_no_model_is_called_after_the_deadline(tmp_path: Path, n: int) -> None:
+    """Money that took until the deadline to reserve buys no call, and none is booked."""
+
+    async def scenario() -> None:
+        provider = Dear()
+        async with limited(tmp_path, provider) as router:
+            ledger = router._ledger
+            reserve = ledger.reserve
+
+            async def late(*args: Any, **kwargs: Any) -> Any:
+                found = await reserve(*args, **kwargs)
+                await asyncio.sleep(4.0)
+                return found
+
+            ledger.reserve = late  # type: ignore[method-assign]
+            with pytest.raises(FitrouterError):
+                await router.complete(ask(params={"max_tokens": 10}, deadline_s=3.0, n=n))
+            await router.settled()
+            assert provider.calls == []
+            assert {attempt.error for event in events(router, Execution) for attempt in event.attempts} == {"NotCalled"}
+            assert sum(event.cost_usd or 0.0 for event in events(router, Execution)) == 0.0
 
     virtual_time.run(scenario())
 

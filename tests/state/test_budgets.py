@@ -130,7 +130,7 @@ def test_numbers_that_a_journal_may_not_hold_change_nothing() -> None:
         assert budgets.dump() == before
     budgets.observe_decision("t", 2.0, -1.0, "c")
     budgets.observe("t", 2.0, -1.0, "c")
-    assert (budgets.spent("t", 2.0), budgets.left("t", 2.0)) == (0.5, 4.5)
+    assert budgets.spent("t", 2.0) == 0.5
 
 
 def test_a_tenant_without_a_budget_has_no_cost_weight() -> None:
@@ -358,7 +358,7 @@ def test_a_limit_is_changed_and_taken_back() -> None:
     assert budgets.unit("paying", 1.0) == pytest.approx(
         (4.0 - 1.0) / (10.0 - 1.0) * budgets.trial("paying", None).unit("paying", 1.0)
     )
-    assert (budgets.spent("paying", 1.0), budgets.left("other", 1.0)) == (1.0, 1.5)
+    assert (budgets.spent("paying", 1.0), budgets.spent("other", 1.0)) == (1.0, 0.5)
     again = Budgets(None, budgets.tenants)
     assert again.load(budgets.dump())
     assert again.dump() == budgets.dump()

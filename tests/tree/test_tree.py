@@ -15,6 +15,8 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 from types import ModuleType
 
+from benchmarks.mutants.known import KNOWN
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("fitrouter", "fitrouter_evaluators", "fitrouter_dashboards", "fitrouter_integrations")
 HEAVY = (
@@ -233,3 +235,11 @@ def test_folders_are_small() -> None:
         for folder in filter(Path.is_dir, (ROOT / top).rglob("*")):
             inside = [p for p in folder.iterdir() if p.suffix == ".py" or (p.is_dir() and p.name != "__pycache__")]
             assert len(inside) <= 20, folder
+
+
+def test_known_mutants_are_current() -> None:
+    """Each guard of `benchmarks.mutants.known` is in its file once, and the tests that have to notice exist."""
+    for known in KNOWN:
+        assert (ROOT / known.file).read_text().count(known.text) == 1, known.name
+        for file, test in (each.split("::") for each in known.tests):
+            assert f"def {test}(" in (ROOT / file).read_text(), known.name

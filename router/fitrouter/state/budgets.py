@@ -313,13 +313,6 @@ class Budgets(Projection):
             return 0.0
         return account.periods.get(int(ts // params.period_s), (0.0, 0))[0]
 
-    def left(self, tenant: str, ts: float) -> float:
-        """USD of a period's hard limit that are not spent; infinite without such a limit."""
-        params = self.params(tenant)
-        if params is None or params.usd_per_period is None or not params.hard:
-            return math.inf
-        return params.usd_per_period - self.spent(tenant, ts)
-
     def period_left_s(self, tenant: str, ts: float) -> float:
         """Seconds until the tenant's period ends."""
         params = self.params(tenant)
@@ -334,7 +327,7 @@ class Budgets(Projection):
         if not (params.hard and params.limited):
             return cap
         if params.usd_per_period is not None:
-            cap = min(cap, max(self.left(tenant, ts), 0.0))
+            cap = min(cap, max(params.usd_per_period - self.spent(tenant, ts), 0.0))
         account = self._accounts.get(tenant)
         if account is None:
             return min(cap, 0.5 * params.bucket * self.unit(tenant, ts))
