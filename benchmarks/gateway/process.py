@@ -138,6 +138,12 @@ def kill_9(pid: int) -> None:
         return
 
 
+def memory_mb(pid: int) -> float:
+    """Return the resident memory of a process in MB."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) * 1024 / 1e6
+
+
 def alive(pid: int) -> bool:
     """Whether a process exists and runs."""
     try:

@@ -1,14 +1,17 @@
 """Soak test of a gateway: an hour of 50 requests a second with faults; memory, descriptors, tasks, threads over time.
 
     python -m benchmarks.gateway.soak --minutes 60
+    python -m benchmarks.gateway.soak --minutes 6 --rate 20 --warm-minutes 3 --trailers-mb 500 --connections 10000
 
 The gateway has a journal, a warehouse and a scorer on disk; its two models are one loopback server that fails one call
 in eight: errors of each class, resets, stalls, streams that break off, nonsense. A tenth of the clients leave, a fifth
 votes. `in_use_mb` is what C code has allocated and not freed, and `blocks` are Python's allocations: where they do not
 grow and memory does, allocators keep the room of a peak. `mapped_mb` is the resident part of files and shared memory:
 libraries, the index of the journal's log. The slopes are fitted to the samples after the warm-up, the
-first third. Prints JSON; exits with 1 if memory grows by more than 2 MB an hour beyond twice the fit's standard error,
-or descriptors, tasks and threads are not flat.
+first third. With `--warm-minutes` it serves as long before, then takes trailers without end and connections that are
+closed at every point of a request; what is resident after each part, and at rest, is compared with the plateau: the
+median of the last half of these minutes. Prints JSON; exits with 1 if memory grows by more than 2 MB an hour beyond
+twice the fit's standard error, or is 20 MB above the plateau, or descriptors, tasks and threads are not flat.
 """
 
 from __future__ import annotations
@@ -19,8 +22,11 @@ import ctypes
 import gc
 import itertools
 import json
+import math
 import os
 import random
+import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -28,18 +34,31 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import numpy as np
 import yaml
-from benchmarks.gateway.process import wait_for
+from benchmarks.gateway.process import memory_mb, wait_for
 from tests.kits.fake_openai import HANG, FakeOpenAI, Reply, in_a_thread, reply, sse
 
 SAMPLE_S = 10.0
 USERS = 200
 GROWTH_MB_PER_HOUR = 2.0
+ABOVE_PLATEAU_MB = 20.0
+_HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+_BODY = b'{"model":"fitrouter/auto","user":"u1","messages":[{"role":"user","content":"What about it?"}]}'
+_ASKED = _HEAD + b"content-length: %d\r\n\r\n" % len(_BODY) + _BODY
+_TRAILERS = (b"x: y\r\n" * 10_000, b"x: " + b"y" * 60_000, b"y" * 60_000, (b"x-1: " + b"y" * 900 + b"\r\n") * 60)
+_CLOSED = (
+    *((b"", False), (b"GE", False), (_HEAD, False), (b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n", True)),
+    *((_ASKED[:-9], False), (_ASKED, False), (_ASKED, True), (_ASKED.replace(b"{", b'{"stream":true,', 1), False)),
+    *((_ASKED * 3, False), (b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\n\r\n", True)),
+)
+"""What a client sends before it leaves, and whether it waits for an answer."""
 _FIELDS = ("rss_mb", "descriptors", "tasks", "threads", "objects", "in_use_mb", "blocks", "mapped_mb")
 
 
@@ -142,6 +161,34 @@ class Load:
             self.statuses[type(error).__name__] += 1
 
 
+def send_trailers(address: tuple[str, int], megabytes: float) -> int:
+    """Send trailers that do not end, each connection until it is closed; returns the number of connections."""
+    head = _HEAD + b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
+    sent = connections = 0
+    while sent < 1e6 * megabytes:
+        piece = _TRAILERS[connections % len(_TRAILERS)]
+        connections += 1
+        with socket.create_connection(address, 60.0) as connection, suppress(ConnectionError):
+            connection.sendall(head)
+            while sent < 1e6 * megabytes:
+                sent += connection.send(piece)
+    return connections
+
+
+def close_connections(address: tuple[str, int], count: int) -> None:
+    """Open connections, eight at a time, and close each at some point of a request."""
+
+    def leave(number: int) -> None:
+        sent, waits = _CLOSED[number % len(_CLOSED)]
+        with socket.create_connection(address, 60.0) as connection, suppress(ConnectionError):
+            connection.sendall(sent)
+            if waits:
+                connection.recv(65_536)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(leave, range(count)))
+
+
 def slopes(samples: list[list[float]]) -> dict[str, dict[str, float]]:
     """Fit the slope per hour of each measure, with its standard error, by least squares over the last two thirds."""
     rows = np.array(samples[len(samples) // 3 :])
@@ -159,7 +206,9 @@ def slopes(samples: list[list[float]]) -> dict[str, dict[str, float]]:
     return found
 
 
-def run(folder: Path, minutes: float, rate: float, seed: int = 0) -> dict[str, Any]:
+def run(
+    folder: Path, minutes: float, rate: float, seed: int, warm: float, megabytes: float, closed: int
+) -> dict[str, Any]:
     """Serve, load, and sample; return what was measured."""
     rng = random.Random(seed)
     with in_a_thread(FakeOpenAI(faulty(rng), models=("fake-a", "fake-b"))) as upstream:
@@ -176,22 +225,38 @@ def run(folder: Path, minutes: float, rate: float, seed: int = 0) -> dict[str, A
             try:
                 wait_for(lambda: process.poll() is not None or (samples.is_file() and samples.read_text()))
                 assert process.poll() is None, "the gateway did not start"
-                load = Load(f"http://127.0.0.1:{samples.read_text().split()[0]}", rate, seed)
+                address = ("127.0.0.1", int(samples.read_text().split()[0]))
+                load = Load(f"http://127.0.0.1:{address[1]}", rate, seed)
+                asyncio.run(load.run(60.0 * warm))
+                before = [json.loads(line) for line in samples.read_text().splitlines()[1:]]
+                resident = {}
+                if before:
+                    resident["plateau"] = statistics.median(line[1] for line in before[len(before) // 2 :])
+                    trailing = send_trailers(address, megabytes)
+                    resident[f"after {megabytes:.0f} MB of trailers, {trailing} connections"] = memory_mb(process.pid)
+                    close_connections(address, closed)
+                    resident[f"after {closed} closed connections"] = memory_mb(process.pid)
+                began = time.monotonic()
                 asyncio.run(load.run(60.0 * minutes))
+                resident[f"after {minutes:g} minutes of soak"] = memory_mb(process.pid)
                 time.sleep(2 * SAMPLE_S)
+                resident["at rest"] = memory_mb(process.pid)
             finally:
                 process.terminate()
                 code = process.wait(90.0)
         lines = [json.loads(line) for line in samples.read_text().splitlines()[1:]]
+    lines = [line for line in lines if line[0] >= began]
     found = slopes(lines[:-2])
     flat = {name: abs(found[name]["last"] - found[name]["first"]) <= 20 for name in ("descriptors", "threads")}
     flat["tasks"] = lines[-1][3] <= lines[0][3] + 20
     flat["memory"] = found["rss_mb"]["per_hour"] - 2.0 * found["rss_mb"]["se"] <= GROWTH_MB_PER_HOUR
+    flat["plateau"] = max(resident.values()) <= resident.get("plateau", math.inf) + ABOVE_PLATEAU_MB
     return {
         "minutes": minutes,
         "rate": rate,
         "exit_code": code,
         "outcomes": dict(load.statuses),
+        "resident_mb": {name: round(each, 1) for name, each in resident.items()},
         "slopes": found,
         "at_rest": dict(zip(_FIELDS, lines[-1][1:], strict=True)),
         "flat": flat,
@@ -205,6 +270,9 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--rate", type=float, default=50.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--warm-minutes", type=float, default=0.0, help="of load before the trailers; 0: no such drill")
+    parser.add_argument("--trailers-mb", type=float, default=500.0)
+    parser.add_argument("--connections", type=int, default=10_000)
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--samples", type=Path, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
@@ -212,7 +280,8 @@ def main() -> None:
         serve(chosen.serve, chosen.samples)
         return
     with tempfile.TemporaryDirectory() as folder:
-        found = run(Path(folder), chosen.minutes, chosen.rate, chosen.seed)
+        drill = chosen.warm_minutes, chosen.trailers_mb, chosen.connections
+        found = run(Path(folder), chosen.minutes, chosen.rate, chosen.seed, *drill)
     print(json.dumps(found, indent=1))
     sys.exit(0 if all(found["flat"].values()) else 1)
 
