@@ -260,6 +260,8 @@ class Completion(_Value, frozen=True, kw_only=True):
     """The choices after the first, without usage of their own."""
     further: dict[str, Any] = {}
     """Fields beside the choices that are not OpenAI's, such as citations; passed on, never logged."""
+    beside: dict[str, Any] = {}
+    """Those of the choice, such as what a filter found."""
 
 
 class Embeddings(_Value, frozen=True, kw_only=True):
@@ -280,6 +282,7 @@ class Chunk(_Value, frozen=True, kw_only=True):
     """Of the choice."""
     further: dict[str, Any] = {}
     """As those of a `Completion`."""
+    beside: dict[str, Any] = {}
 
 
 # --- events --------------------------------------------------------------------------------------------------------

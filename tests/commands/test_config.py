@@ -39,6 +39,8 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     (with_(models=[{"name": "a", "provider": "q"}]), ["'a' uses the unknown provider 'q'", "configured are ['p']"]),
     (with_(models=[{"name": "a", "provider": "p"}] * 2), ["'a' is listed 2 times"]),
     (with_(models=[{"name": "fitrouter/x", "provider": "p"}]), ["'fitrouter/x' is reserved"]),
+    (with_(models=[{"name": "openai/*", "provider": "p"}]), ["models: 'openai/*' is no pattern but a name"]),
+    (with_(models=[{"name": "*", "provider": "p"}]), ["models: '*' is no pattern but a name"]),
     (with_(models=[]), ["models", "at least 1"]),
     (with_(models=["small"], default_model=None), ["models.0: Input should be settings, each as `name: value`"]),
     (with_(providers={"p": {"kind": "openai"}}), ["providers.p.kind", "did you mean 'openai_compatible'?"]),
@@ -62,7 +64,8 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
         )
         for end in (
             *("/chat/completions", "/chat/completions/", "/completions", "/responses", "/embeddings?x=1", "/messages"),
-            *("/models", "/chat"),
+            *("/models", "/chat", "/rerank", "/api/chat", "/api/generate", "/models/gemini:generateContent"),
+            "/models/gemini:streamGenerateContent",
         )
     ),
     *(

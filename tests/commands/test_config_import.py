@@ -264,6 +264,23 @@ def test_the_url_of_an_endpoint_is_noted() -> None:
     assert "odd: its api_base is the URL of one endpoint" in text
 
 
+@pytest.mark.parametrize(
+    "target",
+    [
+        *("openai/dall-e-3", "openai/gpt-image-1", "vertex_ai/imagen-3.0-generate-001", "openai/whisper-1"),
+        *("openai/tts-1-hd", "openai/gpt-4o-realtime-preview", "replicate/black-forest-labs/flux-pro", "openai/sora-2"),
+        *("openai/text-embedding-3-small", "cohere/rerank-v3.5", "openai/omni-moderation-latest", "vertex_ai/veo-3.0"),
+    ],
+)
+def test_a_model_without_text_is_no_model_and_no_default(target: str) -> None:
+    """Although it stands first; one that can write, but is made for pictures or sound, is a model and no default."""
+    config, _ = imported(deployment("odd", target), deployment("gpt", "openai/gpt-4o"))
+    assert [model.name for model in config.models] == ["gpt"]
+    for able in ("openrouter/google/gemini-2.5-flash-image-preview", "openai/gpt-4o-audio-preview"):
+        config, _ = imported(deployment("odd", able), deployment("gpt", "openai/gpt-4o"))
+        assert config.default_model == "gpt"
+
+
 @pytest.mark.parametrize("kind", ["complexity_router", "auto_router_1", "x/y", "semantic", "quality-router", "v2"])
 def test_a_router_of_litellm_is_an_alias(kind: str) -> None:
     """Its name reaches fitrouter/auto, as do aliases of it; it is neither a model nor the default one."""

@@ -17,7 +17,7 @@ from tests.kits.gateway import Echo, client, make_router, serving
 from fitrouter.routing.parameters import effort_of, takes_developer
 from fitrouter.types import Call, Chunk, Completion, Message, ModelCard
 
-MODELS = ("gpt-4.1-mini", "gpt-5-mini", "mistral-large-latest", "deepseek-chat", "qwen3")
+MODELS = ("gpt-4.1-mini", "gpt-5-mini", "gpt-5.2", "mistral-large-latest", "deepseek-chat", "qwen3")
 HI = [{"role": "user", "content": "hi"}]
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 READ = {"type": "function", "function": {"name": "read_file", "description": "Read", "parameters": SCHEMA}}
@@ -29,16 +29,54 @@ PATCH = {
 }
 
 
+OPENAI = {
+    *(
+        "extra_metadata",
+        "logprobs",
+        "max_completion_tokens",
+        "max_tokens",
+        "parallel_tool_calls",
+        "prompt_cache_key",
+        "reasoning_effort",
+    ),
+    *("response_format", "safety_identifier", "service_tier", "stop", "store", "temperature", "tool_choice", "tools"),
+    *("top_p", "verbosity"),
+}
+
+
+def check(call: Call) -> None:
+    """Refuse what servers refuse: OpenAI's fields that they do not know, others' templates a second system message."""
+    ours, roles = "gpt" in call.target, [message["role"] for message in call.messages]
+    assert ours or set(roles) <= {"system", "user", "assistant", "tool"}
+    assert (
+        ours or "system" not in roles[1:] or roles[0] != "system" or "assistant" in roles[: roles[1:].index("system")]
+    )
+    if ours:
+        assert call.params.keys() <= OPENAI
+        efforts = (
+            {"none", "low", "medium", "high", "xhigh"} if "5.2" in call.target else {"minimal", "low", "medium", "high"}
+        )
+        assert call.params.get("reasoning_effort", "low") in efforts
+    assert call.params.get("tools") or not call.params.keys() & {"parallel_tool_calls", "tool_choice", "tools"}
+    for message in call.messages:
+        assert message["role"] == "assistant" or message["content"] is not None
+        assert message["content"] or message.get("tool_calls") or message["role"] != "assistant"
+        assert "thinking_blocks" not in message
+        for made in message.get("tool_calls") or ():
+            assert isinstance(made["function"]["arguments"], str)
+            assert made["id"]
+            assert made["type"] == "function"
+
+
 class Strict(Echo):
-    """A server that knows four roles where its models are not OpenAI's; calls a tool where `calls` has one."""
+    """A server that refuses what most refuse; calls a tool where `tool_call` has one."""
 
     def __init__(self) -> None:
         super().__init__()
         self.tool_call: Message | None = None
 
     async def complete(self, call: Call) -> Completion | AsyncIterator[Chunk]:
-        roles = {message["role"] for message in call.messages}
-        assert "gpt" in call.target or roles <= {"system", "user", "assistant", "tool"}
+        check(call)
         self.message = self.tool_call if call.params.get("tools") and self.tool_call else None
         return await super().complete(call)
 
@@ -99,7 +137,57 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
         {**CLAUDE_CODE, "tools": [{"type": "web_search_20250305", "name": "web_search", "max_uses": 8}]},
     ),
     "Claude Code, no MCP": ("/v1/messages", {**CLAUDE_CODE, "mcp_servers": [], "tools": []}),
+    "Claude Code, all it can": (
+        "/v1/messages",
+        {
+            **CLAUDE_CODE,
+            "betas": ["x"],
+            "speed": "fast",
+            "inference_geo": "us",
+            "output_config": {"effort": "max"},
+            "tool_choice": {"type": "auto"},
+        },
+    ),
+    "Claude Code, a title without tools": (
+        "/v1/messages",
+        {**CLAUDE_CODE, "tools": [], "tool_choice": {"type": "none"}, "output_format": None},
+    ),
+    "Claude Code, our own thinking": (
+        "/v1/messages",
+        {
+            **CLAUDE_CODE,
+            "messages": [
+                *HI,
+                {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": ""}]},
+                *HI,
+                {
+                    "role": "assistant",
+                    "content": [{"type": "thinking", "thinking": "hm", "signature": ""}, {"type": "text", "text": "a"}],
+                },
+                {
+                    "role": "user",
+                    "content": [{"type": "container_upload", "file_id": "f"}, {"type": "text", "text": "b"}],
+                },
+            ],
+        },
+    ),
     "Codex CLI": ("/v1/responses", CODEX),
+    "Codex CLI, all it can": (
+        "/v1/responses",
+        {
+            **CODEX,
+            "client_metadata": {"x": "y"},
+            "reasoning": {"effort": "xhigh"},
+            "input": [
+                *CODEX["input"],
+                {"type": "ghost_snapshot", "ghost_commit": {}},
+                {"type": "message", "role": "assistant", "content": []},
+                {"type": "compaction_trigger"},
+                *HI,
+            ],
+        },
+    ),
+    "Codex CLI, no tools": ("/v1/responses", {**CODEX, "tools": []}),
     "Codex CLI, hosted tools": (
         "/v1/responses",
         {
@@ -163,11 +251,62 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+HOW_TO_THINK: dict[str, dict[str, Any]] = {
+    "OpenRouter's": {"reasoning": {"effort": "high"}},
+    "OpenRouter's, in tokens": {"reasoning": {"max_tokens": 2_000}},
+    "OpenRouter's, shown": {"include_reasoning": True, "reasoning": {"enabled": True, "exclude": False}},
+    "Qwen's": {"enable_thinking": False, "thinking_budget": 100},
+    "vLLM's": {"chat_template_kwargs": {"enable_thinking": False}},
+    "Groq's": {"reasoning_format": "parsed"},
+    "Anthropic's": {"thinking": {"type": "enabled", "budget_tokens": 2_000}},
+    "more than there is": {"reasoning_effort": "max"},
+    "as much as there is": {"reasoning_effort": "xhigh"},
+    "none": {"reasoning_effort": "none"},
+    "null": {"reasoning_effort": None, "thinking": None},
+}
+NOTHING: dict[str, dict[str, Any]] = {
+    "no tools": {"tools": [], "tool_choice": "auto", "parallel_tool_calls": True},
+    "a choice of none": {"tool_choice": "none", "parallel_tool_calls": False},
+    "no functions": {"functions": [], "function_call": "none"},
+    "an empty answer in the history": {"messages": [*HI, {"role": "assistant", "content": ""}, *HI]},
+    "an answer of null": {"messages": [*HI, {"role": "assistant", "content": None, "refusal": None}, *HI]},
+    "two instructions": {"messages": [{"role": "developer", "content": "a"}, {"role": "system", "content": "b"}, *HI]},
+    "instructions in parts": {
+        "messages": [
+            {"role": "developer", "content": [{"type": "text", "text": "a"}]},
+            {"role": "system", "content": "b"},
+            *HI,
+        ]
+    },
+    "arguments kept as an object": {
+        "tools": [READ],
+        "messages": [
+            *HI,
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": {}}}],
+            },
+            {"role": "tool", "tool_call_id": "c", "content": None},
+        ],
+    },
+}
+"""What frameworks and agents send although it says nothing."""
+
+
+@pytest.mark.parametrize("model", [*MODELS, "fitrouter/auto"])
+def test_what_says_nothing_or_how_to_think_is_no_refusal(http: httpx.Client, model: str) -> None:
+    """Whichever vendor's word it is: translated, or left out."""
+    for name, more in (HOW_TO_THINK | NOTHING).items():
+        reply = http.post("/v1/chat/completions", json={"messages": HI, "max_tokens": 5_000, **more, "model": model})
+        assert reply.status_code == 200, (name, reply.text)
+
+
 @pytest.mark.parametrize("model", [*MODELS, "fitrouter/auto"])
 def test_agents_are_answered_by_any_model(http: httpx.Client, model: str) -> None:
     """No field about thinking, hosted tools or roles of one vendor is a 400 at another."""
     for name, (path, body) in REQUESTS.items():
-        if body.get("temperature") == 0 and model == "gpt-5-mini":
+        if body.get("temperature") == 0 and "gpt-5" in model:
             continue  # it takes no temperature, which is no matter of vendors' habits
         reply = http.post(path, json={**body, "model": model})
         assert reply.status_code == 200, (name, reply.text)
@@ -268,6 +407,102 @@ def test_custom_tools_go_there_and_back(http: httpx.Client, upstream: Strict, to
     assert (result["role"], result["tool_call_id"], result["content"]) == ("tool", "c1", "ok")
 
 
+RAN: dict[str, tuple[list[dict[str, Any]], str, Any, str]] = {
+    "a shell": (
+        [
+            {"type": "shell_call", "call_id": "c", "action": {"commands": ["ls"]}},
+            {"type": "shell_call_output", "call_id": "c", "output": [{"stdout": "a", "stderr": ""}]},
+        ],
+        *("shell", {"commands": ["ls"]}, '[{"stdout": "a", "stderr": ""}]'),
+    ),
+    "Codex' shell": (
+        [
+            {"type": "local_shell_call", "call_id": "c", "action": {"command": ["ls"]}},
+            {"type": "local_shell_call_output", "id": "c", "output": "a"},
+        ],
+        *("local_shell", {"command": ["ls"]}, "a"),
+    ),
+    "a patch": (
+        [
+            {"type": "apply_patch_call", "call_id": "c", "operation": {"path": "a"}},
+            {"type": "apply_patch_call_output", "call_id": "c", "status": "failed"},
+        ],
+        *("apply_patch", {"path": "a"}, "failed"),
+    ),
+    "arguments kept as an object": (
+        [
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": {"a": "é"}},
+            {"type": "function_call_output", "call_id": "c", "output": {"b": "é"}},
+        ],
+        *("f", {"a": "é"}, '{"b": "é"}'),
+    ),
+    "no arguments": (
+        [
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": None},
+            {"type": "function_call_output", "call_id": "c", "output": None},
+        ],
+        *("f", {}, ""),
+    ),
+    "parts of text": (
+        [
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": [{"type": "text", "text": "a"}]},
+        ],
+        *("f", {}, "a"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("items", "name", "arguments", "output"), RAN.values(), ids=RAN)
+def test_what_the_client_ran_is_history(
+    http: httpx.Client, upstream: Strict, items: list[dict[str, Any]], name: str, arguments: Any, output: str
+) -> None:
+    """A call of OpenAI's own tools is one of a function; what a client kept as an object is a string."""
+    reply = http.post("/v1/responses", json={"model": "qwen3", "input": [*HI, *items]})
+    assert reply.status_code == 200, reply.text
+    _, called, result = upstream.calls[-1].messages
+    function = called["tool_calls"][0]["function"]
+    assert (function["name"], json.loads(function["arguments"])) == (name, arguments)
+    assert (result["tool_call_id"], result["content"]) == ("c", output)
+
+
+USED: dict[str, tuple[Any, Any]] = {
+    "an object": ({"city": "Oslo"}, {"city": "Oslo"}),
+    "as streamed": ('{"city":"Oslo"}', {"city": "Oslo"}),
+    "an empty text": ("", {}),
+    "null": (None, {}),
+    "broken off": ('{"city":', {"arguments": '{"city":'}),
+}
+
+
+@pytest.mark.parametrize(("given", "arguments"), USED.values(), ids=USED)
+def test_a_tool_that_was_used_is_history(http: httpx.Client, upstream: Strict, given: Any, arguments: Any) -> None:
+    """However a client kept the input; a reference to a tool and a summary of what came before are texts."""
+    used = {"type": "tool_use", "id": "t", "name": "Read", "input": given}
+    found = [{"type": "tool_reference", "tool_name": "Read"}, {"type": "text", "text": "a"}]
+    messages = [
+        {"role": "assistant", "content": [{"type": "compaction", "content": "before"}, used]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": found}]},
+    ]
+    reply = http.post("/v1/messages", json={"model": "qwen3", "max_tokens": 9, "messages": [*HI, *messages]})
+    assert reply.status_code == 200, reply.text
+    _, called, result = upstream.calls[-1].messages
+    assert called["content"] == "before"
+    assert json.loads(called["tool_calls"][0]["function"]["arguments"]) == arguments
+    assert result["content"] == "tool: Read\na"
+
+
+def test_custom_tools_of_chat_completions_are_openais(http: httpx.Client, upstream: Strict) -> None:
+    """There their calls have a form of their own, so that only models that write it are asked."""
+    tools = [{"type": "custom", "custom": {"name": "patch", "format": {"type": "text"}}}]
+    for _ in range(8):
+        reply = http.post("/v1/chat/completions", json={"messages": HI, "tools": tools})
+        assert reply.status_code == 200, reply.text
+        assert "gpt" in upstream.calls[-1].target
+    refused = http.post("/v1/chat/completions", json={"messages": HI, "tools": tools, "model": "qwen3"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "no_eligible_model")
+
+
 COUNTED: dict[str, dict[str, Any]] = {
     "a word": {"messages": HI},
     "a system prompt": {"messages": HI, "system": "Be brief."},
@@ -341,6 +576,8 @@ def test_tokens_are_counted_without_a_model(http: httpx.Client, upstream: Strict
         ("mistral-large-latest", 8000, None),
         ("claude-sonnet-4", 8000, None),
         ("qwen3", 8000, None),
+        ("gpt-5.2", 1024, "low"),
+        ("o3", 32_000, "high"),
     ],
 )
 def test_thinking_becomes_effort_where_there_is_one(model: str, budget: int | None, effort: str | None) -> None:
@@ -350,6 +587,24 @@ def test_thinking_becomes_effort_where_there_is_one(model: str, budget: int | No
     assert effort_of(card, {"thinking": thinking}) == effort
     assert effort_of(card, {"thinking": thinking, "reasoning_effort": "low"}) is None
     assert effort_of(card, {"thinking": {"type": "disabled"}}) is None
+
+
+@pytest.mark.parametrize(
+    ("model", "asked", "effort"),
+    [
+        *(("gpt-5-mini", "max", "high"), ("gpt-5-mini", "xhigh", "high"), ("gpt-5-mini", "none", "minimal")),
+        *(("gpt-5.2", "max", "xhigh"), ("gpt-5.2", "xhigh", None), ("gpt-5.2", "none", None)),
+        *(("o3", "minimal", "low"), ("o3", "max", "high"), ("gemini-2.5-pro", "xhigh", "high")),
+        *(("claude-opus-4-6", "max", None), ("qwen3", "max", None), ("gpt-5-mini", "medium", None)),
+        *(("gpt-5-mini", "some", None), ("gpt-5-mini", 3, None)),
+    ],
+)
+def test_an_effort_is_one_that_the_model_has(model: str, asked: object, effort: str | None) -> None:
+    """The nearest one, from any dialect; a word that is none stays, for the provider to refuse."""
+    card = ModelCard(name=model, provider="p")
+    assert effort_of(card, {"reasoning_effort": asked}) == effort
+    if effort is not None:
+        assert effort_of(card, {"reasoning": {"effort": asked}}) == effort
 
 
 @pytest.mark.parametrize(
@@ -365,6 +620,17 @@ DOCUMENTS: list[tuple[dict[str, Any], str, str]] = [
     ({"type": "content", "content": "a page"}, "text", "a page"),
     ({"type": "content", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, "text", "a\nb"),
     ({"type": "text", "media_type": "text/plain", "data": "a page"}, "text", "a page"),
+    (
+        {
+            "type": "content",
+            "content": [
+                {"type": "text", "text": "a"},
+                {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}},
+                {"type": "text", "text": "b"},
+            ],
+        },
+        *("text", "a\nb"),
+    ),
     ({"type": "url", "url": "https://example.org/a.pdf"}, "file_url", "https://example.org/a.pdf"),
     (
         {"type": "base64", "media_type": "application/pdf", "data": "QQ=="},

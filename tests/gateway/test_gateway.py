@@ -379,6 +379,10 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             "$defs": {"b": SCHEMA},
         }
     },
+    "a grammar of llama.cpp": {"grammar": {"type": "json", "value": SCHEMA}},
+    "NVIDIA's extension": {"nvext": {"guided_json": SCHEMA}},
+    "guided decoding": {"guided_decoding": {"json": {"$defs": {"b": SCHEMA}, "definitions": {"headers": SCHEMA}}}},
+    "documents": {"documents": [{"id": "1", "data": {"headers": "x", "organization": "y"}}]},
     "template arguments": {"chat_template_kwargs": {"user_agent": "x"}},
 }
 

@@ -311,7 +311,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"tools": 7}, "tools"),
     ({"tool_choice": {"type": "allowed_tools", "tools": 7}}, "tool_choice.tools"),
     ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]}, "input[0].content[0].text"),
-    ({"input": [{"type": "function_call", "call_id": "c", "name": "f"}]}, "input[0].arguments"),
+    ({"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": 7}]}, "input[0].arguments"),
     ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"),
     ({"input": [{"role": "user", "content": "x"}] * 2049}, "2049"),
     ({"tools": [{"type": "function"}]}, "tools[0].name"),

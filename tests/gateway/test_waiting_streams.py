@@ -13,7 +13,7 @@ from tests.kits.gateway import Echo, chat, client, make_router, serving, wait_fo
 from fitrouter.draw import renormalise
 from fitrouter.errors import ProviderError, ProviderUnavailable, RateLimited
 from fitrouter.providers import Fault, Faulty, OpenAICompatible
-from fitrouter.providers.failures import from_status
+from fitrouter.providers.failures import from_status, retry_after
 from fitrouter.routing.decider import Rules
 from fitrouter.serving.attempts import Timers
 from fitrouter.types import (
@@ -222,8 +222,9 @@ async def _streamed(provider: OpenAICompatible, timeout_s: float) -> AsyncIterat
         RateLimited("slow down", 429, 17.0),
         ProviderUnavailable("slow down", 429, 17.0),
         from_status(429, '{"error": {"message": "tokens per min"}}', 17.0),
+        from_status(429, "slow", retry_after({}, 0.0, "Rate limit reached. Please try again in 16.5s. Visit")),
     ],
-    ids=["class", "status", "words"],
+    ids=["class", "status", "words", "words of when"],
 )
 @pytest.mark.parametrize(
     ("path", "kind"),
@@ -243,6 +244,44 @@ def test_a_rate_limit_stays_one(tmp_path: Path, path: str, kind: str, error: Pro
             if model == "alpha":
                 assert reply.status_code == 429
                 assert kind in reply.json()["error"]["type"]
+
+
+BACK: dict[str, tuple[dict[str, str], str, float | None]] = {
+    "seconds": ({"retry-after": "17"}, "", 17.0),
+    "a fraction": ({"retry-after": "16.4"}, "", 16.4),
+    "a date": ({"retry-after": "Thu, 01 Jan 1970 00:00:17 GMT"}, "", 17.0),
+    "milliseconds": ({"retry-after-ms": "17000"}, "", 17.0),
+    "both": ({"retry-after": "17", "retry-after-ms": "16400"}, "", 17.0),
+    "OpenAI's words": ({}, "Limit 3, Used 3. Please try again in 20s. Visit", 20.0),
+    "Groq's words": ({}, "Please try again in 1m2.5s.", 62.5),
+    "milliseconds in words": ({}, "Please try again in 840ms.", 0.84),
+    "Google's words": ({}, '[{"error": {"details": [{"retryDelay": "17s"}]}}]', 17.0),
+    "nonsense, and words": ({"retry-after": "soon"}, "Please try again in 20s.", 20.0),
+    "nonsense": ({"retry-after": "soon", "retry-after-ms": "x"}, "again in s", None),
+    "the past": ({"retry-after": "-5"}, "", 0.0),
+    "never": ({"retry-after": "inf"}, "", None),
+    "nothing": ({}, "", None),
+}
+
+
+@pytest.mark.parametrize(("headers", "said", "seconds"), BACK.values(), ids=BACK)
+def test_every_spelling_of_when_to_come_back(headers: dict[str, str], said: str, seconds: float | None) -> None:
+    """Headers of two kinds, and words of those who send none."""
+    assert retry_after(headers, 0.0, said) == seconds
+
+
+@pytest.mark.parametrize("status", [503, 529, 502])
+def test_a_busy_model_says_until_when(tmp_path: Path, status: int) -> None:
+    """503 with the provider's Retry-After, as the next request would get; one that does not say it has failed."""
+    with (
+        serving(
+            make_router(tmp_path, {"echo": Faulty(Echo(), [Fault(error=from_status(status, "busy", 17.0))])})
+        ) as url,
+        client(url) as http,
+    ):
+        reply = http.post("/v1/chat/completions", json=chat(model="alpha"))
+    assert (reply.status_code, reply.headers["retry-after"]) == (503, "17")
+    assert "x-should-retry" not in reply.headers
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 from tests.kits.wordings import OTHERWISE, OVER_RATE, TOO_LONG
 
-from fitrouter.errors import ContextOverflow, ProviderError, ProviderRejected, ProviderUnavailable, RateLimited
+from fitrouter.errors import (
+    ContextOverflow,
+    ModelRefused,
+    ProviderError,
+    ProviderRejected,
+    ProviderUnavailable,
+    QuotaExhausted,
+    RateLimited,
+)
 from fitrouter.providers.failures import from_error_body, from_status
 
 
@@ -61,3 +69,47 @@ def test_the_words_of_a_broken_server_say_nothing_of_the_account() -> None:
         assert type(from_status(500, words)) is ProviderUnavailable
         assert type(from_error_body({"error": {"message": words}}, "s")) is ProviderUnavailable
         assert type(from_status(400, words)) is not ProviderUnavailable
+
+
+ACCOUNTS = {
+    "Anthropic": (400, "Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing"),
+    "a disabled organization": (400, "This organization has been disabled."),
+    "DashScope": (400, '{"error": {"code": "Arrearage", "message": "Access denied, please make sure your account …"}}'),
+    "litellm": (400, '{"error": {"message": "Budget has been exceeded!", "type": "budget_exceeded"}}'),
+    "OpenAI": (429, '{"error": {"message": "You exceeded your current quota", "code": "insufficient_quota"}}'),
+    "OpenAI, hard limit": (400, '{"error": {"code": "billing_hard_limit_reached"}}'),
+    "DeepSeek": (402, "Insufficient Balance"),
+    "Moonshot": (429, '{"error": {"type": "exceeded_current_quota_error"}}'),
+    "z.ai": (429, '{"error": {"code": "1113", "message": "余额不足或无可用资源包,请充值。"}}'),
+    "SiliconFlow": (403, "Sorry, your account balance is insufficient"),
+    "xAI": (403, "Your team has either used all available credits or reached its monthly spending limit."),
+    "OpenRouter": (403, "Key limit exceeded (total limit)."),
+}
+
+
+@pytest.mark.parametrize(("status", "message"), ACCOUNTS.values(), ids=ACCOUNTS)
+def test_an_account_that_cannot_pay_is_known(status: int, message: str) -> None:
+    """Whatever the status: the request is fine, and another provider may answer it."""
+    assert type(from_status(status, "cut…", body=message)) is QuotaExhausted
+
+
+ELSEWHERE = {
+    "no model": (400, '{"error": {"code": "model_not_found", "message": "no"}}', ModelRefused),
+    "no model, in words": (400, "The requested model 'x' does not exist", ModelRefused),
+    "a model of the past": (400, '{"error": {"code": "model_decommissioned"}}', ModelRefused),
+    "no deployment": (404, '{"error": {"code": "DeploymentNotFound"}}', ModelRefused),
+    "a path of another API": (405, "method not allowed", ProviderUnavailable),
+    "loading": (409, "conflict: the model is loading", ProviderUnavailable),
+    "too early": (425, "", ProviderUnavailable),
+    "misdirected": (421, "", ProviderUnavailable),
+    "no capacity": (498, '{"error": {"type": "capacity_exceeded"}}', ProviderUnavailable),
+    "a proxy's client": (499, "", ProviderUnavailable),
+    "overloaded": (529, "Overloaded", ProviderUnavailable),
+}
+
+
+@pytest.mark.parametrize(("status", "message", "kind"), ELSEWHERE.values(), ids=ELSEWHERE)
+def test_what_another_model_may_mend_is_tried_there(status: int, message: str, kind: type[ProviderError]) -> None:
+    """The state of a server or the name of a model, and no fault of the request."""
+    assert type(from_status(status, message)) is kind
+    assert type(from_status(400, "messages: the field does not exist")) is ProviderRejected

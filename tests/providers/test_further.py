@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.kits.fake_openai import FakeOpenAI, event, reply, sse
+from tests.kits.fake_openai import FakeOpenAI, event, in_a_thread, reply, sse
 from tests.kits.gateway import chat, client, make_router, serving
 
 from fitrouter.providers import LEFT_OUT, OpenAICompatible, Secret, further_fields
@@ -63,11 +63,14 @@ def test_an_internal_address_is_left_out() -> None:
 def answered(tmp_path: Path) -> Any:
     """A gateway over a scripted server; returns the body of a complete answer and the events of a streamed one."""
 
-    async def ask(more: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    async def ask(more: dict[str, Any], beside: Any = None) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         ends = [({"role": "assistant", "content": "so [1]"}, None), ({}, "stop")]
-        parts = [{"choices": [{"index": 0, "delta": delta, "finish_reason": end}], **more} for delta, end in ends]
+        beside = beside or {}
+        parts = [
+            {"choices": [{**beside, "index": 0, "delta": delta, "finish_reason": end}], **more} for delta, end in ends
+        ]
         message = {"role": "assistant", "content": "so [1]"}
-        whole = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], **more}
+        whole = {"choices": [{"index": 0, "message": message, "finish_reason": "stop", **beside}], **more}
         async with FakeOpenAI([reply(200, whole), sse(*map(event, parts), event(b"[DONE]"))]) as server:
             provider = OpenAICompatible(server.base_url, Secret("sk-0123456789"))
             with serving(make_router(tmp_path, {"echo": provider})) as url:
@@ -92,6 +95,46 @@ async def test_known_fields_reach_the_caller(answered: Any, name: str) -> None:
     assert [each[name] for each in events if name in each][:1] == [KNOWN[name]]
     assert whole["object"] == "chat.completion"
     assert whole["choices"][0]["message"]["content"] == "so [1]"
+
+
+BESIDE: dict[str, Any] = {
+    "content_filter_results": {"hate": {"filtered": False}},
+    "native_finish_reason": "completed",
+    "stop_reason": 32_007,
+    "matched_stop": "END",
+    "token_ids": [1, 2],
+}
+"""As Azure, OpenRouter, vLLM and SGLang send them."""
+
+
+@pytest.mark.parametrize("name", BESIDE)
+async def test_fields_of_a_choice_reach_the_caller(answered: Any, name: str) -> None:
+    """Complete and streamed, in the choice; none that names the server, and none of the gateway's own."""
+    told = {name: BESIDE[name], "fitrouter": {"token": "x"}, "served_at": "http://127.0.0.1:8000", "usage": {}}
+    whole, events = await answered({}, told)
+    for choice in (whole["choices"][0], next(one for each in events for one in each["choices"] if name in one)):
+        assert choice[name] == BESIDE[name]
+        assert not choice.keys() & {"fitrouter", "served_at", "usage"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_cited_pages_reach_a_response(tmp_path: Path, stream: bool) -> None:
+    """As annotations of its text, whose form differs from that in chat completions."""
+    cited = {"url": "https://example.org/a", "title": "A", "start_index": 0, "end_index": 6}
+    message = {
+        "role": "assistant",
+        "content": "so [1]",
+        "annotations": [{"type": "url_citation", "url_citation": cited}, 7],
+    }
+    choice = {"index": 0, "delta" if stream else "message": message, "finish_reason": "stop"}
+    script = [sse(event({"choices": [choice]}), event(b"[DONE]")) if stream else reply(200, {"choices": [choice]})]
+    with in_a_thread(FakeOpenAI(script)) as server:
+        router = make_router(tmp_path, {"echo": OpenAICompatible(server.base_url)})
+        with serving(router) as url, client(url) as http:
+            answer = http.post("/v1/responses", json={"input": "hi", "stream": stream})
+    told = json.loads(answer.text.splitlines()[-2][6:])["response"] if stream else answer.json()
+    (part,) = told["output"][0]["content"]
+    assert (part["text"], part["annotations"]) == ("so [1]", [{"type": "url_citation", **cited}])
 
 
 async def test_what_is_left_out_of_an_answer_is_said(answered: Any) -> None:

@@ -393,7 +393,7 @@ async def test_retry_after_is_kept() -> None:
 @given(st.text(max_size=20) | st.floats().map(str) | st.integers().map(str))
 def test_any_retry_after_is_read(value: str) -> None:
     """For any header value the wait is None or a finite number ≥ 0."""
-    wait = retry_after(value, 0.0)
+    wait = retry_after({"retry-after": value}, 0.0)
     assert wait is None or 0.0 <= wait < float("inf")
 
 

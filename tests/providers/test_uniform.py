@@ -68,6 +68,9 @@ REASONS = {
     "guardrail_intervened": "content_filter",
     "STOP": "stop",
     "abort": "other",
+    "end": "stop",
+    "completed": "stop",
+    "max_output_tokens": "length",
     "the user said: my password is hunter2": "other",
     "\x1b[31m": "other",
 }
@@ -92,13 +95,18 @@ CALLS = {
     "no id": ([call(0, None, OSLO)], [OSLO]),
     "an empty id": ([call(0, "", OSLO)], [OSLO]),
     "no type": ([{"id": "a", "function": {"name": "weather", "arguments": OSLO}}], [OSLO]),
+    "an id that is a number": ([{**call(0, None, OSLO), "id": 7}], [OSLO]),
+    "encoded twice": ([call(0, "a", json.dumps(OSLO))], [OSLO]),
+    "Llama's parameters": ([{"id": "a", "function": {"name": "weather", "parameters": {"city": "Oslo"}}}], [OSLO]),
+    "no type, no list": ({"id": "a", "type": None, "function": {"name": "weather", "arguments": OSLO}}, [OSLO]),
+    "one id for two": ([call(0, "a", OSLO), call(1, "a", ROME)], [OSLO, ROME]),
     "no index": ([call(None, "a", OSLO), call(None, "b", ROME)], [OSLO, ROME]),
 }
 
 
 @pytest.mark.parametrize("reason", ["stop", "eos", "function_call", "tool_use", "tool_calls"])
 @pytest.mark.parametrize(("calls", "arguments"), CALLS.values(), ids=CALLS)
-async def test_calls_arrive(calls: list[dict[str, Any]], arguments: list[str], reason: str) -> None:
+async def test_calls_arrive(calls: Any, arguments: list[str], reason: str) -> None:
     """As strings with ids, ended by `tool_calls`; whole, in one chunk and as JSON for a stream; accepted as history."""
     message = {"role": "assistant", "content": None, "tool_calls": calls}
     body = {"choices": [{"index": 0, "message": message, "finish_reason": reason}]}
@@ -153,6 +161,17 @@ PIECES: dict[str, list[list[dict[str, Any]]]] = {
         [call(1, "b", ROME[:4])],
         [call(1, "b", ROME[4:])],
     ],
+    "one id, two indexes": [[call(0, "a", OSLO)], [call(1, "a", ROME)]],
+    "one id, one index": [[call(0, "a", OSLO)], [call(0, "a", ROME)]],
+    "one id, split": [
+        [call(0, "a", OSLO[:5])],
+        [call(0, None, OSLO[5:], None)],
+        [call(1, "a", ROME[:5])],
+        [call(1, None, ROME[5:], None)],
+    ],
+    "an empty piece at the end": [[call(0, "a", OSLO)], [call(1, "b", ROME)], [call(1, "", "", "")]],
+    "indexes of words": [[call("0", "a", OSLO)], [call("1", "b", ROME)]],
+    "encoded twice": [[call(0, "a", json.dumps(OSLO))], [call(1, "b", json.dumps(ROME))]],
     "objects": [[call(0, "a", {"city": "Oslo"})], [call(0, "b", {"city": "Rome"})]],
 }
 
@@ -179,7 +198,39 @@ def test_arguments_may_be_split_anywhere(size: int, arguments: str) -> None:
     assert [one["function"]["arguments"] for one in whole.message()["tool_calls"]] == [arguments, arguments]
 
 
-TEXTS = {
+LATE = {
+    "after the end": [{"finish_reason": "stop"}, {"tool_calls": [call(0, "a", OSLO)]}],
+    "beside the end": [{"tool_calls": [call(0, "a", OSLO)], "finish_reason": "stop"}],
+    "after empty ends": [
+        {"finish_reason": ""},
+        {"tool_calls": [call(0, "a", OSLO)], "finish_reason": ""},
+        {"finish_reason": "stop"},
+    ],
+    "before an end of text": [{"tool_calls": [call(0, "a", OSLO)]}, {"finish_reason": "end"}],
+    "between two ends": [{"finish_reason": "stop"}, {"tool_calls": [call(0, "a", OSLO)]}, {"finish_reason": "stop"}],
+}
+
+
+@pytest.mark.parametrize("pieces", LATE.values(), ids=LATE)
+async def test_a_stream_with_calls_ends_with_calls(pieces: list[dict[str, Any]]) -> None:
+    """Wherever its end is told, and if an empty end is told with each piece: the last finish reason is of the calls."""
+    sent = [
+        event({"choices": [{"index": 0, "delta": {key: piece[key] for key in piece if key != "finish_reason"},
+                            "finish_reason": piece.get("finish_reason")}]})
+        for piece in pieces
+    ]  # fmt: skip
+    found = await answered(sse(*sent, DONE), stream=True)
+    assert found.finish_reason == "tool_calls"
+    assert [one["function"]["arguments"] for one in found.message["tool_calls"]] == [OSLO]
+
+
+TEXTS: dict[str, tuple[Any, str, str | None]] = {
+    "one part, no list": ({"type": "text", "text": "a"}, "a", None),
+    "strings": (["a", "b"], "ab", None),
+    "no type": ([{"text": "a"}], "a", None),
+    "a text that is an object": ([{"type": "text", "text": {"value": "a"}}], "a", None),
+    "nothing between": ([{"type": "text", "text": "a"}, None, 7], "a", None),
+    "no thought": ([{"type": "thinking", "thinking": None}, {"type": "text", "text": "a"}], "a", None),
     "texts": ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "ab", None),
     "thinking in parts": (
         [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": "a"}],
@@ -199,20 +250,35 @@ TEXTS = {
 
 
 @pytest.mark.parametrize(("parts", "text", "thought"), TEXTS.values(), ids=TEXTS)
-def test_a_list_of_texts_is_a_text(parts: list[dict[str, Any]], text: str, thought: str | None) -> None:
-    """Thinking becomes `reasoning_content`; other kinds of parts stay as they came."""
+def test_a_list_of_texts_is_a_text(parts: Any, text: str, thought: str | None) -> None:
+    """Thinking becomes `reasoning_content`; other kinds of parts stay in whole answers, and the text beside is read."""
     found = UniformChoice().message({"role": "assistant", "content": parts})
     assert (found["content"], found.get("reasoning_content")) == (text, thought)
-    other = {"content": [*parts, {"type": "image_url", "image_url": {"url": "data:,"}}]}
-    assert UniformChoice().message(other) == other
+    for kind in ({"type": "image_url", "image_url": {"url": "data:,"}}, {"type": "reference", "reference_ids": [1]}):
+        other = {"content": [*(parts if isinstance(parts, list) else [parts]), kind]}
+        assert UniformChoice().message(other) == other
+        assert UniformChoice().delta(other)["content"] == text
+
+
+def whole_of(body: dict[str, Any]) -> dict[str, Any]:
+    """The body of a chunk as that of an answer."""
+    (choice,) = body["choices"]
+    return {"choices": [{**{name: choice[name] for name in choice if name != "delta"}, "message": choice["delta"]}]}
 
 
 ODD = {
     "a byte order mark": lambda body: sse(b"\xef\xbb\xbf" + event(body), DONE),
     "a byte order mark in pieces": lambda body: sse(b"\xef", b"\xbb\xbf", event(body), DONE),
     "text/plain": lambda body: sse(event(body), DONE, content_type="text/plain; charset=utf-8"),
-    "JSON": lambda body: reply(200, {"choices": [{**body["choices"][0], "message": body["choices"][0]["delta"]}]}),
+    "JSON": lambda body: reply(200, whole_of(body)),
     "characters cut in half": lambda body: sse(*[bytes([byte]) for byte in event(body)], DONE),
+    "JSON with a byte order mark": lambda body: reply(200, b"\xef\xbb\xbf" + json.dumps(whole_of(body)).encode()),
+    "JSON after blank lines": lambda body: reply(200, b"\n\n  \n" + json.dumps(whole_of(body)).encode()),
+    "numbers that are none": lambda body: sse(
+        event(body).replace(b'"index"', b'"logprobs": {"content": [{"logprob": -Infinity}]}, "index"'), DONE
+    ),
+    "messages for deltas": lambda body: sse(event(whole_of(body)), DONE),
+    "an end in small letters": lambda body: sse(event(body), b"data: [done] \n\n"),
     "no blank after the colon": lambda body: sse(event(body).replace(b"data: ", b"data:"), DONE),
 }
 

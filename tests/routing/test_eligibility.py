@@ -50,6 +50,7 @@ BEYOND = {
     "top_k": "no parameter of OpenAI's: litellm hands it to the provider as it is",
     "min_p": "no parameter of OpenAI's: litellm hands it to the provider as it is",
     "repetition_penalty": "no parameter of OpenAI's: litellm hands it to the provider as it is",
+    **dict.fromkeys(("reasoning", "include_reasoning", "reasoning_format"), "OpenRouter's and Groq's: as above"),
 }
 """Parameters of which litellm does not say who takes them."""
 

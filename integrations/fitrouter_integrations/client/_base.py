@@ -53,6 +53,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """The choices after the first."""
     further: dict[str, Any] = {}
     """Fields of the provider's that are not OpenAI's, such as citations."""
+    beside: dict[str, Any] = {}
+    """Those of the choice."""
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):

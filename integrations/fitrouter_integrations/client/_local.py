@@ -59,6 +59,7 @@ class LocalBackend:
             logprobs=completion.logprobs,
             others=completion.others,
             further=completion.further,
+            beside=completion.beside,
         )
 
     async def stream(self, request: Request) -> Streaming:

@@ -143,6 +143,8 @@ class Config(_Section):
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"models: {name!r} is listed {names.count(name)} times; names must be unique")
+            if "*" in name:
+                raise ValueError(f"models: {name!r} is no pattern but a name; list each model")
             if name.startswith("fitrouter/"):
                 raise ValueError(f"models: the name {name!r} is reserved; names must not start with 'fitrouter/'")
         for model in self.models:

@@ -57,7 +57,11 @@ class PricesConfig(_Section):
         return {"input", "output"} <= self.model_fields_set
 
 
-_ENDPOINT = re.compile(r".*(?:/completions|/responses|/embeddings|/messages|/v1/chat|/v1/models)/*")
+_ENDPOINT = re.compile(
+    r".*(?:/completions|/responses|/embeddings|/messages|/rerank|/v1/chat|/v1/models|/api/chat|/api/generate"
+    r"|:(?:stream)?generateContent)/*",
+    re.IGNORECASE,
+)
 """URLs of endpoints, as people copy them from examples of curl. Azure's base URLs end with /models, without /v1."""
 
 

@@ -212,12 +212,15 @@ class OpenAICompatible:
         received = await self._received(response)
         body = self._object(received)
         choices = []
-        for _, given, reason, logprobs in _choices(body, "message", n):
+        for _, given, reason, logprobs, more in _choices(body, "message", n):
             choice = UniformChoice()
             message = {"role": "assistant", "content": None, **choice.message(given)}
             if reason is not None or _says(message):
                 finish_reason = choice.reason(reason or "stop") or "stop"
-                choices.append(Completion(message=message, finish_reason=finish_reason, logprobs=logprobs))
+                beside = further_fields(more, self._host)
+                choices.append(
+                    Completion(message=message, finish_reason=finish_reason, logprobs=logprobs, beside=beside)
+                )
         if not choices:
             raise ProviderUnavailable(f"{self._base_url} answered 200 with an empty answer: {excerpt(received)}")
         usage = _usage(body) or Usage()
@@ -235,7 +238,12 @@ class OpenAICompatible:
             numbered = {"tool_calls": [{"index": i, **call} for i, call in enumerate(calls)]} if calls else {}
             delta = {**one.message, **numbered}
             yield Chunk(
-                delta=delta, finish_reason=one.finish_reason, logprobs=one.logprobs, index=index, further=one.further
+                delta=delta,
+                finish_reason=one.finish_reason,
+                logprobs=one.logprobs,
+                index=index,
+                further=one.further,
+                beside=one.beside,
             )
         yield Chunk(usage=whole.usage)
 
@@ -244,7 +252,7 @@ class OpenAICompatible:
         uniform: defaultdict[int, UniformChoice] = defaultdict(UniformChoice)
         with self._translated():
             async for data in sse_data(response.content.iter_any(), self._base_url, self._max_bytes):
-                if data == b"[DONE]":
+                if data.strip().upper() == b"[DONE]":
                     break
                 pieces += 1
                 if pieces > _MOST_PIECES:
@@ -256,7 +264,7 @@ class OpenAICompatible:
                     continue
                 body = self._object(data)
                 usage, further = _usage(body), further_fields(body, self._host)
-                for index, delta, reason, logprobs in _choices(body, "delta", n) or _NO_CHOICE:
+                for index, delta, reason, logprobs, more in _choices(body, "delta", n) or _NO_CHOICE:
                     finished = finished or reason is not None
                     said = said or _says(delta)
                     delta, reason = uniform[index].delta(delta), uniform[index].reason(reason)
@@ -267,6 +275,7 @@ class OpenAICompatible:
                         logprobs=logprobs,
                         index=index,
                         further=further,
+                        beside=further_fields(more, self._host),
                     )
                     usage, further = None, {}
             if not finished:
@@ -289,9 +298,10 @@ class OpenAICompatible:
         """Read the body of an answer; raise the provider error of its status if that is not 200."""
         received = await self._read(response)
         if response.status != 200:
-            wait = retry_after(response.headers.get("Retry-After"), time.time())
+            said = received[:_READ].decode("utf-8", "replace")
+            wait = retry_after(response.headers, time.time(), said if response.status == 429 else "")
             reason = f"{self._base_url} answered {response.status}: {excerpt(received)}"
-            raise from_status(response.status, reason, wait, received[:_READ].decode("utf-8", "replace"))
+            raise from_status(response.status, reason, wait, said)
         return received
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
@@ -305,10 +315,11 @@ class OpenAICompatible:
     def _object(self, received: bytes) -> dict[str, Any]:
         if len(received) > _SMALL and sum(map(received.count, (b",", b"[", b"{"))) > _MOST_VALUES:
             raise ProviderUnavailable(f"{self._base_url} answered with more than {_MOST_VALUES} values")
+        scrubbed = received if self._key is None else self._key.scrub(received)
         try:
-            body = msgspec.json.decode(received if self._key is None else self._key.scrub(received))
+            body = msgspec.json.decode(scrubbed)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            body = None
+            body = _lenient(scrubbed)
         if not isinstance(body, dict):
             raise ProviderUnavailable(f"{self._base_url} answered with invalid JSON: {excerpt(received)!r}")
         if body.get("error"):
@@ -331,13 +342,22 @@ class OpenAICompatible:
             raise ProviderUnavailable(f"{self._base_url} cannot be reached: {reason}") from cause
 
 
+def _lenient(received: bytes) -> object:
+    """Parse JSON with a byte order mark, or with numbers that are none (log probabilities of vLLM); None otherwise."""
+    try:
+        return json.loads(received.decode("utf-8-sig"), parse_constant=lambda _: None)
+    except (ValueError, RecursionError):
+        return None
+
+
 async def _close(response: aiohttp.ClientResponse) -> None:
     """Close the response; a connection whose body was read to its end is back in the pool, and stays open."""
     response.close()
 
 
-_Choice: TypeAlias = tuple[int, dict[str, Any], str | None, dict[str, Any] | None]
-"""Index, message or delta, finish reason, logprobs."""
+_Choice: TypeAlias = tuple[int, dict[str, Any], str | None, dict[str, Any] | None, dict[str, Any]]
+"""Index, message or delta, finish reason, logprobs, and what else is there."""
+_OF_CHOICE = frozenset({"delta", "finish_reason", "index", "logprobs", "message"})
 _MOST_PIECES = 500_000
 """Events of a stream."""
 _TURN = 32
@@ -346,7 +366,7 @@ _MOST_VALUES = 500_000
 """Commas and opening brackets of an answer, those in texts included."""
 _SMALL = 65_536
 """Bytes of an answer whose values are not counted."""
-_NO_CHOICE: list[_Choice] = [(0, {}, None, None)]
+_NO_CHOICE: list[_Choice] = [(0, {}, None, None, {})]
 
 
 def _says(message: Mapping[str, Any]) -> bool:
@@ -370,10 +390,12 @@ def _choices(body: Mapping[str, Any], key: str, n: int) -> list[_Choice]:
         index = (choice.get("index") or 0) if isinstance(choice, dict) else -1
         if isinstance(index, int) and 0 <= index < n and index not in found:
             content, reason, logprobs = choice.get(key), choice.get("finish_reason"), choice.get("logprobs")
+            content = content or choice.get("message")  # of streams that are none
             found[index] = (
                 index,
                 content if isinstance(content, dict) else {},
-                reason[:64] if isinstance(reason, str) else None,
+                reason[:64] if isinstance(reason, str) and reason else None,  # some send an empty one with each piece
                 logprobs if isinstance(logprobs, dict) else None,
+                {name: choice[name] for name in choice.keys() - _OF_CHOICE},
             )
     return [found[index] for index in sorted(found)]

@@ -1,14 +1,15 @@
 """Answers in OpenAI's format, as servers really send them, made uniform before anything reads them.
 
 Servers deviate in known ways: arguments of tool calls as objects (llama.cpp, TGI), parallel calls of one stream under
-one index or under none (Gemini, Ollama), `stop` as the reason of an answer with calls (Ollama, vLLM), content as a list
-of thinking and text parts (Mistral). What does not deviate is passed on as it is.
+one index, one id or none (Gemini, Ollama), `stop` as the reason of an answer with calls (Ollama, vLLM), or before them,
+content as a list of thinking and text parts (Mistral). What does not deviate is passed on as it is.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -16,13 +17,9 @@ import msgspec
 from fitrouter.types import FINISH_REASONS, Message
 
 _REASONS = {
-    **dict.fromkeys(("complete", "done", "pause_turn"), "stop"),
-    "end_turn": "stop",
-    "eos": "stop",
-    "eos_token": "stop",
-    "stop_sequence": "stop",
-    "max_length": "length",
-    "max_tokens": "length",
+    **dict.fromkeys(("complete", "completed", "done", "end", "end_of_text", "pause_turn"), "stop"),
+    **dict.fromkeys(("end_turn", "eos", "eos_token", "finished", "stop_sequence", "stop_token"), "stop"),
+    **dict.fromkeys(("max_length", "max_output_tokens", "max_tokens"), "length"),
     **dict.fromkeys(("model_length", "model_context_window_exceeded"), "length"),
     **dict.fromkeys(("refusal", "safety", "blocklist", "content_filtered", "sensitive", "spii"), "content_filter"),
     **dict.fromkeys(("guardrail_intervened", "prohibited_content", "recitation"), "content_filter"),
@@ -42,33 +39,34 @@ class UniformChoice:
 
     def __init__(self) -> None:
         self._calls: list[_Call] = []
+        self._ended = False
+        """Whether a stream has told `stop` already: calls that come later change that."""
 
     def message(self, message: Message) -> Message:
         """Return a complete message with string arguments, text as a string, and an id for each call."""
-        message = _with_text(message)
-        calls = message.get("tool_calls")
-        if not isinstance(calls, list) or not calls:
+        message = _with_text(message, whole=True)
+        if not (calls := _called(message)):
             return message
-        self._calls += [_Call(None) for _ in calls[:1]]
-        return {
-            **message,
-            "tool_calls": [_identified(_with_arguments(call)) for call in calls if isinstance(call, dict)],
-        }
+        found: list[Message] = []
+        for call in calls:
+            found.append(_identified(_with_arguments(call, first=True), {one["id"] for one in found}))
+        self._calls += [_Call(None)]
+        return {**message, "tool_calls": found}
 
     def delta(self, delta: Message) -> Message:
         """Return a delta whose calls have indexes that tell them apart; the first piece of each has its id."""
         delta = _with_text(delta)
-        pieces = delta.get("tool_calls")
-        if not isinstance(pieces, list) or not pieces:
-            return delta
-        return {**delta, "tool_calls": [self._piece(piece) for piece in pieces if isinstance(piece, dict)]}
+        pieces = _called(delta)
+        return {**delta, "tool_calls": [self._piece(piece) for piece in pieces]} if pieces else delta
 
     def reason(self, reason: str | None) -> str | None:
         """Return OpenAI's name of a finish reason: `tool_calls` for an answer with calls that was not cut off."""
         if reason is None:
-            return None
+            late, self._ended = self._ended and bool(self._calls), self._ended and not self._calls
+            return "tool_calls" if late else None
         reason = _REASONS.get(reason.lower(), reason.lower())
         reason = reason if reason in FINISH_REASONS else "other"
+        self._ended = reason == "stop" and not self._calls
         return "tool_calls" if self._calls and reason in _ENDS_WITH_CALLS else reason
 
     def _piece(self, piece: Message) -> Message:
@@ -78,8 +76,9 @@ class UniformChoice:
         call = self._known(piece.get("index"), piece.get("id"), function)
         if call is None:
             call = _Call(piece.get("index"), piece.get("id") or None, function.get("name") or "")
+            piece = _identified(_with_arguments(piece, first=True), {one.told for one in self._calls})
+            call.told = piece["id"]
             self._calls.append(call)
-            piece = _identified(piece)
         else:  # clients append what is repeated
             piece = {name: value for name, value in piece.items() if name not in ("id", "type")}
             if function.get("name") and call.name == function["name"]:
@@ -96,7 +95,10 @@ class UniformChoice:
         same = [call for call in self._calls if call.index == index] if isinstance(index, int) else self._calls
         last = same[-1] if same else None
         if id_:
-            found = next((call for call in self._calls if call.id == id_), None)
+            found = next((call for call in reversed(self._calls) if call.id == id_), None)
+            if found is not None and function.get("name") and function.get("arguments"):  # maybe another of that id
+                other = isinstance(index, int) and index != found.index
+                return None if other or found.whole else found
             if found is None and last is not None and last.id is None and not function.get("name"):
                 return last
             return found
@@ -111,6 +113,8 @@ class _Call:
 
     def __init__(self, index: object, id_: object = None, name: object = "") -> None:
         self.index, self.id, self.name = index, id_, name
+        self.told: object = None
+        """Its id as callers read it."""
         self._depth, self._quoted, self._escaped = 0, False, False
         self.whole = False
         """Whether its arguments are a complete JSON object."""
@@ -129,29 +133,45 @@ class _Call:
                 self.whole = self._depth == 0
 
 
-def _with_arguments(call: Message) -> Message:
-    """Return a call whose arguments are a string."""
+def _called(message: Message) -> list[Message]:
+    """The calls of a message or delta; one that is not in a list is a call, too."""
+    return [call for call in _listed(message.get("tool_calls")) if isinstance(call, dict)]
+
+
+def _with_arguments(call: Message, *, first: bool = False) -> Message:
+    """Return a call whose arguments are a string; `first` where a text of JSON may be encoded twice."""
     function = call.get("function")
-    if not isinstance(function, dict) or isinstance(arguments := function.get("arguments"), str):
+    if not isinstance(function, dict):
         return call
-    if arguments is None:
-        return {**call, "function": {**function, "arguments": ""}} if "name" in function else call
-    return {**call, "function": {**function, "arguments": msgspec.json.encode(arguments).decode()}}
-
-
-def _identified(call: Message) -> Message:
-    """Return a call with an id, to which its result can refer, and a type."""
-    if isinstance(call.get("id"), str) and call["id"] and "type" in call:
+    arguments = function.get("arguments", function.get("parameters"))  # Llama's own word
+    if first and isinstance(arguments, str) and arguments.startswith('"{'):
+        with suppress(msgspec.DecodeError):
+            arguments = msgspec.json.decode(arguments, type=str)
+    elif arguments is None and "name" not in function:
         return call
-    return {"type": "function", **call, "id": call.get("id") or f"call_{secrets.token_hex(12)}"}
+    elif arguments is not None and not isinstance(arguments, str):
+        arguments = msgspec.json.encode(arguments).decode()
+    return {**call, "function": {**function, "arguments": arguments or ""}}
 
 
-def _with_text(message: Message) -> Message:
-    """Return a message whose content is a string, if it is a list of texts and thinking only."""
-    parts = message.get("content")
-    if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
+def _identified(call: Message, taken: Collection[object]) -> Message:
+    """Return a call with a type and an id of its own, to which its result can refer."""
+    given = call.get("id")
+    told = given if isinstance(given, str) else str(given) if isinstance(given, int) else ""
+    told = told if told and told not in taken else f"call_{secrets.token_hex(12)}"
+    return {**call, "type": call.get("type") or "function", "id": told}
+
+
+def _with_text(message: Message, *, whole: bool = False) -> Message:
+    """Return a message whose content is a string; a complete one with parts of other kinds, such as pictures, stays."""
+    if "function_call" in message:  # as calls were before there were several
+        message = {**message, "function_call": _with_arguments({"function": message["function_call"]})["function"]}
+    given = message.get("content")
+    if not isinstance(given, list | dict):
         return message
-    if any(part.get("type") not in _TEXT | _THINKING for part in parts):
+    parts = [{"type": "text", "text": part} if isinstance(part, str) else part for part in _listed(given)]
+    parts = [{"type": "text", **part} for part in parts if isinstance(part, dict)]
+    if whole and any(part["type"] not in _TEXT | _THINKING for part in parts):
         return message
     thought = "".join(_texts(part for part in parts if part["type"] in _THINKING))
     found = {**message, "content": "".join(_texts(part for part in parts if part["type"] in _TEXT))}
@@ -159,10 +179,13 @@ def _with_text(message: Message) -> Message:
 
 
 def _texts(parts: Iterable[dict[str, Any]]) -> Iterable[str]:
-    """The texts of parts; thinking holds parts of its own, or a text."""
+    """The texts of parts; thinking holds parts of its own, or a text, and a text may be an object."""
     for part in parts:
-        given = part.get(part["type"], part.get("text"))
-        for piece in given if isinstance(given, list) else [given]:
-            text = piece.get("text") if isinstance(piece, dict) else piece
+        for piece in _listed(part.get(part["type"]) or part.get("text")):
+            text = piece.get("text", piece.get("value")) if isinstance(piece, dict) else piece
             if isinstance(text, str):
                 yield text
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]

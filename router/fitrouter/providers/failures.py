@@ -21,7 +21,17 @@ from fitrouter.errors import (
     masked,
 )
 
-_OVER_BUDGET = ("insufficient_quota", "budget_exceeded", "billing_hard_limit_reached", "quota_exceeded")
+_OVER_BUDGET = re.compile(
+    r"insufficient_quota|budget_exceeded|billing_hard_limit_reached|quota_exceeded|exceeded_current_quota|arrearage"
+    r"|credit balance is too low|insufficient (?:account )?balance|balance is insufficient|余额不足"
+    r"|used all available credits|organization has been disabled|Key limit exceeded",
+    re.IGNORECASE,
+)
+"""What is said of an account that cannot pay, whatever the status: Anthropic's and DashScope's is 400, xAI's 403."""
+_NO_MODEL = re.compile(
+    r"model_not_found|model_decommissioned|model_not_available|\bmodel\b.{1,100} does not exist", re.IGNORECASE
+)
+"""What is said with a 400 of a model that is not there; another one may answer."""
 _TOO_LONG = re.compile(
     "|".join(
         (
@@ -39,6 +49,16 @@ _TOO_LONG = re.compile(
             r"too many tokens: |loaded with context length|number of tokens in the prompt cannot exceed",
             r"`?inputs`? (?:tokens \+ `?max_new_tokens`? )?must (?:be <=|have less than)",
             r"input prompt \+ max_tokens|input length .{1,40}exceeds?|request body too large for .{1,60} tokens",
+            r"\b(?:prompt|input|context|conversation|sequence|query)s?(?! image)(?: [\w()+/'.-]{1,30}){0,6} "
+            r"(?:exceed(?:s|ed)?|too long|too large|longer than|greater than|overflow)\b",
+            r"\btokens?(?: (?:count|limit|length|\(?\d+\)?))? (?:exceed(?:s|ed)?|too large)\b|messages are too long",
+            r"(?:max|maximum)[_ ](?:seq|sequence|prompt|input)[_ ](?:len|length|tokens)\b.{0,60}(?:exceed|less than)",
+            r"(?:exceed\w*|greater|longer|less) .{0,40}\b(?:max|maximum)[_ ](?:seq|sequence)[_ ](?:len|length)\b",
+            r"model'?s? (?:max(?:imum)? )?context\b|max_tokens must be at least 1, got -\d|max_num_tokens",
+            r"(?:reduce|shorten) (?:the length of )?(?:your|the) (?:prompt|input)|too many tokens(?! per)",
+            r"context overflow|tokens in prompt \+|max tokens of \d+ exceeded",
+            r"can only handle \d+ tokens|requires \d+ tokens but|input_length_exceeded|expected maxLength: \d+, actual",
+            r"(?:输入|上下文|tokens? ?数量|prompt).{0,12}(?:超|过长)|超.{0,6}(?:上下文|输入长度)",
             r"request_too_large|request (?:payload size )?exceeds the (?:maximum size|limit: )",
         )
     ),
@@ -53,7 +73,10 @@ _ESCAPED = re.compile(r"\\u([0-9a-fA-F]{4})")
 """A letter as some encoders of JSON write it: Go's and .NET's an apostrophe, Python's all that is not ASCII."""
 _BAD_KEY = re.compile(r"invalid_api_key|API_KEY_INVALID|API key not valid|incorrect api key", re.IGNORECASE)
 """Messages of OpenAI, Google and others about a key, which do not all come with a 401."""
-_TRY_ANOTHER = frozenset({401, 402, 403, 404, 408, 429})
+_TRY_ANOTHER = frozenset({401, 402, 403, 404, 405, 408, 409, 421, 425, 429, 498, 499})
+"""Statuses about a key, a model or a server's state, Groq's 498 (no capacity) and proxies' 499 (gone) among them."""
+_AGAIN_IN = re.compile(r'(?:try again in|"retryDelay"\s*:\s*")\s*(?:(\d{1,4})m)?(\d{1,6}(?:\.\d{1,9})?)(ms|s)')
+"""When to come back, where only the message says it: OpenAI's, Groq's and Google's."""
 _EXCERPT = 300
 _READ = 4096
 _LONGEST_KEY = 512
@@ -91,11 +114,12 @@ def _unavailable(status: int | None, message: str) -> type[ProviderUnavailable]:
         return ProviderUnavailable
     if status == 401 or _BAD_KEY.search(message):
         return KeyRefused
-    if status == 402 or any(code in message for code in _OVER_BUDGET):
+    if status == 402 or _OVER_BUDGET.search(message):
         return QuotaExhausted
     if status == 429 or (status in {400, 413} and _RATE.search(message)):
         return RateLimited
-    return ModelRefused if status in {403, 404} else ProviderUnavailable
+    refused = status in {403, 404} or (status == 400 and _NO_MODEL.search(message))
+    return ModelRefused if refused else ProviderUnavailable
 
 
 def from_error_body(body: Mapping[str, Any], where: str) -> ProviderError:
@@ -121,22 +145,27 @@ def excerpt(content: object) -> str:
     return text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}…"
 
 
-def retry_after(value: str | None, now: float) -> float | None:
-    """Parse a Retry-After header, a number or an HTTP date, to seconds; None if it is neither.
+def retry_after(headers: Mapping[str, str], now: float, said: str = "") -> float | None:
+    """Seconds until a provider may be asked again, by its headers or its message; None if neither says it.
 
-    >>> retry_after("7", 0.0), retry_after("Thu, 01 Jan 1970 00:01:00 GMT", 10.0), retry_after("soon", 0.0)
-    (7.0, 50.0, None)
+    Retry-After is a number or an HTTP date.
+
+    >>> retry_after({"retry-after": "7"}, 0.0), retry_after({"retry-after": "Thu, 01 Jan 1970 00:01:00 GMT"}, 10.0)
+    (7.0, 50.0)
+    >>> retry_after({"retry-after-ms": "1500"}, 0.0), retry_after({}, 0.0, "Please try again in 1m2.5s.")
+    (1.5, 62.5)
     """
-    if value is None:
-        return None
+    value, ms = headers.get("retry-after"), headers.get("retry-after-ms")
+    seconds = math.nan
     try:
-        seconds = float(value)
+        seconds = float(value) if value is not None else float(ms or math.nan) / 1000.0
     except ValueError:
         try:
-            date = email.utils.parsedate_to_datetime(value)
+            date = email.utils.parsedate_to_datetime(value or "")
         except ValueError:
-            return None
-        if date.tzinfo is None:
-            date = date.replace(tzinfo=datetime.UTC)
-        seconds = date.timestamp() - now
+            pass
+        else:
+            seconds = (date if date.tzinfo is not None else date.replace(tzinfo=datetime.UTC)).timestamp() - now
+    if not math.isfinite(seconds) and (found := _AGAIN_IN.search(said)):
+        seconds = 60.0 * int(found[1] or 0) + float(found[2]) * (0.001 if found[3] == "ms" else 1.0)
     return max(0.0, seconds) if math.isfinite(seconds) else None

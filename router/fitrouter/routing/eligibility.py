@@ -19,7 +19,8 @@ from fitrouter.types import Message, ModelCard, Request
 
 DROPPABLE = (
     *("prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "store"),
-    *("reasoning_effort", "thinking", "verbosity"),
+    *("chat_template_kwargs", "enable_thinking", "include_reasoning", "reasoning", "reasoning_effort"),
+    *("reasoning_format", "thinking", "thinking_budget", "verbosity"),
 )
 """Bookkeeping between a client and its provider; and how long a model thinks and writes, which agents send with every
 request, whatever the model: what is asked does not change."""
@@ -81,6 +82,8 @@ def wants(request: Request) -> Wants:
             if (owner := _owner(block)) is not None:
                 bound.setdefault(*owner)
     params = request.params
+    if any(tool.get("type") == "custom" for tool in _dicts(params.get("tools"))):
+        bound.setdefault("openai", "custom tools")
     history_tokens = estimate_tokens(request.messages, {})
     modalities = params.get("modalities")
     if isinstance(params.get("audio"), dict) or (isinstance(modalities, (list, tuple)) and "audio" in modalities):
@@ -232,7 +235,7 @@ def noted(card: ModelCard, params: Mapping[str, Any], left_out: Collection[str])
         for name in left_out
         if params[name] is not None
         and all(params[name] != neutral for neutral in NEUTRAL.get(name, ()))
-        and not (name == "thinking" and effort_of(card, params) is not None)
+        and not (name in ("reasoning", "thinking") and effort_of(card, params) is not None)
     )
 
 

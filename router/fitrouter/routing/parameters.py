@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from fitrouter.types import ModelCard
 
@@ -37,6 +38,12 @@ _TABLE = """
     function_call       +      +        +        .         .      .       .      .   +    .       .
     reasoning_effort    .      +        +        +         +      .       .      .   .    +       +
     thinking            .      .        .        +         +      .       .      .   .    +       .
+    reasoning           .      .        .        .         .      .       .      .   .    .       +
+    include_reasoning   .      .        .        .         .      .       .      .   +    .       .
+    reasoning_format    .      .        .        .         .      .       .      .   +    .       .
+    enable_thinking     .      .        .        .         .      .       .      .   .    .       .
+    thinking_budget     .      .        .        .         .      .       .      .   .    .       .
+    chat_template_kwargs .     .        .        .         .      .       .      .   .    .       .
     verbosity           .      .        +        .         .      .       .      .   .    .       .
     modalities          +      +        .        .         +      .       .      .   .    .       .
     audio               +      +        .        .         .      .       .      .   .    .       .
@@ -82,6 +89,10 @@ _DOUBTFUL = {
 
 _LOW_TOKENS, _MEDIUM_TOKENS = 2048, 16_384
 """Largest budgets of thinking that are a low and a medium effort."""
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+_WEAKEST, _STRONGEST = {"openai-o": "low", "openai-5": "minimal"}, {"anthropic": "max", "openai_compatible": "max"}
+"""Family → least and greatest effort that all its models take; `none` and `high` where it is not named."""
+_TO_XHIGH = re.compile(r"gpt-5\.(?:[2-9]|1-codex-max)")
 
 NEUTRAL: dict[str, tuple[object, ...]] = {
     "temperature": (1,),
@@ -112,6 +123,16 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
 _WITHOUT_CACHE_HINTS = frozenset(
     {"cohere", "deepseek", "groq", "mistral", "openai", "openai-5", "openai-o", "perplexity", "xai"}
 )
+
+SAID = frozenset({"audio", "content", "function_call", "reasoning", "reasoning_content", "reasoning_details"}) | {
+    *("refusal", "thinking_blocks", "tool_calls"),
+}
+"""Fields of a model's message in a history: one that has none of them says nothing, and many servers refuse it."""
+_FOREIGN = frozenset({"annotations", "citations", "images", "provider_specific_fields", "reasoning"}) | {
+    *("reasoning_content", "reasoning_details", "reasoning_items", "thinking_blocks"),
+}
+"""Fields that other servers add to messages; those of `_STRICT` refuse a history with a field that they do not know."""
+_STRICT = frozenset({"cohere", "groq", "mistral", "openai", "openai-5", "openai-o"})
 
 _BY_CAPABILITY = frozenset(
     {"functions", "max_completion_tokens", "max_tokens", "metadata", "response_format", "stream", "stream_options"}
@@ -197,25 +218,48 @@ def takes_developer(card: ModelCard) -> bool:
     return lineage(card) == "openai"
 
 
-def effort_of(card: ModelCard, params: Mapping[str, object]) -> str | None:
-    """Return the `reasoning_effort` that stands for Anthropic's `thinking`; None where there is nothing to translate.
+def foreign_to(card: ModelCard) -> frozenset[str]:
+    """Fields of a model's messages in a history that another model's server does not take; thinking is Anthropic's."""
+    if family(card) in _STRICT:
+        return _FOREIGN
+    return frozenset() if lineage(card) == "anthropic" else frozenset({"thinking_blocks"})
 
-    A budget has no exact counterpart: the limits are ours, and no measurement stands behind them.
+
+def effort_of(card: ModelCard, params: Mapping[str, object]) -> str | None:
+    """Return the `reasoning_effort` for Anthropic's `thinking`, OpenRouter's `reasoning`, or a level it lacks.
+
+    None where there is nothing to translate. A budget has no exact counterpart: the limits are ours, and no
+    measurement stands behind them.
 
     >>> effort_of(ModelCard(name="gpt-5-mini", provider="openai"), {"thinking": {"budget_tokens": 8000}})
     'medium'
     """
-    thinking = params.get("thinking")
-    if not isinstance(thinking, dict) or thinking.get("type") == "disabled":
+    asked = params.get("reasoning_effort")
+    name = next((each for each in ("thinking", "reasoning") if isinstance(params.get(each), dict)), "")
+    wanted: Any = params.get(name)
+    if not name or asked is not None:
+        return _nearest(card, asked)
+    if not takes(card, name, wanted) or takes(card, "reasoning_effort", "medium"):
         return None
-    if params.get("reasoning_effort") is not None or not takes(card, "thinking", thinking):
+    if wanted.get("type") == "disabled" or wanted.get("enabled") is False:
         return None
-    if takes(card, "reasoning_effort", "medium"):
-        return None
-    budget = thinking.get("budget_tokens")
+    if wanted.get("effort") is not None:
+        return _nearest(card, wanted["effort"]) or wanted["effort"]
+    budget = wanted.get("budget_tokens", wanted.get("max_tokens"))
     if not isinstance(budget, int):
         return "medium"
     return "low" if budget <= _LOW_TOKENS else "medium" if budget <= _MEDIUM_TOKENS else "high"
+
+
+def _nearest(card: ModelCard, asked: object) -> str | None:
+    """Return the nearest effort that a model takes; None if it takes the one that was asked for, or knows no such."""
+    if not isinstance(asked, str) or asked not in _EFFORTS or card.parameters is not None:
+        return None
+    api, target = family(card), card.target or card.name
+    high = "xhigh" if api == "openai-5" and _TO_XHIGH.search(target) else _STRONGEST.get(api, "high")
+    low = "none" if high == "xhigh" else _WEAKEST.get(api, "none")
+    level = min(max(_EFFORTS.index(asked), _EFFORTS.index(low)), _EFFORTS.index(high))
+    return _EFFORTS[level] if _EFFORTS[level] != asked else None
 
 
 def doubtful(card: ModelCard, params: Mapping[str, object]) -> list[str]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import chain
 from typing import Any, TypeAlias
 
 import msgspec
@@ -32,8 +33,10 @@ from fitrouter.providers import Provider, tracing
 from fitrouter.providers.failures import kind_of
 from fitrouter.routing.breakers import Entry, TenantBreakers
 from fitrouter.routing.parameters import (
+    SAID,
     draws_choices,
     effort_of,
+    foreign_to,
     limit_name,
     takes_cache_hints,
     takes_developer,
@@ -320,7 +323,8 @@ class Caller:
         timed_out = time.monotonic() >= deadline - 0.01 or isinstance(failure, ProviderTimeout)
         if not called and any(attempt.error == NotCovered.__name__ for attempt in attempts):
             return Unanswered(BudgetExhausted(message, decision_id=decision.id), attempts)
-        if not timed_out and not called:
+        # What is busy and says until when is like what is not called until then.
+        if not timed_out and (not called or getattr(failure, "retry_after_s", None)):
             wait_s = self.breakers.of(decision.identity.tenant).retry_after_s(attempt.model for attempt in attempts)
             return Unanswered(Unavailable(message, wait_s, decision.id), attempts)
         return Unanswered(AllModelsFailed(message, decision.id, timed_out), attempts)
@@ -365,8 +369,6 @@ def _prepare(request: Request, card: ModelCard, dropped: tuple[str, ...]) -> Req
     """Adapt a request to a model: apply its variant, rename its limit, omit what is dropped or not understood."""
     if not takes_cache_hints(card):
         request = _without_cache_hints(request)
-    if not takes_developer(card):
-        request = _without_developer(request)
     if (effort := effort_of(card, request.params)) is not None:
         request = msgspec.structs.replace(request, params={**request.params, "reasoning_effort": effort})
     if "max_tokens" in request.params and (name := limit_name(card)) != "max_tokens":
@@ -375,15 +377,33 @@ def _prepare(request: Request, card: ModelCard, dropped: tuple[str, ...]) -> Req
         request = msgspec.structs.replace(request, params=params)
     params = {name: value for name, value in request.params.items() if name not in dropped}
     messages, params = apply(card.variant, request.messages, params)
-    return msgspec.structs.replace(request, messages=messages, params=params)
+    return msgspec.structs.replace(request, messages=_plain(messages, card), params=params)
 
 
-def _without_developer(request: Request) -> Request:
-    """The request with OpenAI's role `developer` under its common name, `system`."""
-    messages = tuple(
-        {**message, "role": "system"} if message.get("role") == "developer" else message for message in request.messages
-    )
-    return msgspec.structs.replace(request, messages=messages)
+def _plain(messages: Sequence[Message], card: ModelCard) -> tuple[Message, ...]:
+    """The messages as a model's server reads them.
+
+    OpenAI's `developer` is `system` to others, whose templates take one such message, at the beginning. What was
+    thought is left out where fields that a server does not know are refused, and so is a turn that says nothing.
+    """
+    known, foreign = takes_developer(card), foreign_to(card)
+    found: list[Message] = []
+    for message in messages:
+        role = message.get("role")
+        if role == "developer" and not known:
+            found.append({**message, "role": "system"})
+        elif role != "assistant":
+            found.append(message)
+        elif any(message.get(name) for name in SAID - foreign):
+            found.append({name: value for name, value in message.items() if name not in foreign})
+    first = next((i for i, message in enumerate(found) if message.get("role") != "system"), len(found))
+    if first > 1 and not known:
+        contents = [message.get("content") or "" for message in found[:first]]
+        texts = [content for content in contents if isinstance(content, str)]
+        parts = [[{"type": "text", "text": each}] if isinstance(each, str) else each for each in contents]
+        whole = "\n\n".join(texts) if len(texts) == first else [*chain.from_iterable(parts)]
+        found[:first] = [{**found[0], "content": whole}]
+    return tuple(found or messages)
 
 
 def _without_cache_hints(request: Request) -> Request:

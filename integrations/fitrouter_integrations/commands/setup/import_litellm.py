@@ -119,6 +119,14 @@ _ROUTER = "auto_router/"
 """Prefix of litellm's routers among its models: adaptive, by complexity, semantic."""
 
 
+_NO_CHAT = re.compile(
+    r"dall-e|imagen|gpt-image|flux|stable-?diffusion|sora|\bveo|whisper|\btts|transcribe|realtime|embed|rerank|moderation"
+)
+"""Names of models that answer with no text, where the table of known models does not have them."""
+_NO_DEFAULT = re.compile(r"image|audio|instruct$")
+"""Names of models that can answer with a text, but for which another is the better default."""
+
+
 class _Import:
     """Models and providers collected from a configuration."""
 
@@ -146,7 +154,7 @@ class _Import:
             return
         name = _word(_mapping(entry).get("model_name") or "") or target
         known = facts_of(info.get("base_model"), target)
-        mode = info.get("mode", known.get("mode", "chat"))
+        mode = info.get("mode") or known.get("mode") or ("that of no text" if _NO_CHAT.search(target) else "chat")
         if "*" in name + target:
             self.notes.append(f"{name}: wildcards are not supported; list the models")
         elif mode not in ("chat", "completion", "responses"):
@@ -305,7 +313,8 @@ def _render(made: _Import, aliases: Mapping[str, str], source: str) -> str:
         yield from (f"  - {flow(model)}" for model in made.models)
         yield "\n# Share of the traffic that is routed; the default model takes the rest. With 0 nothing changes for"
         yield "# your users, and every decision is logged; raise it with `fitrouter config share 0.05`, then 1."
-        yield f"default_model: {flow(made.models[0]['name'])}\nshare: 0.0"
+        plain = [model for model in made.models if not _NO_DEFAULT.search(model["target"])]
+        yield f"default_model: {flow((plain or made.models)[0]['name'])}\nshare: 0.0"
         if aliases:
             yield f"\naliases: {flow(dict(aliases))}"
 

@@ -74,7 +74,8 @@ def completion_json(reply: Reply) -> dict[str, Any]:
         **reply.further,
         **_head("chat.completion", reply.about),
         "choices": [
-            {"index": i, "message": one.message, "logprobs": one.logprobs, "finish_reason": one.finish_reason}
+            one.beside
+            | {"index": i, "message": one.message, "logprobs": one.logprobs, "finish_reason": one.finish_reason}
             for i, one in enumerate(choices)
         ],
         "usage": usage_body(reply.usage),
@@ -98,6 +99,7 @@ def embeddings_json(embedded: Embedded, about: About) -> bytes:
 def chunk_json(about: About, chunk: Chunk, usage: bool) -> dict[str, Any]:
     """Return a chunk as a `chat.completion.chunk`, with `usage: null` if the stream will end with a usage chunk."""
     choice = {
+        **chunk.beside,
         "index": chunk.index,
         "delta": chunk.delta,
         "logprobs": chunk.logprobs,

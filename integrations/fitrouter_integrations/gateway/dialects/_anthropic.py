@@ -5,7 +5,6 @@ Requests: https://docs.anthropic.com/en/api/messages; streams: https://docs.anth
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
@@ -24,12 +23,14 @@ from fitrouter_integrations.gateway.dialects._base import (
     named_event,
     reasoning_of,
     simple,
+    text_in,
     text_of,
     unsupported,
 )
+from fitrouter_integrations.gateway.parsing._messages import arguments_of
 from fitrouter_integrations.gateway.parsing._values import optional, shown
 
-_STOP = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
+_STOP = {"length": "max_tokens", "tool_calls": "tool_use", "function_call": "tool_use", "content_filter": "refusal"}
 _REFUSED = ("container", "mcp_servers")
 _SERVER_BLOCKS = frozenset(
     {
@@ -39,8 +40,8 @@ _SERVER_BLOCKS = frozenset(
     }
 )
 """Content blocks of tools that ran at Anthropic: the text beside them says what came of them."""
-_IGNORED = frozenset({"cache_control", "context_management", "diagnostics"})
-"""Fields about caches and long conversations at Anthropic, without influence on what is asked."""
+_IGNORED = frozenset({"betas", "cache_control", "context_management", "diagnostics", "inference_geo", "speed"})
+"""Fields about how Anthropic serves a request, without influence on what is asked."""
 _TRANSLATED = frozenset(
     {
         *_REFUSED,
@@ -50,6 +51,7 @@ _TRANSLATED = frozenset(
         "tools",
         "tool_choice",
         "output_config",
+        "output_format",
         "metadata",
         "service_tier",
     }
@@ -130,7 +132,7 @@ def _messages(given: object, dropped: list[str]) -> Iterator[Message]:
             if (said := _assistant(content, f"{where}.content", dropped)) is not None:
                 yield said
         else:
-            yield from _user(role, content, f"{where}.content")
+            yield from _user(role, content, f"{where}.content", dropped)
 
 
 def _assistant(content: object, where: str, dropped: list[str]) -> Message | None:
@@ -141,6 +143,8 @@ def _assistant(content: object, where: str, dropped: list[str]) -> Message | Non
         match block.get("type"):
             case "text":
                 texts.append(_text(block, f"{where}[{j}]"))
+            case "compaction":  # what came before, in short
+                texts.append(_text({"type": "text", "text": block.get("content") or ""}, f"{where}[{j}]"))
             case "tool_use":
                 calls.append(_call(block, f"{where}[{j}]"))
             case "thinking" | "redacted_thinking":
@@ -150,7 +154,7 @@ def _assistant(content: object, where: str, dropped: list[str]) -> Message | Non
             case kind:
                 allowed = "text, tool_use, thinking, redacted_thinking"
                 raise unsupported(kind, f"{where}[{j}].type", allowed)
-    if content and not (texts or calls or thinking):
+    if not (texts or calls or thinking):
         return None
     message: Message = {"role": "assistant", "content": simple(texts)}
     if calls:
@@ -162,14 +166,14 @@ def _assistant(content: object, where: str, dropped: list[str]) -> Message | Non
 
 def _call(block: Mapping[str, Any], where: str) -> dict[str, Any]:
     given = block.get("input")
-    if not isinstance(given, dict):
-        raise InvalidRequest(f"{where}.input: got {shown(given)}; give an object")
-    arguments = json.dumps(given, ensure_ascii=False, separators=(",", ":"))
+    if isinstance(given, str):  # as streams have it
+        given = _arguments(given)
+    arguments = arguments_of(given, where)
     function = {"name": text_of(block.get("name"), f"{where}.name"), "arguments": arguments}
     return {"id": text_of(block.get("id"), f"{where}.id"), "type": "function", "function": function}
 
 
-def _user(role: str, content: object, where: str) -> Iterator[Message]:
+def _user(role: str, content: object, where: str, dropped: list[str]) -> Iterator[Message]:
     """Translate a user's message; tool results become messages of their own, before the text beside them."""
     parts: list[dict[str, Any]] = []
     results: list[Message] = []
@@ -178,8 +182,10 @@ def _user(role: str, content: object, where: str) -> Iterator[Message]:
             result, pictures = _result(block, f"{where}[{j}]")
             results.append(result)
             parts += pictures
+        elif isinstance(kind := block.get("type"), str) and kind in _SERVER_BLOCKS:
+            drop(dropped, f"{where}[{j}]", kind)
         else:
-            parts.append(_part(block, f"{where}[{j}]"))
+            parts += _parts(block, f"{where}[{j}]")
     yield from results
     if parts or not results:
         yield {"role": role, "content": simple(parts) or ""}
@@ -192,7 +198,7 @@ def _result(block: Mapping[str, Any], where: str) -> tuple[Message, list[dict[st
     parts = (
         [{"type": "text", "text": given}]
         if isinstance(given, str)
-        else [_part(one, f"{where}.content[{k}]") for k, one in each(given, f"{where}.content")]
+        else [part for k, one in each(given, f"{where}.content") for part in _parts(one, f"{where}.content[{k}]")]
     )
     text = "\n".join(part["text"] for part in parts if part["type"] == "text")
     if block.get("is_error") is True:
@@ -201,40 +207,42 @@ def _result(block: Mapping[str, Any], where: str) -> tuple[Message, list[dict[st
     return {"role": "tool", "tool_call_id": call_id, "content": text}, [p for p in parts if p["type"] != "text"]
 
 
-def _part(block: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Translate a content block into a part of a chat message."""
+def _parts(block: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
+    """Translate a content block into parts of a chat message."""
     match block.get("type"):
         case "text":
-            return _text(block, where)
+            return [_text(block, where)]
         case "image":
-            return {"type": "image_url", "image_url": {"url": _url(block.get("source"), f"{where}.source")}}
+            return [{"type": "image_url", "image_url": {"url": _url(block.get("source"), f"{where}.source")}}]
         case "document":
             return _document(block, where)
         case "search_result":
             texts = [_text(b, f"{where}.content[{k}]")["text"] for k, b in each(block.get("content"), where)]
-            return {"type": "text", "text": "\n".join([str(block.get("title")), str(block.get("source")), *texts])}
+            return [{"type": "text", "text": "\n".join([str(block.get("title")), str(block.get("source")), *texts])}]
+        case "tool_reference":  # what a search for tools found
+            return [{"type": "text", "text": f"tool: {block.get('tool_name')}"}]
         case kind:
             raise unsupported(kind, f"{where}.type", "text, image, document, search_result, tool_result")
 
 
-def _document(block: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _document(block: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
     source = block.get("source")
-    if isinstance(source, dict) and source.get("type") == "text":
-        return {"type": "text", "text": text_of(source.get("data"), f"{where}.source.data")}
     kind = source.get("type") if isinstance(source, dict) else None
+    if isinstance(source, dict) and kind == "text":
+        return [{"type": "text", "text": text_of(source.get("data"), f"{where}.source.data")}]
     if isinstance(source, dict) and kind == "content":
         content = source.get("content")
-        parts = (
-            [text_of(content, f"{where}.source.content")]
-            if isinstance(content, str)
-            else [_text(one, f"{where}.source.content[{k}]")["text"] for k, one in each(content, f"{where}.source")]
-        )
-        return {"type": "text", "text": "\n".join(parts)}
+        if isinstance(content, str):
+            return [{"type": "text", "text": content}]
+        places = each(content, f"{where}.source.content")
+        parts = [part for k, one in places for part in _parts(one, f"{where}.source.content[{k}]")]
+        texts = [part["text"] for part in parts if part["type"] == "text"]
+        return [{"type": "text", "text": "\n".join(texts)}, *(part for part in parts if part["type"] != "text")]
     if kind not in ("base64", "url"):
         raise unsupported(kind, f"{where}.source.type", "base64, url, text and content")
     name = block.get("title") if isinstance(block.get("title"), str) else "document.pdf"
     field = "file_url" if kind == "url" else "file_data"  # servers that read files by URL know this field
-    return {"type": "file", "file": {"filename": name, field: _url(source, f"{where}.source")}}
+    return [{"type": "file", "file": {"filename": name, field: _url(source, f"{where}.source")}}]
 
 
 def _url(source: object, where: str) -> str:
@@ -293,15 +301,11 @@ def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {"type": "function", "function": function, **hint}
 
 
-def _output(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Translate `output_config`: the format of the answer, and the reasoning effort."""
-    wanted = body.get("output_config")
-    if wanted is None:
-        return {}
-    if not isinstance(wanted, dict):
-        raise InvalidRequest(f"output_config: got {shown(wanted)}; give an object")
+def _output(body: dict[str, Any]) -> dict[str, Any]:
+    """Translate `output_config`: the format of the answer, for which there was a field, and the reasoning effort."""
+    wanted = optional(body, "output_config", dict, "an object") or {}
     found: dict[str, Any] = {"reasoning_effort": wanted.get("effort")}
-    form = wanted.get("format")
+    form = wanted.get("format") or body.get("output_format")
     if form is not None:
         if not isinstance(form, dict) or form.get("type") != "json_schema" or not isinstance(form.get("schema"), dict):
             raise unsupported(form, "output_config.format", "json_schema with a schema")
@@ -349,10 +353,7 @@ def _blocks(message: Message, thinking: bool) -> Iterator[dict[str, Any]]:
             yield from (block for block in signed if isinstance(block, dict))
         elif reasoning:
             yield {"type": "thinking", "thinking": reasoning, "signature": ""}
-    content = message.get("content")
-    parts = content if isinstance(content, list) else [{"text": content}, {"text": message.get("refusal")}]
-    for part in parts:
-        text = part.get("text") if isinstance(part, dict) else None
+    for text in (text_in(message), message.get("refusal")):
         if isinstance(text, str) and text:
             yield {"type": "text", "text": text}
     for i, call in enumerate(calls_of(message)):
@@ -416,7 +417,7 @@ class MessageEvents:
         if self._thinking:
             found += self._piece("thinking", {}, reasoning_of(delta))
             found += self._signatures(delta.get("thinking_blocks"))
-        found += self._piece("text", {}, delta.get("content"))
+        found += self._piece("text", {}, text_in(delta))
         if delta.get("refusal"):
             self._reason = "content_filter"
             found += self._piece("text", {}, delta["refusal"])

@@ -94,9 +94,17 @@ def simple(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]] | None:
 
 def calls_of(delta: Message) -> list[dict[str, Any]]:
     """Return the function calls, or pieces of them, in a message or delta of a model."""
-    calls = delta.get("tool_calls")
-    found = calls if isinstance(calls, list) else []
+    calls, old = delta.get("tool_calls"), delta.get("function_call")
+    found = calls if isinstance(calls, list) else [{"index": 0, "function": old}] if old else []
     return [call for call in found if isinstance(call, dict) and isinstance(call.get("function"), dict)]
+
+
+def text_in(delta: Message) -> str:
+    """Return the text in a message or delta of a model, also of one whose content has parts of other kinds."""
+    content = delta.get("content")
+    parts = content if isinstance(content, list) else [{"text": content}]
+    texts = (part.get("text") for part in parts if isinstance(part, dict))
+    return "".join(text for text in texts if isinstance(text, str))
 
 
 def reasoning_of(delta: Message) -> str:

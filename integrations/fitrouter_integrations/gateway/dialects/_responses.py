@@ -23,9 +23,11 @@ from fitrouter_integrations.gateway.dialects._base import (
     named_event,
     reasoning_of,
     simple,
+    text_in,
     text_of,
     unsupported,
 )
+from fitrouter_integrations.gateway.parsing._messages import arguments_of
 from fitrouter_integrations.gateway.parsing._values import optional, shown
 
 _HISTORY = "nothing is stored here; send the whole conversation in 'input'"
@@ -37,24 +39,18 @@ _REFUSED = {
     "moderation": "not supported; call a moderation model of its provider",
 }
 """Field → why it is refused, and what to do."""
-_IGNORED = frozenset(
-    {"context_management", "include", "max_tool_calls", "prompt_cache_options", "store", "stream_options", "truncation"}
-)
+_IGNORED = frozenset({"client_metadata", "context_management", "include", "max_tool_calls", "prompt_cache_options"}) | {
+    *("store", "stream_options", "truncation"),
+}
 """Fields about what is kept and shown, without influence on what is asked."""
 _TRANSLATED = frozenset(
     {"input", "instructions", "tools", "tool_choice", "text", "reasoning", "max_output_tokens", *_REFUSED, *_IGNORED}
 )
 _INPUT = "input"
 """The argument that holds the text of a custom tool's call."""
-_OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output", "local_shell_call_output"})
-_HOSTED_ITEMS = frozenset(
-    {
-        *("code_interpreter_call", "compaction", "computer_call", "computer_call_output", "file_search_call"),
-        *("image_generation_call", "mcp_approval_request", "mcp_approval_response", "mcp_call", "mcp_list_tools"),
-        *("tool_search_call", "tool_search_output", "web_search_call"),
-    }
-)
-"""Items of a history about tools that ran at OpenAI: the messages beside them say what came of them."""
+_CALLS = frozenset({"apply_patch_call", "custom_tool_call", "function_call", "local_shell_call", "shell_call"})
+"""Calls that the client runs, of functions and of OpenAI's own tools."""
+_OUTPUTS = frozenset(f"{kind}_output" for kind in _CALLS)
 _LOGPROBS = "message.output_text.logprobs"
 _ECHOED: dict[str, Any] = {
     "instructions": None,
@@ -131,7 +127,7 @@ def _messages(given: object, dropped: list[str]) -> list[Message]:
         match kind:
             case "message":
                 messages.append(_message(item, where))
-            case "function_call" | "custom_tool_call" | "local_shell_call":
+            case str(kind) if kind in _CALLS:
                 _turn(messages).setdefault("tool_calls", []).append(_call(item, where))
             case str(kind) if kind in _OUTPUTS:
                 message, others = _output(item, where)
@@ -139,12 +135,12 @@ def _messages(given: object, dropped: list[str]) -> list[Message]:
                 pictures += others
             case "reasoning" | "additional_tools":  # no place in chat completions for the one; the other has tools
                 pass
-            case str(kind) if kind in _HOSTED_ITEMS:
-                drop(dropped, where, kind)
             case "item_reference":
                 raise InvalidRequest(f"{where}: {_HISTORY}")
+            case str(kind) if "role" not in item and (messages or len(given) > 1):
+                drop(dropped, where, kind)  # ran at OpenAI, or is the client's own: messages say what came of it
             case _:
-                allowed = "message, function_call, custom_tool_call, local_shell_call, their outputs, reasoning"
+                allowed = f"message, reasoning, {', '.join(sorted(_CALLS))}, their outputs"
                 raise unsupported(kind, f"{where}.type", allowed)
     return messages + ([{"role": "user", "content": pictures}] if pictures else [])
 
@@ -160,8 +156,8 @@ def _message(item: Mapping[str, Any], where: str) -> Message:
     role, content = item.get("role"), item.get("content")
     if role not in ("user", "assistant", "system", "developer"):
         raise InvalidRequest(f"{where}.role: got {shown(role)}; allowed are user, assistant, system, developer")
-    if isinstance(content, str):
-        return {"role": role, "content": content}
+    if content is None or isinstance(content, str):
+        return {"role": role, "content": content or ""}
     return {"role": role, "content": simple([_part(part, at) for part, at in _parts(content, where)]) or ""}
 
 
@@ -171,7 +167,7 @@ def _parts(content: object, where: str) -> Iterator[tuple[dict[str, Any], str]]:
 
 def _part(part: Mapping[str, Any], where: str) -> dict[str, Any]:
     match part.get("type"):
-        case "input_text" | "output_text":
+        case "input_text" | "output_text" | "text":
             return {"type": "text", "text": text_of(part.get("text"), f"{where}.text")}
         case "refusal":
             return {"type": "text", "text": text_of(part.get("refusal"), f"{where}.refusal")}
@@ -179,12 +175,14 @@ def _part(part: Mapping[str, Any], where: str) -> dict[str, Any]:
             if part.get("file_id"):
                 raise unsupported("file_id", where, "image_url")
             detail = {"detail": part["detail"]} if part.get("detail") else {}
-            return {"type": "image_url", "image_url": {"url": text_of(part.get("image_url"), where), **detail}}
+            url = part.get("image_url")
+            url = url.get("url") if isinstance(url, dict) else url  # as in chat completions
+            return {"type": "image_url", "image_url": {"url": text_of(url, where), **detail}}
         case "input_file":
             if part.get("file_id"):
                 raise unsupported("file_id", where, "file_data and file_url")
             names = ("filename", "file_data", "file_url")
-            file = {name: text_of(part[name], f"{where}.{name}") for name in names if name in part}
+            file = {name: text_of(part[name], f"{where}.{name}") for name in names if part.get(name)}
             return {"type": "file", "file": file}
         case "input_audio":
             return {"type": "input_audio", "input_audio": part.get("input_audio")}
@@ -193,14 +191,14 @@ def _part(part: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _call(item: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Translate a call of a function, of a custom tool, whose text becomes an argument, or of Codex's shell."""
+    """Translate a call of a function, of a custom tool, whose text becomes an argument, or of a tool of OpenAI's."""
     match item["type"]:
         case "custom_tool_call":
             name, arguments = item.get("name"), json.dumps({_INPUT: text_of(item.get("input"), f"{where}.input")})
-        case "local_shell_call":
-            name, arguments = "local_shell", json.dumps(item.get("action"))
-        case _:
-            name, arguments = item.get("name"), text_of(item.get("arguments"), f"{where}.arguments")
+        case "function_call":
+            name, arguments = item.get("name"), arguments_of(item.get("arguments"), where)
+        case kind:
+            name, arguments = kind.removesuffix("_call"), json.dumps(item.get("action", item.get("operation")))
     function = {"name": text_of(name, f"{where}.name"), "arguments": arguments}
     return {"id": text_of(item.get("call_id"), f"{where}.call_id"), "type": "function", "function": function}
 
@@ -208,8 +206,10 @@ def _call(item: Mapping[str, Any], where: str) -> dict[str, Any]:
 def _output(item: Mapping[str, Any], where: str) -> tuple[Message, list[dict[str, Any]]]:
     """Translate a tool's output; returns its message, and its pictures, which a tool message cannot hold."""
     output, call_id = item.get("output"), text_of(item.get("call_id") or item.get("id"), f"{where}.call_id")
-    if isinstance(output, str):
-        return {"role": "tool", "tool_call_id": call_id, "content": output}, []
+    if not isinstance(output, list) or any(isinstance(part, dict) and "type" not in part for part in output):
+        output = item.get("status", "") if output is None else output
+        text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+        return {"role": "tool", "tool_call_id": call_id, "content": text}, []
     parts = [_part(part, f"{where}.output[{j}]") for j, part in each(output, f"{where}.output")]
     text = "\n".join(part["text"] for part in parts if part["type"] == "text")
     return {"role": "tool", "tool_call_id": call_id, "content": text}, [p for p in parts if p["type"] != "text"]
@@ -306,6 +306,7 @@ class _Item:
         self.kind, self.index, self.id = kind, index, f"{prefix}_{about.decision_id}_{index}"
         self.pieces: list[str] = []
         self.logprobs: list[Any] = []
+        self.annotations: list[Any] = []
         self.status = "in_progress"
         function = call.get("function") or {}
         self.name, self.call_id = str(function.get("name") or ""), str(call.get("id") or self.id)
@@ -317,7 +318,7 @@ class _Item:
             return {"type": "refusal", "refusal": text}
         if self.kind == "reasoning":
             return {"type": "reasoning_text", "text": text}
-        return {"type": "output_text", "text": text, "annotations": [], "logprobs": self.logprobs}
+        return {"type": "output_text", "text": text, "annotations": self.annotations, "logprobs": self.logprobs}
 
     def json(self) -> dict[str, Any]:
         """Return the item, as far as it is written."""
@@ -367,7 +368,9 @@ class ResponseEvents:
         found = [] if self._number else self._start(about)
         delta, content = chunk.delta, (chunk.logprobs or {}).get("content")
         found += self._piece(about, "reasoning", reasoning_of(delta), [])
-        found += self._piece(about, "text", delta.get("content"), content if isinstance(content, list) else [])
+        found += self._piece(about, "text", text_in(delta), content if isinstance(content, list) else [])
+        if self._text is not None and self._text.kind == "text":
+            self._text.annotations += _annotations(delta.get("annotations"))
         found += self._piece(about, "refusal", delta.get("refusal"), [])
         for place, call in enumerate(calls_of(delta)):
             index = call.get("index")
@@ -491,6 +494,13 @@ class ResponseEvents:
     def _event(self, name: str, value: Mapping[str, Any]) -> bytes:
         self._number += 1
         return named_event(name, {"sequence_number": self._number - 1, **value})
+
+
+def _annotations(given: object) -> list[Any]:
+    """Return the annotations of a chat message, such as cited pages, as those of a text here: without envelopes."""
+    found = [each for each in given if isinstance(each, dict)] if isinstance(given, list) else []
+    inner = [(each, each.get(str(each.get("type")))) for each in found]
+    return [{"type": each["type"], **more} if isinstance(more, dict) else each for each, more in inner]
 
 
 def custom_input(arguments: str) -> str:

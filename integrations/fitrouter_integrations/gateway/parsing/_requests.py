@@ -24,6 +24,7 @@ _HEADER = "x-fitrouter-"
 """Prefix of identity headers."""
 _OURS = frozenset({"model", "messages", "stream", "stream_options", "user", "metadata", "n"})
 """Fields that are not sent to providers, which get no identities."""
+_USES_OF = {"tools": ("tool_choice", "parallel_tool_calls"), "functions": ("function_call",)}
 
 
 Scale: TypeAlias = Annotated[tuple[float, float], Meta(title="[lowest, highest], such as [1, 5]")]
@@ -57,7 +58,7 @@ def chat_request(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str
     return Request(
         messages=messages_of(body.get("messages")),
         model=model,
-        params={name: value for name, value in body.items() if name not in _OURS and value is not None},
+        params=_params(body),
         identity=identity(headers, tenant, body.get("user"), metadata),
         stream=stream,
         n=n,
@@ -220,6 +221,17 @@ def policy_change(body: dict[str, Any]) -> tuple[str, dict[str, Any], str]:
 
 
 # --- parameters ---------------------------------------------------------------------------------------------------
+
+
+def _params(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields for providers; how to use tools only beside tools: some always send it, servers refuse it."""
+    found = {name: value for name, value in body.items() if name not in _OURS and value is not None}
+    for offered, uses in _USES_OF.items():
+        if not found.get(offered):
+            for name in (offered, *uses):
+                if found.get(name) in ([], "auto", "none", True, False):
+                    del found[name]
+    return found
 
 
 def _check_params(body: dict[str, Any]) -> None:

@@ -26,10 +26,13 @@ _NAMES = frozenset(_ANYWHERE.split())
 _TOP_NAMES = _NAMES | frozenset(_AT_THE_TOP.split())
 """`_AT_THE_TOP` lists names that are harmless inside `metadata`."""
 _PREFIXES = ("aws_", "azure_", "bedrock_", "gcp_", "litellm_", "s3_", "sagemaker_", "vertex_", "watsonx_")
-_FREE = frozenset(
-    {"chat_template_kwargs", "format", "function_call", "functions", "guided_json", "json_schema", "logit_bias"}
-) | {*("messages", "prediction", "response_format", "response_schema", "structured_outputs", "tool_choice", "tools")}
+_FREE = frozenset({"chat_template_kwargs", "documents", "format", "function_call", "functions", "guided_json"}) | {
+    *("json_schema", "logit_bias", "messages", "prediction", "response_format", "response_schema"),
+    *("structured_outputs", "tool_choice", "tools"),
+}
 """Fields whose inner names belong to the caller: a schema may well have a property `headers`."""
+_OF_SCHEMAS = frozenset({"$defs", "definitions", "properties"})
+"""The same, wherever a schema stands: `grammar`, `nvext`, `guided_decoding`, …"""
 
 
 def forbid_transport(body: dict[str, Any]) -> None:
@@ -52,7 +55,8 @@ def forbid_transport(body: dict[str, Any]) -> None:
             for name, inner in value.items():
                 if _sets_transport(name, _NAMES):
                     raise _forbidden(f"{name[:100]!r} in {top[:100]!r}")
-                stack.append((top, inner))
+                if name not in _OF_SCHEMAS:
+                    stack.append((top, inner))
         elif isinstance(value, list):
             stack.extend((top, inner) for inner in value)
 
