@@ -593,7 +593,12 @@ def test_thinking_becomes_effort_where_there_is_one(model: str, budget: int | No
     ("model", "asked", "effort"),
     [
         *(("gpt-5-mini", "max", "high"), ("gpt-5-mini", "xhigh", "high"), ("gpt-5-mini", "none", "minimal")),
-        *(("gpt-5.2", "max", "xhigh"), ("gpt-5.2", "xhigh", None), ("gpt-5.2", "none", None)),
+        *(
+            ("gpt-5.2", "max", "xhigh"),
+            ("gpt-5.2", "xhigh", None),
+            ("gpt-5.2", "none", None),
+            ("gpt-5.2", "minimal", "low"),
+        ),
         *(("o3", "minimal", "low"), ("o3", "max", "high"), ("gemini-2.5-pro", "xhigh", "high")),
         *(("claude-opus-4-6", "max", None), ("qwen3", "max", None), ("gpt-5-mini", "medium", None)),
         *(("gpt-5-mini", "some", None), ("gpt-5-mini", 3, None)),

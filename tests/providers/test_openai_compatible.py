@@ -356,7 +356,6 @@ async def test_statuses_that_reject_the_request(subtests: pytest.Subtests) -> No
     """Any other 4xx is ProviderRejected, so that no fallback is tried."""
     for status in (
         400,
-        405,
         413,
         415,
         422,

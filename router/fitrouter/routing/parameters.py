@@ -259,7 +259,8 @@ def _nearest(card: ModelCard, asked: object) -> str | None:
     high = "xhigh" if api == "openai-5" and _TO_XHIGH.search(target) else _STRONGEST.get(api, "high")
     low = "none" if high == "xhigh" else _WEAKEST.get(api, "none")
     level = min(max(_EFFORTS.index(asked), _EFFORTS.index(low)), _EFFORTS.index(high))
-    return _EFFORTS[level] if _EFFORTS[level] != asked else None
+    found = "low" if high == "xhigh" and asked == "minimal" else _EFFORTS[level]
+    return found if found != asked else None
 
 
 def doubtful(card: ModelCard, params: Mapping[str, object]) -> list[str]:
