@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -279,7 +280,7 @@ def test_a_file_that_cannot_be_written(lab: Lab, monkeypatch: pytest.MonkeyPatch
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(os, "fchmod", full)
     result = asked("--html", "r.html")
     assert result.exit_code == 3
     assert "No space left on device" in result.stderr

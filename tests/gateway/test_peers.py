@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 import stat
 import threading
 from collections.abc import Iterator
@@ -28,8 +29,9 @@ from fitrouter.providers import OpenAICompatible, _openai_compatible, tracing
 from fitrouter.serving import feedback
 from fitrouter.types import Call
 from fitrouter_evaluators.personal import Scores
+from fitrouter_evaluators.replay.importing.import_log import import_log
 from fitrouter_integrations import cli
-from fitrouter_integrations.commands._files import write_json, write_new
+from fitrouter_integrations.commands._files import replace_file, write_json, write_new, write_private
 from fitrouter_integrations.gateway import _whole_log
 from fitrouter_integrations.gateway._models import _public
 
@@ -368,10 +370,26 @@ def test_exports_are_private(tmp_path: Path) -> None:
         write_new(tmp_path / "export.json", "{}", "FILE")
         write_new(tmp_path / "fitrouter.yaml", "{}", "--config", private=False)
         write_json({}, tmp_path / "report.json")
+        for name, write in (("page.html", write_private), ("earlier.json", lambda path, *_: write_json({}, path))):
+            (tmp_path / name).write_text("of yesterday, and for all to read")
+            write(tmp_path / name, b"{}", "--html")
+        replace_file(tmp_path / "export.json", "{}\n")  # as `suite judge` does after each answer
+        Path(tmp_path / "log.csv").write_text("model,reward,propensity\na,1,0.5\nb,0,0.5\n")
+        import_log(tmp_path / "log.csv", None, tmp_path / "imported")
+        (tmp_path / "log.csv").unlink()
     finally:
         os.umask(before)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
-    assert modes == {"export.json": 0o600, "fitrouter.yaml": 0o644, "report.json": 0o600}
+    assert modes.pop("fitrouter.yaml") == 0o644
+    assert modes.pop("imported") == 0o700
+    assert modes == dict.fromkeys(("export.json", "report.json", "page.html", "earlier.json"), 0o600)
+
+
+def test_no_command_writes_files_in_its_own_way() -> None:
+    """What a command writes goes through the functions that keep it private."""
+    folder = Path(cli.__file__).parent / "commands"
+    own = re.compile(r"\.write_(?:text|bytes)\(|open\([^)]*[\"'][wxa]b?[\"'](?![^)]*opener=for_owner)")
+    assert [path.name for path in folder.rglob("*.py") if own.search(path.read_text("utf-8"))] == ["_files.py"]
 
 
 def test_a_crowd_of_echoes_is_answered(tmp_path: Path) -> None:

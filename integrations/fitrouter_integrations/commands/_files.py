@@ -39,13 +39,14 @@ def write_new(path: Path, text: str, option: str, *, private: bool = True) -> No
     """
     refuse_existing(path, option)
     try:
-        with open(path, "x", encoding="utf-8", opener=_private if private else None) as file:
+        with open(path, "x", encoding="utf-8", opener=for_owner if private else None) as file:
             file.write(text)
     except OSError as error:
         raise ConfigError(f"{str(path)!r} cannot be written: {error.strerror}") from None
 
 
-def _private(path: str, flags: int) -> int:
+def for_owner(path: str, flags: int) -> int:
+    """Open a file that only its owner can read, as the `opener` of `open`."""
     return os.open(path, flags, 0o600)
 
 
@@ -60,13 +61,23 @@ def write_json(value: Any, out: Path | None) -> None:
     Raises:
         ConfigError: it cannot be written.
     """
-    if out is None:
-        return
+    if out is not None:
+        write_private(out, (as_json(value) + "\n").encode(), "--json")
+
+
+def write_private(path: Path, content: bytes, option: str) -> None:
+    """Write a file that only its owner can read, also where one stands that others could.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
     try:
-        with open(out, "w", encoding="utf-8", opener=_private) as file:
-            file.write(as_json(value) + "\n")
+        with open(path, "wb", opener=for_owner) as file:
+            if path.is_file():
+                os.fchmod(file.fileno(), 0o600)
+            file.write(content)
     except OSError as error:
-        raise ConfigError(f"--json: {str(out)!r} cannot be written: {error.strerror}") from None
+        raise ConfigError(f"{option}: {str(path)!r} cannot be written: {error.strerror}") from None
 
 
 def flow(value: Any) -> str:

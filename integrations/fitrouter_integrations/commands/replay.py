@@ -23,6 +23,7 @@ import typer
 from rich.console import Console
 
 from fitrouter.errors import ConfigError, FitrouterError, MissingExtra, require
+from fitrouter_integrations.commands._files import write_private
 from fitrouter_integrations.commands._options import verbs
 
 if TYPE_CHECKING:
@@ -412,9 +413,9 @@ def _deliver(report: Report, out: Path | None, page: Path | None, *, text: bool,
     if page is not None:
         from fitrouter_evaluators.replay.render.render_html import html
 
-        _write(page, html(report).encode())
+        write_private(page, html(report).encode(), "--html")
     if out is not None and out != _STDOUT:
-        _write(out, json)
+        write_private(out, json, "--json")
     if out == _STDOUT:
         typer.echo(json, nl=False)
     if text or full or (out is None and page is None):
@@ -434,13 +435,6 @@ def _print(report: Report, *, full: bool) -> None:
         return
     for part in renderables(report, full=full):
         console.print(part, markup=False, highlight=False, emoji=False)
-
-
-def _write(file: Path, content: bytes) -> None:
-    try:
-        file.write_bytes(content)
-    except OSError as error:
-        raise ConfigError(f"{str(file)!r} cannot be written: {error.strerror}") from None
 
 
 # --- logs to and from files ---

@@ -117,7 +117,7 @@ def import_log(
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as own:
         partial, work = Path(own) / "log", Path(own)
-        partial.mkdir()
+        partial.mkdir(mode=0o700)
         config: dict[str, Any] = {"threads": 2, "memory_limit": "1GB", "temp_directory": str(work / "spill")}
         with duckdb.connect(work / "staged.duckdb", config=config) as connection:
             connection.execute("SET TimeZone = 'UTC'")

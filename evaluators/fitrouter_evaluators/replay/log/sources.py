@@ -83,6 +83,7 @@ def export(log_path: str | os.PathLike[str], folder: str | os.PathLike[str]) -> 
             partial = path.with_suffix(".partial")
             sql = f"COPY (SELECT * FROM {table} ORDER BY seq) TO {literal(str(partial))} (FORMAT parquet)"  # noqa: S608
             log.connection.execute(sql)
+            partial.chmod(0o600)  # people's
             partial.rename(path)
     return list(written.values())
 

@@ -27,6 +27,7 @@ from fitrouter_evaluators.personal.audit.page import audit_page
 from fitrouter_evaluators.personal.audit.probes import Probe
 from fitrouter_evaluators.personal.audit.swaps import DRILL_S, TASTES, Audit, AuditReply, Drill, audited
 from fitrouter_integrations._http import call, url_of
+from fitrouter_integrations.commands._files import write_private
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile
 
 _STORES = ("journal.db", "identities.db")
@@ -101,8 +102,8 @@ def write_audit(data: Path, found: Audit) -> tuple[Path, dict[str, Any]]:
     path = audit_file(data, found.role)
     path.parent.mkdir(parents=True, exist_ok=True)
     document = signed({"object": OBJECT, **msgspec.to_builtins(found)}, signing_key(data / KEY))
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(document)))
-    path.with_suffix(".html").write_text(audit_page(found, verified(document)), "utf-8")
+    write_private(path, msgspec.json.format(msgspec.json.encode(document)), "audit")
+    write_private(path.with_suffix(".html"), audit_page(found, verified(document)).encode(), "audit")
     return path, document
 
 

@@ -20,7 +20,7 @@ from fitrouter.serving.spending import spent
 from fitrouter.stores.figures import Money
 from fitrouter.types import ModelCard, Request, Usage
 from fitrouter_evaluators.personal import ASKED
-from fitrouter_integrations.commands._files import as_json
+from fitrouter_integrations.commands._files import as_json, for_owner
 from fitrouter_integrations.commands._gateway import Gateway, Tenant, Url, connect, path_of
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, OneUser, Role
 
@@ -176,7 +176,7 @@ def _ask(settings: Config, prompts: tuple[str, ...], limit: float, console: Cons
         router = Router.from_config(settings)
         try:
             runner.run(router.start())
-            with file.open("a", encoding="utf-8") as kept:
+            with open(file, "a", encoding="utf-8", opener=for_owner) as kept:
                 spent = 0.0
                 for prompt, card in missing:
                     if spent >= limit > 0.0:

@@ -8,12 +8,11 @@ from typing import Annotated
 import msgspec
 import typer
 
-from fitrouter.errors import ConfigError
 from fitrouter.stores.figures import chance
 from fitrouter_evaluators.personal import FitReport, cost_words, page, seconds, worth_words
 from fitrouter_evaluators.personal.base import describe_base
 from fitrouter_evaluators.personal.scores import votes_said
-from fitrouter_integrations.commands._files import write_json
+from fitrouter_integrations.commands._files import write_json, write_private
 from fitrouter_integrations.commands._gateway import Tenant, Url, connect
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, JsonFile, User
 from fitrouter_integrations.commands._text import table, wrapped
@@ -34,10 +33,7 @@ def command(
     typer.echo("\n".join(text(report)))
     write_json(report, out)
     if html is not None:
-        try:
-            html.write_text(page(report), encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"--html: {str(html)!r} cannot be written: {error}") from None
+        write_private(html, page(report).encode(), "--html")
         typer.echo(f"written to {html}", err=True)
 
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fitrouter.config import Config, load_config
-from fitrouter.errors import ConfigError, StoreError
+from fitrouter.errors import ConfigError
 from fitrouter.providers import Recorded, build_providers
 from fitrouter.router import Router
 from fitrouter.stores.figures import Money
@@ -36,7 +36,7 @@ from fitrouter_evaluators.personal.suite import (
     written,
 )
 from fitrouter_evaluators.personal.suite.pairs import from_recorded, from_templates
-from fitrouter_integrations.commands._files import as_json, read_file, refuse_existing, write_new
+from fitrouter_integrations.commands._files import as_json, read_file, refuse_existing, replace_file, write_new
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, User, verbs
 from fitrouter_integrations.commands._text import WIDTH, printable, wrapped
 
@@ -134,7 +134,7 @@ def validate(
             if (choice := _choice(console)) is None:
                 break
             suite = with_mark(suite, rater, asked, choice)
-            _rewrite(file, suite)
+            replace_file(file, suite.encoded().decode())
     except (KeyboardInterrupt, EOFError):
         console.print("\nInterrupted. Your answers are kept; the same command goes on.")
         raise typer.Exit(130) from None
@@ -271,15 +271,6 @@ def _choice(console: Console) -> str | None:
         if line.strip() in _CHOICES:
             return _CHOICES[line.strip()]
         console.print(f"{line.strip()[:40]!r} is not one of 1, 2, 3, q.", markup=False)
-
-
-def _rewrite(file: Path, suite: Suite) -> None:
-    beside = file.with_name(f".{file.name}.partial")
-    try:
-        beside.write_bytes(suite.encoded())
-        beside.replace(file)
-    except OSError as error:
-        raise StoreError(f"{str(file)!r} cannot be written: {error.strerror}") from None
 
 
 def suite_table(found: Sequence[ModelResult]) -> list[str]:
