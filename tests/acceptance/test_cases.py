@@ -16,7 +16,23 @@ ROOT = Path(__file__).parents[2]
 CASES = yaml.safe_load((ROOT / "tests" / "acceptance" / "cases.yaml").read_text(encoding="utf-8"))
 HOSTILE = yaml.safe_load((ROOT / "tests" / "acceptance" / "hostile.yaml").read_text(encoding="utf-8"))
 LEAST = 5
-FIXED = {"aiohttp": (3, 14, 3), "cryptography": (50,), "starlette": (1, 10)}
+FIXED = {
+    "aiohttp": (3, 14, 3),
+    "cryptography": (50,),
+    "starlette": (1, 10),
+    "h11": (0, 16),
+    "jinja2": (3, 1, 6),
+    "PyYAML": (5, 4),
+    "torch": (2, 8),
+    "transformers": (4, 53),
+    "langchain-core": (1, 2, 5),
+    "litellm": (1, 83),
+    "ray[serve]": (2, 52),
+    "scikit-learn": (1, 5),
+    "pydantic": (2, 4),
+    "numpy": (1, 22),
+    "duckdb": (1, 4, 2),
+}
 """Requirement → the first version without a known hole that matters here."""
 OURS_TO_GUARD = ("uvicorn", "httptools")
 """What the HTTP server builds on though it is internal to them: their next versions are to be read first."""

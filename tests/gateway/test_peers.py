@@ -27,7 +27,7 @@ from fitrouter.config import load_config
 from fitrouter.errors import ConfigError, ProviderUnavailable
 from fitrouter.providers import OpenAICompatible, _openai_compatible, tracing
 from fitrouter.serving import feedback
-from fitrouter.types import Call
+from fitrouter.types import Call, EmbeddingCall
 from fitrouter_evaluators.personal import Scores
 from fitrouter_evaluators.replay.importing.import_log import import_log
 from fitrouter_integrations import cli
@@ -91,6 +91,45 @@ async def test_an_answer_of_many_values_is_refused_before_it_is_parsed(body: byt
     async with FakeOpenAI([given]) as server:
         with pytest.raises(ProviderUnavailable, match=r"more than 500000 values|invalid JSON"):
             await read(server, stream=stream)
+
+
+VECTORS: dict[str, tuple[bytes, bool]] = {
+    "a usage of many values": (
+        b'{"data": [[0.5]], "usage": {' + b",".join(b'"%x":0' % i for i in range(MANY)) + b"}}",
+        True,
+    ),
+    "no usage": (b'{"data": [[0.5]], "usage": null}', True),
+    "a usage that is none": (b'{"data": [[0.5]], "usage": [7]}', True),
+    "other fields": (b'{"data": [[0.5]], "x": [' + b"1," * MANY + b"1]}", True),
+    "many vectors": (b'{"data": [' + b"[0.5]," * MANY + b"[0.5]]}", True),
+    "levels": (b'{"data": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", False),
+    "no vectors": (b'{"data": {' + b",".join(b'"%x":0' % i for i in range(MANY)) + b"}}", False),
+}
+
+
+@pytest.mark.parametrize(("body", "passes"), VECTORS.values(), ids=VECTORS)
+async def test_embeddings_are_relayed_unread(body: bytes, passes: bool) -> None:
+    """Vectors may be many, and nothing of them becomes an object; a usage is short, or counts as none."""
+    async with FakeOpenAI([reply(200, body)]) as server:
+        provider = OpenAICompatible(server.base_url)
+        asked = provider.embed(EmbeddingCall(target="m", params={"input": "x"}, timeout_s=60.0))
+        if passes:
+            found = await asked
+            assert bytes(memoryview(found.data))[:6] == b"[[0.5]" or bytes(memoryview(found.data))[:5] == b"[0.5]"
+            assert found.usage.prompt_tokens == 0
+        else:
+            with pytest.raises(ProviderUnavailable, match=r"no embeddings|more than 500000 values|invalid JSON"):
+                await asked
+        await provider.aclose()
+
+
+async def test_calls_of_one_answer_are_bounded() -> None:
+    """More of them than any model makes are left out, and each id is looked up once."""
+    calls = [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}] * 50_000
+    body = {"choices": [{"index": 0, "message": {"tool_calls": calls}, "finish_reason": "tool_calls"}]}
+    async with FakeOpenAI([reply(200, body)]) as server:
+        (found,) = await read(server, stream=False)
+    assert len(found.message["tool_calls"]) == len({each["id"] for each in found.message["tool_calls"]}) == 256
 
 
 async def test_a_long_text_is_no_number_of_values() -> None:

@@ -147,6 +147,7 @@ def prepared(server: Server, keys: Mapping[str, str]) -> str:
         "PGDATABASE": "postgres",
         "POSTGRES_USER": "admin",
         "FITROUTER_PASSWORD": keys["POSTGRES_PASSWORD"],
+        "FITROUTER_IDENTITIES_PASSWORD": keys["POSTGRES_IDENTITIES_PASSWORD"],
     }
     subprocess.run(["sh", str(FOLDER / "postgres.sh")], env=variables, check=True, timeout=60, capture_output=True)
     return f"postgresql://fitrouter@/fitrouter?host={server.folder}"
@@ -173,8 +174,18 @@ def test_the_pod_reaches_no_metadata_service() -> None:
     assert policy["spec"]["podSelector"] == manifests()[1]["spec"]["selector"]
     blocks_ = [peer["ipBlock"] for rule in policy["spec"]["egress"] for peer in rule.get("to", ())]
     assert [each["except"][0] for each in blocks_] == ["169.254.0.0/16", "fd00:ec2::/32"]
-    services = COMPOSE["services"]
-    assert services["postgres"]["environment"]["POSTGRES_PASSWORD"] != services["gateway"]["environment"]["PGPASSWORD"]
+
+
+def test_each_role_of_the_database_has_a_password_of_its_own() -> None:
+    """The superuser, the gateway and the identities; the gateway has none of the superuser."""
+    of_server, of_gateway = (COMPOSE["services"][name]["environment"] for name in ("postgres", "gateway"))
+    passwords = {name: value for name, value in of_server.items() if name.endswith("PASSWORD")}
+    assert len(set(passwords.values())) == len(passwords) == 3
+    assert passwords["POSTGRES_PASSWORD"] not in of_gateway.values()
+    assert of_gateway["PGPASSWORD"] == passwords["FITROUTER_PASSWORD"]
+    assert of_gateway["PGPASSWORD_FITROUTER_IDENTITIES"] == passwords["FITROUTER_IDENTITIES_PASSWORD"]
+    script = (FOLDER / "postgres.sh").read_text(encoding="utf-8")
+    assert len(re.findall(r"LOGIN PASSWORD :'(?:password|identities)';", script)) == 2
 
 
 def test_compose_names_what_exists(tmp_path: Path) -> None:
@@ -188,7 +199,10 @@ def test_compose_names_what_exists(tmp_path: Path) -> None:
             where = (FOLDER / source).resolve() if source.startswith(".") else None
             assert where.exists() if where else source in COMPOSE["volumes"], f"{name}: {source}"
         assert "no-new-privileges:true" in service["security_opt"]
-        assert ":" in service["image"] or "build" in service, f"{name}: an image without a version"
+        exact = re.search(r":v?\d+\.\d+(?:\.\d+)?$", service["image"])
+        assert exact or "build" in service, f"{name}: an image without an exact version"
+        secret = any("environment" in COMPOSE["secrets"][each] for each in service.get("secrets", ()))
+        assert not (secret and service.get("read_only")), f"{name}: Compose cannot write its secret"
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ())), f"{name} is open to the network"
     assert COMPOSE["services"]["gateway"]["read_only"]
     built = COMPOSE["services"]["gateway"]["build"]

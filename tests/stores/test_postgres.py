@@ -15,8 +15,9 @@ import pytest
 from tests.kits import postgres
 from typer.testing import CliRunner
 
-from fitrouter.errors import ConfigError, StoreError
+from fitrouter.errors import ConfigError, StoreError, masked
 from fitrouter.stores.journal import Entry, FilePlace, Snapshot, SqliteJournal, copy, digest_of_place
+from fitrouter.stores.postgres import Database
 from fitrouter.types import Decision, Erasure, Execution, Identity, Mode, PolicyVersion
 from fitrouter_integrations.cli import app
 
@@ -400,3 +401,14 @@ def test_copy_of_a_running_journal_is_refused(postgres_url: str, open_journal: A
     assert open_journal().head() == 0
     with pytest.raises(StoreError, match="open in gateways"):
         DatabasePlace(Database(postgres_url))
+
+
+def test_each_role_may_have_a_password_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the environment by the role's name, unless the URL has one; libpq's `PGPASSWORD` is for all others."""
+    monkeypatch.setenv("PGPASSWORD", "of the others")
+    monkeypatch.setenv("PGPASSWORD_FITROUTER_IDENTITIES", "of that role")
+    urls = ("fitrouter_identities@h/x", "fitrouter_identities:given@h/x", "fitrouter@h/x")
+    found = [Database(f"postgresql://{url}") for url in urls]
+    assert [each._settings.get("password") for each in found] == ["of that role", "given", None]
+    assert "of that role" not in repr(found)
+    assert masked("said: of that role") == "said: ••••"

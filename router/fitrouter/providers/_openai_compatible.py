@@ -42,7 +42,7 @@ class _Embedded(msgspec.Struct):
     """The fields that are read of an answer with embeddings."""
 
     data: msgspec.Raw = msgspec.Raw()
-    usage: dict[str, Any] | None = None
+    usage: msgspec.Raw = msgspec.Raw(b"null")
 
 
 def _trusting(ca_file: Path | None) -> ssl.SSLContext | bool:
@@ -292,7 +292,8 @@ class OpenAICompatible:
         if bytes(memoryview(found.data)[:1]) != b"[":
             self._object(received)  # an error with status 200
             raise ProviderUnavailable(f"{self._base_url} sent no embeddings: {excerpt(received)}")
-        return Embeddings(data=found.data, usage=read_usage(found.usage) or Usage())
+        usage = msgspec.json.decode(found.usage) if len(memoryview(found.usage)) <= _SMALL else None
+        return Embeddings(data=found.data, usage=read_usage(usage) or Usage())
 
     async def _received(self, response: aiohttp.ClientResponse) -> bytes:
         """Read the body of an answer; raise the provider error of its status if that is not 200."""
@@ -345,9 +346,10 @@ class OpenAICompatible:
 def _lenient(received: bytes) -> object:
     """Parse JSON with a byte order mark, or with numbers that are none (log probabilities of vLLM); None otherwise."""
     try:
-        return json.loads(received.decode("utf-8-sig"), parse_constant=lambda _: None)
-    except (ValueError, RecursionError):
-        return None
+        found: object = msgspec.json.decode(msgspec.json.encode(json.loads(received.decode("utf-8-sig"))))
+    except (ValueError, OverflowError, RecursionError):
+        found = None
+    return found
 
 
 async def _close(response: aiohttp.ClientResponse) -> None:

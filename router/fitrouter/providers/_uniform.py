@@ -31,7 +31,7 @@ _ENDS_WITH_CALLS = frozenset({"function_call", "stop", "tool_calls"})
 _THINKING = frozenset({"reasoning", "thinking"})
 _TEXT = frozenset({"output_text", "text"})
 _MOST_CALLS = 256
-"""Tool calls of one choice that are told apart; further pieces belong to the last one."""
+"""Tool calls of one choice that are told apart; further pieces belong to the last one, further calls are left out."""
 
 
 class UniformChoice:
@@ -47,9 +47,10 @@ class UniformChoice:
         message = _with_text(message, whole=True)
         if not (calls := _called(message)):
             return message
-        found: list[Message] = []
-        for call in calls:
-            found.append(_identified(_with_arguments(call, first=True), {one["id"] for one in found}))
+        found, taken = list[Message](), set[object]()
+        for call in calls[:_MOST_CALLS]:
+            found.append(_identified(_with_arguments(call, first=True), taken))
+            taken.add(found[-1]["id"])
         self._calls += [_Call(None)]
         return {**message, "tool_calls": found}
 

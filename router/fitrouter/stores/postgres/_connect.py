@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -49,7 +50,7 @@ class Database:
 
     Args:
         url: `postgresql://USER@HOST:PORT/NAME`, or several hosts, as libpq reads it; what it leaves out comes from
-            libpq's environment (`PGPASSWORD`, `PGPASSFILE` …).
+            libpq's environment (`PGPASSWORD`, `PGPASSFILE` …), a role's password from `PGPASSWORD_` and its name, too.
 
     Raises:
         ConfigError: the URL cannot be read.
@@ -63,6 +64,9 @@ class Database:
                 "the database's URL cannot be read; write postgresql://USER@HOST:PORT/NAME, with %40 for an @ in a "
                 "password, or leave the password to PGPASSWORD or ~/.pgpass"
             ) from None
+        role = given.get("user", "").upper()  # two roles have two passwords, and PGPASSWORD is one
+        if "password" not in given and (password := os.environ.get(f"PGPASSWORD_{role}")):
+            given["password"] = password
         conceal(given.get("password", ""))
         self._settings = _DEFAULTS | given
         hosts = zip(given.get("host", "").split(","), given.get("port", "").split(","), strict=False)
