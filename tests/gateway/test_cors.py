@@ -28,8 +28,9 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def preflight(http: httpx.Client, path: str, origin: str = PAGE, method: str = "POST") -> httpx.Response:
-    asked = "authorization,content-type,x-stainless-lang"
+    asked = "authorization,content-type,x-stainless-lang,anthropic-version,anthropic-dangerous-direct-browser-access"
     headers = {"access-control-request-method": method, "access-control-request-headers": asked}
+    headers["access-control-request-private-network"] = "true"  # as Chrome asks on behalf of a page of the internet
     return http.options(path, headers={"origin": origin, **headers})
 
 
@@ -41,6 +42,7 @@ def test_a_listed_page_reaches_the_models(place: tuple[str, str], origin: str) -
         asked = preflight(http, "/v1/chat/completions", origin)
         assert asked.status_code == 200
         assert asked.headers["access-control-allow-origin"] == origin
+        assert asked.headers["access-control-allow-private-network"] == "true"
         assert "authorization" in asked.headers["access-control-allow-headers"]
         for body in (chat(), chat(stream=True), {}):
             answer = http.post("/v1/chat/completions", json=body, headers={"origin": origin})

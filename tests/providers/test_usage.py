@@ -81,6 +81,14 @@ def test_what_is_no_number_counts_as_nothing(subtests: pytest.Subtests) -> None:
             Usage(completion_tokens=3, reasoning_tokens=2),
         ),
         ({"completion_tokens": 3, "reasoning_tokens": 2}, Usage(completion_tokens=3, reasoning_tokens=2)),
+        *(
+            ({"prompt_tokens": 9, name: 4}, Usage(prompt_tokens=9, cached_tokens=4))
+            for name in (
+                *("cached_tokens", "prompt_cache_hit_tokens", "cached_prompt_text_tokens", "cached_prompt_tokens"),
+                *("prompt_cached_tokens", "cache_hit_tokens", "num_cached_tokens"),
+            )
+        ),
+        ({"prompt_tokens": 9, "prompt_token_details": {"cached_tokens": 4}}, Usage(prompt_tokens=9, cached_tokens=4)),
         ({"cost": 0.0123}, Usage(cost_usd=0.0123)),
         ({"cost": 0}, Usage(cost_usd=0.0)),
         ({"cost": -1}, Usage()),

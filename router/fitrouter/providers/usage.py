@@ -22,7 +22,7 @@ _TICKS = 1e10
 """xAI's units in a USD."""
 _MOST_COUNTS, _LONGEST_NAME = 16, 64
 """Limits of what is passed on of a provider's usage."""
-_OF_PROMPT = ("prompt_tokens_details", "input_tokens_details", "input_token_details")
+_OF_PROMPT = ("prompt_tokens_details", "input_tokens_details", "input_token_details", "prompt_token_details")
 _OF_ANSWER = ("completion_tokens_details", "output_tokens_details", "output_token_details")
 """Objects of counts in OpenAI's chat completions, in its responses, and in LangChain."""
 _PROMPT = ("prompt_tokens", "input_tokens", "inputTokens", "promptTokenCount", "prompt_token_count")
@@ -34,7 +34,8 @@ _THOUGHT_BESIDE = ("thoughtsTokenCount", "thoughts_token_count")
 """Hidden reasoning, within the answer's tokens; beside them, at Google."""
 _READ = (
     *("cached_tokens", "prompt_cache_hit_tokens", "cached_input_tokens", "num_cached_tokens", "cache_read"),
-    *("cachedContentTokenCount", "cached_content_token_count"),
+    *("cachedContentTokenCount", "cached_content_token_count", "cached_prompt_text_tokens", "cached_prompt_tokens"),
+    *("prompt_cached_tokens", "cache_hit_tokens"),
 )
 _READ_BESIDE = ("cache_read_input_tokens", "cacheReadInputTokens")
 _WRITTEN = ("cache_write_tokens", "cache_creation_tokens", "cache_creation")

@@ -28,7 +28,12 @@ class Cors:
     def __init__(self, app: ASGIApp, origins: Collection[str], routes: Collection[tuple[str, str]]) -> None:
         self.app, self._routes = app, frozenset(routes)
         self._allowing = CORSMiddleware(
-            app, allow_origins=origins, allow_methods=("GET", "POST"), allow_headers=("*",), expose_headers=_SHOWN
+            app,
+            allow_origins=origins,
+            allow_methods=("GET", "POST"),
+            allow_headers=("*",),
+            allow_private_network=True,  # a listed page of the internet reaches a gateway on its user's machine
+            expose_headers=_SHOWN,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
