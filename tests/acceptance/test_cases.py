@@ -20,7 +20,6 @@ FIXED = {
     "aiohttp": (3, 14, 3),
     "cryptography": (50,),
     "starlette": (1, 10),
-    "h11": (0, 16),
     "jinja2": (3, 1, 6),
     "PyYAML": (5, 4),
     "torch": (2, 8),

@@ -10,6 +10,7 @@ import re
 import stat
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from fitrouter_integrations import cli
 from fitrouter_integrations.commands._files import replace_file, write_json, write_new, write_private
 from fitrouter_integrations.gateway import _whole_log
 from fitrouter_integrations.gateway._models import _public
+from fitrouter_integrations.gateway.parsing import _schema
 
 SECRETS = {"KEY_A": "aaaa-secret-of-tenant-a", "KEY_T": "tttt-secret-of-a-backend", "KEY_O": "oooo-secret-of-the-admin"}
 NAMED = [
@@ -341,12 +343,14 @@ def test_dear_routes_have_a_budget_of_their_own(tmp_path: Path, monkeypatch: pyt
     assert refused.headers["retry-after"]
 
 
-def test_the_schema_is_encoded_once(tmp_path: Path) -> None:
-    """It is long, and the same for everybody."""
-    with serving(make_router(tmp_path)) as url, client(url) as http:
-        first, second = (http.get("/openapi.json") for _ in range(2))
-    assert first.content == second.content
-    assert first.headers["content-type"] == "application/json"
+def test_the_schema_is_encoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is long, and the same for everybody, also for those who ask while it is made."""
+    made = list[object]()
+    monkeypatch.setattr(_schema, "document", lambda routes: made.append(list(routes)) or {"openapi": "3.1.0"})
+    with serving(make_router(tmp_path)) as url, ThreadPoolExecutor(8) as threads:
+        answers = [*threads.map(lambda _: httpx.get(f"{url}/openapi.json", timeout=120.0), range(16))]
+    assert {(answer.status_code, answer.headers["content-type"]) for answer in answers} == {(200, "application/json")}
+    assert len({answer.content for answer in answers}) == len(made) == 1
 
 
 # --- addresses, files, YAML ------------------------------------------------------------------------------------------

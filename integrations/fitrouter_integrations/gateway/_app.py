@@ -219,7 +219,7 @@ class Gateway:
         total = config.server.max_inflight_bytes
         self._audit = AuditLog(config.data)
         self._bodies = Bodies(total, total // 2 if self._keys else total)
-        self._started, self._schema = False, b""
+        self._started, self._schema, self._making_schema = False, b"", asyncio.Lock()
         self._backend = LocalBackend(router, signed=True)
         self._born = int(time.time())
         metrics.bind(router)
@@ -598,10 +598,11 @@ class Gateway:
 
     async def schema(self, _call: AuthenticatedCall) -> Response:
         """The OpenAPI schema of this gateway."""
-        if not self._schema:
-            for part in _PARTS:
-                await self._make(part)
-            self._schema = dump(await asyncio.to_thread(self.document))
+        async with self._making_schema:  # once: it is long, and Python's own parser fails in several threads
+            if not self._schema:
+                for part in _PARTS:
+                    await self._make(part)
+                self._schema = dump(await asyncio.to_thread(self.document))
         return Response(self._schema, media_type="application/json")
 
     def document(self) -> dict[str, Any]:
