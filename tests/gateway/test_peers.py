@@ -29,7 +29,7 @@ from fitrouter.errors import ConfigError, ProviderUnavailable
 from fitrouter.providers import OpenAICompatible, _openai_compatible, tracing
 from fitrouter.serving import feedback
 from fitrouter.types import Call, EmbeddingCall
-from fitrouter_evaluators.personal import Scores
+from fitrouter_evaluators.personal import Leaderboards, Reports, Scores
 from fitrouter_evaluators.replay.importing.import_log import import_log
 from fitrouter_integrations import cli
 from fitrouter_integrations.commands._files import replace_file, write_json, write_new, write_private
@@ -303,9 +303,13 @@ def test_votes_of_one_answer_are_bounded(tmp_path: Path, monkeypatch: pytest.Mon
         assert http.post("/v1/feedback", json=vote).status_code == 200
 
 
-DEAR = {
+DEAR: dict[str, tuple[dict[str, Any] | None, int]] = {
     "/v1/score": ({"items": [{"prompt": "2 + 2?", "answers": ["4"]}]}, 4),
     "/v1/diagnose": ({"history": [{"messages": [{"role": "user", "content": "Hi"}]}]}, 1),
+    "/v1/leaderboard": (None, 4),
+    "/v1/report": (None, 4),
+    "/v1/satisfaction": (None, 1),
+    "/v1/exposure": (None, 1),
 }
 
 
@@ -319,12 +323,13 @@ def test_dear_routes_have_a_budget_of_their_own(tmp_path: Path, monkeypatch: pyt
         await asyncio.to_thread(go_on.wait, 120.0)
         return []
 
-    monkeypatch.setattr(Scores, "score", slow)
+    for owner, name in ((Scores, "score"), (Leaderboards, "of"), (Reports, "of")):
+        monkeypatch.setattr(owner, name, slow)
     monkeypatch.setattr(_whole_log, "in_background", slow)
 
     def ask(key: str) -> None:
         with speaking(url, key) as http:
-            http.post(path, json=body)
+            http.request("GET" if body is None else "POST", path, json=body)
 
     with serving(make_router(tmp_path), config(keys=NAMED)) as url:
         asking = [threading.Thread(target=ask, args=("KEY_T",)) for _ in range(most)]
@@ -332,7 +337,8 @@ def test_dear_routes_have_a_budget_of_their_own(tmp_path: Path, monkeypatch: pyt
             one.start()
         wait_for(lambda: len(begun) == most)
         with speaking(url, "KEY_T") as http:
-            refused = http.post(path, content=b"{" * 50_000, headers={"content-type": "application/json"})
+            method, content = ("GET", b"") if body is None else ("POST", b"{" * 50_000)
+            refused = http.request(method, path, content=content, headers={"content-type": "application/json"})
         asking.append(threading.Thread(target=ask, args=("KEY_O",)))
         asking[-1].start()
         wait_for(lambda: len(begun) == most + 1)
@@ -346,7 +352,12 @@ def test_dear_routes_have_a_budget_of_their_own(tmp_path: Path, monkeypatch: pyt
 def test_the_schema_is_encoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is long, and the same for everybody, also for those who ask while it is made."""
     made = list[object]()
-    monkeypatch.setattr(_schema, "document", lambda routes: made.append(list(routes)) or {"openapi": "3.1.0"})
+
+    def document(routes: Any) -> dict[str, Any]:
+        made.append(list(routes))
+        return {"openapi": "3.1.0"}
+
+    monkeypatch.setattr(_schema, "document", document)
     with serving(make_router(tmp_path)) as url, ThreadPoolExecutor(8) as threads:
         answers = [*threads.map(lambda _: httpx.get(f"{url}/openapi.json", timeout=120.0), range(16))]
     assert {(answer.status_code, answer.headers["content-type"]) for answer in answers} == {(200, "application/json")}

@@ -78,14 +78,16 @@ class Personal:
         """Rank the models for the user or role of the headers, beside the population's ranking."""
         who = identity(call.headers, call.tenant)
         _may_read(call, who)
-        return _json("leaderboard", msgspec.to_builtins(await self._boards.of(who)))
+        with self._alone(call, 4):
+            return _json("leaderboard", msgspec.to_builtins(await self._boards.of(who)))
 
     async def report(self, call: AuthenticatedCall) -> Response:
         """The fit report of the user or role of the headers; as an HTML page where `accept` prefers it."""
         who = identity(call.headers, call.tenant)
         _may_read(call, who)
-        found = await self._reports.of(who)
-        costs = await asyncio.to_thread(saved_in, self.router.warehouse, self.router.policy.default, who.tenant)
+        with self._alone(call, 4):
+            found = await self._reports.of(who)
+            costs = await asyncio.to_thread(saved_in, self.router.warehouse, self.router.policy.default, who.tenant)
         found = msgspec.structs.replace(found, saved=tuple(costs))
         if b"text/html" in call.headers.get("accept", b""):
             return Response(page(found), media_type="text/html", headers={"x-content-type-options": "nosniff"})

@@ -109,7 +109,7 @@ class WholeLog:
         """Refuse a request beside `most` others of its tenant that take as long."""
         running = self._busy.get(call.tenant, 0)
         if running >= most:
-            text = "another request of this tenant reads the whole log or scores texts; wait for its answer"
+            text = "other requests of this tenant read the whole log or score texts; wait for their answers"
             raise Problem(429, "busy", text, headers={"retry-after": "5"})
         self._busy[call.tenant] = running + 1
         try:
