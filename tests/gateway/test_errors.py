@@ -274,7 +274,7 @@ PRODUCED: dict[str, tuple[Callable[[Place], Error], tuple[str, ...]]] = {
         ("USD at most", "of the key's limit of the day (1e-06 USD)", "are left"),
     ),
     "rate_limited": (often, ("'slow'", "1 requests per minute", "wait")),
-    "busy": (busy, ("of this tenant", "wait for its answer")),
+    "busy": (busy, ("of this tenant", "wait for their answers")),
     "too_many_requests": (lambda p: crowded(Limit(100, 0.01), "a", "a"), ("1 of your requests", "wait for one")),
     "overloaded": (lambda p: crowded(Limit(1), "a", "b"), ("1 requests are in progress", "try again")),
     "headers_too_large": (
