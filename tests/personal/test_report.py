@@ -17,6 +17,8 @@ from tests.personal.test_quizzes import ANN, finish, logged, played
 
 from fitrouter.config import Config
 from fitrouter.errors import InvalidRequest
+from fitrouter.posterior.gaussian import Gaussian
+from fitrouter.posterior.heads import HINGES
 from fitrouter.router import Router
 from fitrouter.types import Identity, Score
 from fitrouter_evaluators.personal import FitReport, Quizzes, Reports, page, worth_words
@@ -106,5 +108,15 @@ def test_a_taste_that_is_known_for_certain_is_told() -> None:
     """A feature whose deviation is 0 is liked or disliked for sure; one that is not known at all is not told."""
     reports = object.__new__(Reports)
     reports.router = cast("Router", SimpleNamespace(people=SimpleNamespace(features=("length", "structure", "g"))))
-    found = reports._likes(np.array([-0.5, 0.01, 0.0]), np.array([0.0, 1.0, 0.0]))
+    found = reports._likes(Gaussian(np.array([-0.5, 0.01, 0.0]), np.diag([0.0, 1.0, 0.0])))
     assert [(each.feature, each.likes, each.sure) for each in found] == [("length", False, 1.0)]
+
+
+def test_longer_is_liked_where_the_curve_of_length_rises() -> None:
+    """What is told of length is the mean slope from one standard deviation below the average to one above."""
+    reports = object.__new__(Reports)
+    reports.router = cast("Router", SimpleNamespace(people=SimpleNamespace(features=("length", *HINGES))))
+    flat = Gaussian(np.array([-0.5, 0.3, 0.4, -9.0]), np.zeros((4, 4)))
+    assert reports._likes(flat) == ()
+    rising = Gaussian(np.array([-0.5, 0.3, 0.6, -9.0]), np.diag([0.01, 0.0, 0.0, 9.0]))
+    assert [(each.feature, each.likes) for each in reports._likes(rising)] == [("length", True)]

@@ -13,6 +13,7 @@ from tests.personal.test_quizzes import ANN, finish, logged, played
 from fitrouter.config import Config
 from fitrouter.errors import InvalidRequest
 from fitrouter.posterior.gaussian import Gaussian
+from fitrouter.posterior.heads import HINGES
 from fitrouter.router import Router
 from fitrouter.types import Identity
 from fitrouter_evaluators.personal import LONGEST_TEXT, MOST_TEXTS, PromptAnswers, Quizzes, Scores
@@ -95,6 +96,16 @@ def test_reasons_are_sure_and_say_whose_they_are() -> None:
     ]
     assert found[0].effect == pytest.approx(0.2)
     assert found[2].own == pytest.approx(-0.15)
+
+
+def test_reasons_of_length_are_of_its_whole_curve() -> None:
+    """The effects of length and its hinges are one reason, and one uncertainty."""
+    names, h = ("one", "length", *HINGES), np.array([1.0, 2.0, 1.9, 1.6, 0.9])
+    mean = np.array([0.7, 0.10, 0.0, -0.2, 0.0])
+    (found,) = reasons_of(names, h, Gaussian(mean, np.diag([0.0, 0.0, 0.0, 0.0025, 0.0])), Gaussian(mean, np.eye(5)))
+    assert (found.feature, found.effect) == ("length", pytest.approx(2.0 * 0.1 - 1.6 * 0.2))
+    assert found.words == "writes longer than most answers, which people dislike"
+    assert reasons_of(names, h, Gaussian(mean, np.diag([0.0, 0.0, 0.0, 0.25, 0.0])), Gaussian(mean, np.eye(5))) == ()
 
 
 def test_a_fault_cannot_score_high(tmp_path: Path) -> None:

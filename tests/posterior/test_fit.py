@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from fitrouter.identity import task_of
 from fitrouter.posterior.gaussian import Gaussian, gaussian_update
+from fitrouter.posterior.heads import HINGES
 from fitrouter.posterior.labels import Answered, FitParams, Label
 from fitrouter.posterior.likelihoods import DWELL_LENGTH, DWELL_SPREAD, SIGNALS, TIE, observation_of
 from fitrouter.posterior.model import Fit
@@ -349,3 +350,17 @@ def _rating(rng: np.random.Generator, i: int, X: Floats, truth: Floats, noise: f
     x, k = X[rng.integers(len(X))], int(rng.integers(len(truth)))
     y = 0.5 + float(x @ truth[k]) + math.sqrt(noise) * rng.normal()
     return Label(Identity(), Answered(f"m{k}", x, np.ones(1)), y, FeedbackKind.RATING)
+
+
+def test_hinges_of_length_are_everybodys() -> None:
+    """The population learns them from a person's label; the person's heads have no such coordinate."""
+    fit, h = Fit(1, 5, names=("one", "length", *HINGES)), np.array([1.0, 1.0, 0.9, 0.6, -0.1])
+    before = fit.tastes.population.cov.copy()
+    assert np.diag(before)[2:].tolist() == [fit.params.tastes.population_hinge] * 3
+    for _ in range(20):
+        fit.learn(Label(Identity(user="ann"), Answered("a", np.ones(1), h), 0.0, FeedbackKind.RATING))
+    user = fit.tastes.user(Identity(user="ann"))
+    assert user is not None
+    assert {tuple(heads.priors.features.tolist()) for heads in user.heads} <= {(0, 1), (0,)}
+    assert (fit.tastes.population.mean[2:4] < 0.0).all()
+    assert (fit.taste(Identity(user="ann")) == fit.tastes.population.mean)[2:].all()

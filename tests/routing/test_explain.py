@@ -14,12 +14,13 @@ from tests.kits.learner import D_H, D_X, fold, story
 from tests.kits.tables import table_driven
 
 from fitrouter.policies import Beliefs, SquareCB
+from fitrouter.posterior.heads import HINGES
 from fitrouter.posterior.mixture import EXPERTS
 from fitrouter.posterior.model import Fit
 from fitrouter.routing.decider import CurrentModel, Decider, Rules
 from fitrouter.routing.explain import explain, grounds_by
 from fitrouter.routing.explanation import TERMS, Account, Explanation
-from fitrouter.routing.explanation_text import FEATURES
+from fitrouter.routing.explanation_text import FEATURES, LENGTH_FIT
 from fitrouter.state.learner import Learner
 from fitrouter.stores.journal import Row
 from fitrouter.types import (
@@ -523,5 +524,29 @@ def test_every_feature_with_a_name_has_words() -> None:
     from fitrouter.context.encoders import Hashing
     from fitrouter_evaluators.scoring import ResponseFeatures
 
-    named = {name for name in ResponseFeatures(Hashing()).names if name != "one" and not name.startswith("latent_")}
-    assert set(FEATURES) == named
+    names = ResponseFeatures(Hashing()).names
+    assert set(FEATURES) == {name for name in names if name not in {"one", *HINGES} and "latent_" not in name}
+
+
+def test_what_everybody_thinks_of_length_is_one_reason() -> None:
+    """Length and its hinges are a curve: `b` is longer, which Ann dislikes, and of a length that people like less."""
+    fit = Fit(1, 5, names=("one", "length", *HINGES))
+    for arm, profile in (("a", [1.0, -1.0, -1.0, -0.4, -0.1]), ("b", [1.0, 1.0, 0.9, 0.6, -0.1])):
+        row = fit.arms.row(arm)
+        fit.arms.profile[row, 0] = profile
+    fit.tastes.population.mean = np.array([0.5, 0.1, -0.05, -0.2, 0.3])
+    fit.tastes.meet(ANN)
+    user = fit.tastes.user(ANN)
+    assert user is not None
+    user.declare(np.array([0.0, -0.1, 0.0, 0.0, 0.0]))
+    user.weights["user"] = np.eye(len(EXPERTS))[1]
+    found = explain([logged(fit, np.ones(1), availability=(1.0, 1.0))], fit)
+    sums(found)
+    assert found.contrast is not None
+    parts = {feature.name: feature for feature in found.contrast.features}
+    assert {name for name, part in parts.items() if abs(part.value) > 1e-6} == {"length", LENGTH_FIT}
+    assert (parts["length"].population, parts["length"].user) == (0.0, pytest.approx(-0.2))
+    assert parts[LENGTH_FIT].value == pytest.approx(2.0 * 0.1 - 1.9 * 0.05 - 1.0 * 0.2)
+    said = text_of(found)
+    assert "writes longer than this user likes" in said
+    assert "has a length that people like less" in said

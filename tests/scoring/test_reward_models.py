@@ -183,7 +183,7 @@ def test_unknown_features_start_neutral() -> None:
     with_model, plain = make_scorer(ScorerConfig(models=(entry(),))), make_scorer(ScorerConfig())
     assert with_model.prior is not None
     assert plain.prior is not None
-    j, ordinary = with_model.names.index("rm.m.score"), Tastes(with_model.dim, TasteParams())
+    j, ordinary = with_model.names.index("rm.m.score"), Tastes(with_model.dim, TasteParams(), with_model.names)
     assert with_model.prior.mean[j] == 0.0
     assert with_model.prior.cov[j, j] == ordinary.population.cov[j, j] > 0
     assert not with_model.prior.cov[j, :j].any()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.kits.tables import table_driven
 
 from fitrouter.context.encoders import Hashing, Static
+from fitrouter.posterior.heads import HINGES
 from fitrouter.stores.content import pack_content, unpack_content
 from fitrouter.types import Floats
 from fitrouter_evaluators.scoring import (
@@ -28,7 +29,7 @@ from fitrouter_evaluators.scoring import (
     standardise,
 )
 from fitrouter_evaluators.scoring._constants import LATENT_CONSTANTS, STYLE_CONSTANTS
-from fitrouter_evaluators.scoring.features import latent_directions
+from fitrouter_evaluators.scoring.features import hinges, latent_directions
 
 MT_BENCH = Path(__file__).parents[3] / "shared/data/mt_bench_human/model_answer"
 PLAIN = "The river rises in the hills and flows past two villages before it meets the sea near the old harbour."
@@ -37,7 +38,8 @@ G = 1
 TEXT = slice(2, 2 + len(STYLE))
 VALUE = slice(TEXT.stop, TEXT.stop + len(VALUES))
 TOOL = slice(VALUE.stop, VALUE.stop + len(TOOLS))
-LATENT = slice(TOOL.stop, None)
+HINGE = slice(TOOL.stop, TOOL.stop + len(HINGES))
+LATENT = slice(HINGE.stop, None)
 
 HIGHER_LOWER = [
     ("length", PLAIN * 2, PLAIN),
@@ -383,6 +385,20 @@ def test_a_text_without_words_has_no_direction(features: ResponseFeatures) -> No
     assert np.isfinite(h[TEXT]).all()
 
 
+def test_hinges_are_the_excess_of_length() -> None:
+    """max(length − t, 0) minus its mean over a normal distribution; without hinges the rest of h is the same."""
+    answers = [Answer(text=PLAIN * n) for n in (1, 3, 9, 27)]
+    with_them, without = ResponseFeatures(Hashing(32)), ResponseFeatures(Hashing(32), hinges=False)
+    h, length = with_them.encode(answers), with_them.encode(answers)[:, with_them.names.index("length")]
+    assert with_them.names[HINGE] == tuple(HINGES)
+    for column, t in zip(h[:, HINGE].T, HINGES.values(), strict=True):
+        assert np.ptp(column - np.maximum(length - t, 0.0)) == pytest.approx(0.0, abs=1e-12)
+    typical = np.random.default_rng(0).standard_normal(1_000_000)
+    np.testing.assert_allclose(hinges(typical).mean(axis=0), 0.0, atol=5e-3)
+    assert np.delete(h, HINGE, axis=1).tobytes() == without.encode(answers).tobytes()
+    assert np.isnan(with_them.encode([Answer(text="", calls=(ToolCall("f", "{}"),))])[0, HINGE]).all()
+
+
 class Agreement:
     """A scalar: how near an answer is to its prompt, and the length beside it."""
 
@@ -408,7 +424,7 @@ def test_the_scalar_reads_prompt_answer_and_features() -> None:
     near = float(encoder.encode([items[0].prompt])[0] @ encoder.encode([PLAIN])[0])
     assert h[0, G] == pytest.approx(near + h[0, 2])
     assert h[1, G] == pytest.approx(min(h[1, 2], 3.0))
-    assert features.schema == f"{ResponseFeatures(encoder).schema}/agreement-1"
+    assert features.schema == f"{ResponseFeatures(encoder, hinges=False).schema}/agreement-1/length-1"
 
 
 def test_the_prompt_counts_only_where_a_scalar_reads_it() -> None:

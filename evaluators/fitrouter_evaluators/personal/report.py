@@ -12,6 +12,8 @@ import numpy as np
 
 from fitrouter.config import Config
 from fitrouter.errors import NoWarehouse
+from fitrouter.posterior.gaussian import Gaussian
+from fitrouter.posterior.heads import HINGES
 from fitrouter.posterior.likelihoods import SIGNALS
 from fitrouter.posterior.tastes import OVERALL
 from fitrouter.router import Router
@@ -160,19 +162,23 @@ class Reports:
                     base=bases.get(standing.model),
                 )
             )
-        sd = np.sqrt(np.maximum(np.diag(own.cov), 0.0))
         return FitReport(
             board=board,
             models=tuple(models),
-            likes=self._likes(own.mean, sd) if board.labels else (),  # else they are everybody's
+            likes=self._likes(own) if board.labels else (),  # else they are everybody's
             worth=_personal_gain(drawn, usage),
             change=(*_settled(drawn), *self._counterfactuals(drawn, apart, own.mean, common.mean)),
         )
 
-    def _likes(self, mean: Floats, sd: Floats) -> tuple[Like, ...]:
-        found = []
-        for j in np.argsort(-np.abs(mean), kind="stable").tolist() if self.router.people.features else []:
-            name = self.router.people.features[j]
+    def _likes(self, own: Gaussian) -> tuple[Like, ...]:
+        found, names = [], self.router.people.features
+        slopes = np.eye(len(own.mean))
+        for name, t in HINGES.items():
+            if name in names:  # the curve's mean slope within one standard deviation of an average length
+                slopes[names.index("length"), names.index(name)] = min(1.0 - t, 2.0) / 2.0
+        mean, sd = slopes @ own.mean, np.sqrt(np.maximum(np.vecdot(slopes @ own.cov, slopes), 0.0))
+        for j in np.argsort(-np.abs(mean), kind="stable").tolist() if names else []:
+            name = names[j]
             sure = 0.5 * (1.0 + math.erf(abs(float(mean[j])) / max(float(sd[j]), 1e-12) / math.sqrt(2.0)))
             if name in FEATURES and sure >= CLAIM and mean[j]:
                 likes = bool(mean[j] > 0)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fitrouter.errors import InvalidRequest
 from fitrouter.posterior.gaussian import Gaussian
+from fitrouter.posterior.heads import HINGES
 from fitrouter.router import Router
 from fitrouter.routing.explanation_text import FEATURES
 from fitrouter.stores.figures import percent
@@ -193,12 +194,16 @@ def predicted(own: Gaussian, common: Gaussian, h: Floats, wrong: Sequence[str] =
 
 def reasons_of(names: Sequence[str], h: Floats, own: Gaussian, common: Gaussian) -> tuple[Reason, ...]:
     """The named features with the largest effects whose sign has a probability of .8 or more."""
-    sd = np.sqrt(np.maximum(np.diag(own.cov), 0.0))
-    effects, shared = own.mean * h, common.mean * h
+    parts = np.diag(h)
+    lengths = [j for j, name in enumerate(names) if name == "length" or name in HINGES]
+    if len(lengths) > 1:  # a curve, of which no single weight says what they like
+        parts[lengths[0], lengths] = h[lengths]
+    effects, shared = parts @ own.mean, parts @ common.mean
+    sd = np.sqrt(np.maximum(np.vecdot(parts @ own.cov, parts), 0.0))
     found = []
     for j in np.argsort(-np.abs(effects), kind="stable").tolist() if names else []:  # no names without a scorer
         name, effect = str(names[j]), float(effects[j])
-        if name not in FEATURES or abs(effect) < _LEAST or abs(float(own.mean[j])) < _ONE_SIDED * float(sd[j]):
+        if name not in FEATURES or abs(effect) < _LEAST or abs(effect) < _ONE_SIDED * float(sd[j]):
             continue
         mine = effect - float(shared[j])
         who = "you" if abs(mine) > 0.5 * abs(effect) and mine * effect > 0 else "people"

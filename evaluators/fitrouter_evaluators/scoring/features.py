@@ -1,6 +1,7 @@
 """Response features: the vector h of an answer, over which tastes are learned.
 
-    h = [1, global scalar, style dimensions, value dimensions, tool dimensions, latent directions, declared fit]
+    h = [1, global scalar, style dimensions, value dimensions, tool dimensions, hinges of length, latent directions,
+         declared fit]
 
 **Missing is NaN, never zero.** An answer of tool calls has no text: of its entries only the first and the tool ones are
 numbers. A text answer makes no calls: its tool entries are NaN. A text without any word that the encoder knows has no
@@ -26,6 +27,7 @@ import msgspec
 import numpy as np
 
 from fitrouter.context.encoders import Encoder
+from fitrouter.posterior.heads import HINGES
 from fitrouter.types import Floats
 from fitrouter_evaluators.scoring._answer import Answer, ToolCall, arguments_fit
 from fitrouter_evaluators.scoring._constants import LATENT_CONSTANTS
@@ -51,6 +53,7 @@ _G = 1
 _STYLE = slice(2, 2 + len(STYLE))
 _VALUES = slice(_STYLE.stop, _STYLE.stop + len(VALUES))
 _TOOLS = slice(_VALUES.stop, _VALUES.stop + len(TOOLS))
+_LENGTH = 2 + [dimension.name for dimension in STYLE].index("length")
 
 
 class Scalar(Protocol):
@@ -85,6 +88,17 @@ def tool_features(answer: Answer) -> Floats:
     unfit = sum(not arguments_fit(call, answer.tools) for call in calls) / len(calls)
     repeats = 1.0 - len({_canonical(call) for call in calls}) / len(calls)
     return np.array([min(math.log2((1 + len(calls)) / 2), CLIP), -CLIP * unfit, CLIP * repeats])
+
+
+def hinges(length: Floats) -> Floats:
+    """Compute `HINGES` of standardised lengths float64[n], float64[n, 3]; 0 is the mean of a normal distribution."""
+    at = np.array(list(HINGES.values()))
+    return np.maximum(length[:, None] - at, 0.0) - [_excess(t) for t in at]
+
+
+def _excess(t: float) -> float:
+    """Mean of max(Z − t, 0) of a standard normal Z."""
+    return math.exp(-t * t / 2.0) / math.sqrt(2.0 * math.pi) - t * math.erfc(t / math.sqrt(2.0)) / 2.0
 
 
 def _canonical(call: ToolCall) -> ToolCall:
@@ -124,6 +138,7 @@ class ResponseFeatures:
         encoder: reads the first and last 1,024 characters of the text.
         latent: number of latent directions, K.
         scalar: the trained global reward, as `global_scalar` gives it; without one its entry is NaN.
+        hinges: whether h has `HINGES` of length.
         declared: whether h ends with the feature `declared_fit`.
         cache: rows that are kept.
     """
@@ -134,6 +149,7 @@ class ResponseFeatures:
         latent: int = 8,
         *,
         scalar: Scalar | None = None,
+        hinges: bool = True,
         declared: bool = False,
         cache: int = 4096,
     ) -> None:
@@ -141,18 +157,20 @@ class ResponseFeatures:
             raise ValueError(f"latent is {latent}; allowed are 0 and more")
         self.encoder = encoder
         self.latent = latent
-        self._latent = slice(_TOOLS.stop, _TOOLS.stop + latent)
+        self._hinges = slice(_TOOLS.stop, _TOOLS.stop + hinges * len(HINGES))
+        self._latent = slice(self._hinges.stop, self._hinges.stop + latent)
         self._declared = declared
         self.scalar = scalar
-        self.schema = "/".join(
-            [STYLE_VERSION, encoder.id, str(latent), *([scalar.id] if scalar else []), *declared * ["declared-1"]]
-        )
+        trained = [scalar.id] if scalar else []
+        further = [*hinges * ["length-1"], *declared * ["declared-1"]]
+        self.schema = "/".join([STYLE_VERSION, encoder.id, str(latent), *trained, *further])
         self.names: tuple[str, ...] = (
             "one",
             "g",
             *(dimension.name for dimension in STYLE),
             *(value.name for value in VALUES),
             *TOOLS,
+            *hinges * tuple(HINGES),
             *(f"latent_{i}" for i in range(latent)),
             *declared * [DECLARED_FIT],
         )
@@ -202,6 +220,8 @@ class ResponseFeatures:
         english = np.array([language == ENGLISH for language in languages])
         unknown = np.array([[each.name in unknown_in(language) for each in STYLE] for language in languages])
         out[spoken, _STYLE] = np.where(unknown, np.nan, style)
+        if self._hinges.stop > self._hinges.start:
+            out[spoken, self._hinges] = hinges(out[spoken, _LENGTH])
         for i, language in zip(spoken, languages, strict=True):
             if self._declared and items[i].declared and language == ENGLISH:
                 texts = readable(items[i].prompt), readable(items[i].text)

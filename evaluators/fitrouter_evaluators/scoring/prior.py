@@ -57,7 +57,7 @@ def load_prior(path: Path, names: Sequence[str], encoder: str, params: TastePara
     """
     payload, about, arrays = _read(path)
     params = params or TasteParams()
-    plain = Tastes(len(names), params)
+    plain = Tastes(len(names), params, names)
     mean, cov = plain.population.mean.copy(), plain.population.cov.copy()
     known = {name: i for i, name in enumerate(about["names"])}
     foreign = about["encoder"] != encoder

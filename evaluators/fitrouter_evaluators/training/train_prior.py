@@ -78,13 +78,21 @@ class _Setting(NamedTuple):
     guard: float
 
 
+def trained_features(encoder: Encoder) -> ResponseFeatures:
+    """Features of a trained prior: without `HINGES`, which start alike everywhere.
+
+    What the public judgements say of them made real people's streams worse (docs/results/people.md).
+    """
+    return ResponseFeatures(encoder, scalar=global_scalar(encoder), hinges=False)
+
+
 def train_prior(data: Path, out: Path, encoder: Encoder) -> dict[str, Any]:
     """Train on the judgements in `data` and write the prior; returns its data sheet.
 
     Raises:
         ConfigError: there are no judgements.
     """
-    features = ResponseFeatures(encoder, scalar=global_scalar(encoder))
+    features = trained_features(encoder)
     sources = [source for judged in read_sets(data) if (source := observe(judged, features)).users]
     if not sources:
         raise ConfigError(f"{str(data)!r} holds no judgement of a text; a rating needs a 'response', a pair its texts")

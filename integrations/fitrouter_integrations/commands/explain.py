@@ -12,7 +12,7 @@ from rich.table import Table
 
 from fitrouter.errors import InvalidRequest, UnknownDecision
 from fitrouter.routing.explanation import TERMS, Account, Explanation
-from fitrouter.routing.explanation_text import FEATURES
+from fitrouter.routing.explanation_text import PHRASES
 from fitrouter.stores.listing import ListedAnswer
 from fitrouter_integrations.commands._files import as_json, write_json
 from fitrouter_integrations.commands._gateway import Gateway, Url, connect, path_of
@@ -131,7 +131,7 @@ def _features(found: Explanation) -> Table | None:
     title = f"effect of what {contrast.rival} writes, compared with {contrast.arm}"
     table = _table(title, "", "all users", "role", "this user", "total")
     for f in shown:
-        words = FEATURES[f.name][f.difference < 0] if f.name in FEATURES else "all other properties of the text"
+        words = PHRASES[f.name][f.difference < 0] if f.name in PHRASES else "all other properties of the text"
         table.add_row(words, *(f"{v:+.3f}" for v in (f.population, f.role, f.user, f.value)))
     return table
 

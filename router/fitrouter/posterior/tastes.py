@@ -14,7 +14,7 @@ import numpy as np
 
 from fitrouter.identity import role_key
 from fitrouter.posterior.gaussian import Gaussian, GaussianUpdate
-from fitrouter.posterior.heads import CompactTaste, DenseHeads, HeadPriors, LowRankHeads, Width
+from fitrouter.posterior.heads import HINGES, CompactTaste, DenseHeads, HeadPriors, LowRankHeads, Width, evenly
 from fitrouter.posterior.people import Person
 from fitrouter.posterior.users import Users
 from fitrouter.types import Floats, Identity
@@ -32,6 +32,8 @@ class TasteParams(msgspec.Struct, frozen=True, kw_only=True):
     population: float = 0.024
     """Prior variance of hᵀw_0 for a typical answer, spread evenly over its features."""
     population_intercept: float = 0.25
+    population_hinge: float = 0.01
+    """Prior variance of each of `HINGES`, without a trained prior."""
     role: float = 0.08
     user: float = 0.008
     user_intercept: float = 0.02
@@ -107,7 +109,7 @@ class Tastes:
 
     def _spread(self, spread: float, intercept: float) -> Floats:
         """Return prior variances under which hᵀw has variance `spread` for features of variance 1."""
-        variance = np.full(self.D, spread / max(self.D - 1, 1))
+        variance = evenly(spread, self.names, self.D)
         variance[0] = intercept
         return variance
 
@@ -183,7 +185,9 @@ class Tastes:
         level = np.zeros(self.D)
         level[0] = self.params.level
         intercept = self.params.population_intercept if dimension == OVERALL else 0.05
-        return Gaussian.prior(level, self._spread(self.params.population, intercept))
+        variance = self._spread(self.params.population, intercept)
+        variance[[self.names[name] for name in HINGES if name in self.names]] = self.params.population_hinge
+        return Gaussian.prior(level, variance)
 
     def blocks(self, identity: Identity, dimension: str, pooled: bool) -> list[Block]:
         """The posteriors that a label of a dimension other than overall observes; none for too many dimensions."""

@@ -38,6 +38,10 @@ FEATURES: dict[str, tuple[str, str]] = {
     "tool_repeats": ("repeats more tool calls", "repeats fewer tool calls"),
 }
 """Response feature → phrases for a model with more of it and for one with less."""
+LENGTH_FIT = "length_fit"
+"""Feature of explanations: the rating that everybody's taste for length and `HINGES` gives."""
+PHRASES = FEATURES | {LENGTH_FIT: ("has a length that people like more", "has a length that people like less")}
+"""`FEATURES`, and what explanations have besides."""
 
 _TERMS = {
     "fit": ("has a lower predicted rating", "has a higher predicted rating"),
@@ -223,7 +227,7 @@ def _reasons(contrast: Contrast, accounts: dict[str, Account]) -> list[tuple[flo
     for feature in contrast.features:
         tastes += feature.role
         values["role"] -= feature.role
-        if feature.name in FEATURES:
+        if feature.name in PHRASES:
             found.append((feature.value, f"{_feature(feature)} ({_signed(feature.value)})"))
             tastes -= feature.value
     found.append((tastes, f"{_OTHER} ({_signed(tastes)})"))
@@ -252,7 +256,9 @@ def _feature(feature: Feature) -> str:
     """Word one feature as a phrase: what the rival does, and who likes it."""
     parts = (feature.population, feature.role, feature.user)
     who = _WHO[max(range(3), key=lambda i: abs(parts[i]))]
-    does = FEATURES[feature.name][feature.difference < 0]
+    does = PHRASES[feature.name][feature.difference < 0]
+    if feature.name == LENGTH_FIT:
+        return does
     return f"{does} than {who}" if feature.value < 0 else f"{does}, which {who}"
 
 

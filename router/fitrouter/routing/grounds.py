@@ -6,9 +6,10 @@ from functools import lru_cache
 
 import numpy as np
 
+from fitrouter.posterior.heads import HINGES
 from fitrouter.posterior.labels import Estimate
 from fitrouter.posterior.model import Fit
-from fitrouter.routing.explanation_text import FEATURES
+from fitrouter.routing.explanation_text import FEATURES, LENGTH_FIT
 from fitrouter.state.projections import ArmCounts
 from fitrouter.types import Floats, Grounds, Identity, pack
 
@@ -44,16 +45,15 @@ def grounds_of(
         with_role, with_user = seen.with_role, seen.mean
     text = tastes @ profile.T
     terms = [*text, seen.blind - text[0], with_role - seen.blind - text[1], with_user - with_role - text[2]]
-    chosen = _features(fit, profile, tastes)
-    columns = [fit.tastes.names[name] for name in chosen]
+    chosen, shown, liked = _features(fit, profile, tastes)
     person = (fit.tastes.user(identity) or fit.tastes.role(identity)) if fit.params.personal and personal else None
     return Grounds(
         # Of a prediction that decided without terms of role and user nothing else in the log is exact.
         terms=() if personal else tuple(tuple(term.tolist()) for term in terms),
         summands=pack(np.array(terms)) if personal else b"",
         features=chosen,
-        profile=pack(profile[:, columns].ravel()) if chosen else b"",
-        tastes=pack(tastes[:, columns].ravel()) if chosen else b"",
+        profile=pack(shown.ravel()) if chosen else b"",
+        tastes=pack(liked.ravel()) if chosen else b"",
         own=1.0 - float(fit.weights(identity)[:2].sum()) if person is not None and person.weights else None,
         calls=() if counts is None else tuple(counts.counts.get(name, 0) for name in names),
         labels=() if counts is None else tuple(counts.labels.get(name, 0) for name in names),
@@ -61,18 +61,29 @@ def grounds_of(
 
 
 @lru_cache(maxsize=16)
-def _worded(names: tuple[str, ...]) -> tuple[tuple[str, ...], list[int]]:
-    """Return the features that explanations have words for, and their columns."""
+def _worded(names: tuple[str, ...]) -> tuple[tuple[str, ...], list[int], list[int]]:
+    """Return the features that explanations have words for, their columns, and those of length and its hinges."""
     known = [(name, column) for column, name in enumerate(names) if name in FEATURES]
-    return tuple(name for name, _ in known), [column for _, column in known]
+    lengths = [names.index(name) for name in ("length", *HINGES) if name in names]
+    return tuple(name for name, _ in known), [column for _, column in known], lengths if len(lengths) > 1 else []
 
 
-def _features(fit: Fit, profile: Floats, tastes: Floats) -> tuple[str, ...]:
-    """Names of the features that have words and move the arms' predictions apart, the strongest first."""
-    known, columns = _worded(tuple(fit.tastes.names))
-    if not known or len(fit.tastes.names) != profile.shape[1]:
-        return ()
-    reach = np.maximum.reduce(profile) - np.minimum.reduce(profile)
-    apart = (reach * np.add.reduce(np.abs(tastes)))[columns]
-    order = np.argsort(-apart, kind="stable")[:_MOST]
-    return tuple(known[j] for j in order.tolist() if apart[j] > 0.0)
+def _features(fit: Fit, profile: Floats, tastes: Floats) -> tuple[tuple[str, ...], Floats, Floats]:
+    """The features that have words and move the arms' predictions apart, the strongest first.
+
+    Returns:
+        Names, profiles float64[K, n] and tastes float64[3, n].
+    """
+    named, columns, lengths = _worded(tuple(fit.tastes.names))
+    if not named or len(fit.tastes.names) != profile.shape[1]:
+        return (), profile[:, :0], tastes[:, :0]
+    shown, liked = profile[:, columns], tastes[:, columns]
+    if lengths:  # a curve, of which no single weight says what people like
+        named = (*named, LENGTH_FIT)
+        shown = np.column_stack([shown, profile[:, lengths] @ tastes[0, lengths]])
+        liked = np.column_stack([liked, [1.0, 0.0, 0.0]])
+        liked[0, columns.index(lengths[0])] = 0.0
+    reach = np.maximum.reduce(shown) - np.minimum.reduce(shown)
+    apart = reach * np.add.reduce(np.abs(liked))
+    order = [j for j in np.argsort(-apart, kind="stable")[:_MOST].tolist() if apart[j] > 0.0]
+    return tuple(named[j] for j in order), shown[:, order], liked[:, order]

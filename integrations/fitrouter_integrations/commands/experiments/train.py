@@ -113,8 +113,6 @@ def _federate(
     """Coordinate a federated fit, or take part in one."""
     from fitrouter.context.encoders import get_encoder
     from fitrouter.errors import require
-    from fitrouter_evaluators.scoring.features import ResponseFeatures
-    from fitrouter_evaluators.scoring.scalar import global_scalar
     from fitrouter_evaluators.training import train_prior
     from fitrouter_evaluators.training.federated import Federation
 
@@ -126,7 +124,7 @@ def _federate(
     from fitrouter_integrations.federation import coordinate, take_part
 
     reader = get_encoder(encoder)
-    features = ResponseFeatures(reader, scalar=global_scalar(reader))
+    features = train_prior.trained_features(reader)
     if join is not None and data is not None:
         users = train_prior.observed(data, features)
         return take_part(join, users, features.schema, clip=clip or math.inf, noise=noise, tls=tls)
