@@ -93,7 +93,8 @@ def tool_features(answer: Answer) -> Floats:
 def hinges(length: Floats) -> Floats:
     """Compute `HINGES` of standardised lengths float64[n], float64[n, 3]; 0 is the mean of a normal distribution."""
     at = np.array(list(HINGES.values()))
-    return np.maximum(length[:, None] - at, 0.0) - [_excess(t) for t in at]
+    found: Floats = np.maximum(length[:, None] - at, 0.0) - np.array([_excess(t) for t in HINGES.values()])
+    return found
 
 
 def _excess(t: float) -> float:
