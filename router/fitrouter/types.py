@@ -111,7 +111,7 @@ class Prices(_Logged, frozen=True, kw_only=True):
     cache_write: float | None = None
     """Price of a million prompt tokens that were written to the provider's cache."""
     cache_write_1h: float | None = None
-    """The same, where they are kept for an hour."""
+    """Price of a million prompt tokens that the provider's cache keeps for an hour."""
     reasoning: float | None = None
     """Price of a million tokens of hidden reasoning."""
     audio_input: float | None = None

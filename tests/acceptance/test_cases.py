@@ -94,7 +94,7 @@ def test_every_attack_has_a_test(row: str) -> None:
     tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
     assert name in {getattr(node, "name", "") for node in tree.body}
     assert case.get("alone") or rows_of(case["test"], case.get("rows")) >= 2
-    assert {int(each.split()[0]) for each in HOSTILE} == {*range(1, 20)} - {6, 12}  # pooling, and outages, elsewhere
+    assert {int(each.split()[0]) for each in HOSTILE} == {*range(1, 20)} - {12}  # outages, elsewhere
 
 
 def test_lower_bounds_are_above_fixes() -> None:

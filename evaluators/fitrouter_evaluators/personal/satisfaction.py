@@ -212,7 +212,7 @@ def interval_of(own: Floats, z: float = Z, low: float = 0.0, high: float = 1.0) 
 
 
 def _telling(found: Interval | None) -> Interval | None:
-    """The same, or None for an interval without width, or one over the whole scale: both say nothing."""
+    """Return an interval that says something: None for one without width, or over the whole scale."""
     return None if found is None or not 0.0 < found.high - found.low < 1.0 else found
 
 

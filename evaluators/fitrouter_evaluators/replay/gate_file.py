@@ -79,7 +79,7 @@ class Users(_Section):
 
 
 class Gate(_Section):
-    """promote.yaml."""
+    """Conditions of promotion, as `promote.yaml` gives them."""
 
     metric: Annotated[Metric, pydantic.BeforeValidator(_no_score)] = "fit"
     alpha: float = Field(default=0.05, gt=0.0, lt=0.5)

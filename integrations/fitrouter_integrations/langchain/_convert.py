@@ -68,7 +68,7 @@ class Pieces:
         self._stream, self._extras, self._first = stream, Extras(), True
 
     def add(self, chunk: Chunk) -> ChatGenerationChunk:
-        """Convert a chunk of the answer."""
+        """Convert a streamed chunk to LangChain's."""
         delta, about = chunk.delta, self._stream.about
         self._extras.add(delta)
         meta: dict[str, Any] = _OURS | metadata_of(about) if self._first else {}

@@ -31,7 +31,7 @@ class PricesConfig(_Section):
     cache_write: float | None = Field(default=None, ge=0)
     """USD per million prompt tokens that were written to the provider's cache; by default the input price."""
     cache_write_1h: float | None = Field(default=None, ge=0)
-    """The same, where they are kept for an hour; by default the price of writing."""
+    """USD per million prompt tokens that the provider's cache keeps for an hour; by default the price of writing."""
     reasoning: float | None = Field(default=None, ge=0)
     """USD per million tokens of hidden reasoning; by default the output price."""
     audio_input: float | None = Field(default=None, ge=0)

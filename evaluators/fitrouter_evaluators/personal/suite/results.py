@@ -23,7 +23,7 @@ class ModelResult(msgspec.Struct, frozen=True, kw_only=True):
     rating: float
     """Mean rating that the person's reward model predicts."""
     population: float
-    """The same by the population's."""
+    """Mean rating that everybody's reward model predicts."""
     population_rank: int
     rubric: float
     """Share of the rubric's dimensions, by weight, in which its answers are on the wanted side of the other models'."""

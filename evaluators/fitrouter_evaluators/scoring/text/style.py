@@ -121,7 +121,7 @@ def formality(r: Reading) -> float:
 
 @_dimension
 def word_length(r: Reading) -> float:
-    """Mean letters a word."""
+    """Mean number of letters per word."""
     return (len(r.spaced) - 2 * r.total) / r.total if r.total else 0.0
 
 

@@ -119,7 +119,7 @@ class IdentityRows(Protocol):
         ...
 
     def every(self) -> Iterator[Person]:
-        """All rows, the oldest first."""
+        """Iterate over the stored rows, oldest first."""
         ...
 
     def merge(self, people: Sequence[Person], salt: bytes | None) -> None:

@@ -203,7 +203,7 @@ class SqliteRows:
             return [who for (who,) in connection.execute(_PEOPLE, (tenant, limit))]
 
     def every(self) -> Iterator[Person]:
-        """All rows, the oldest first."""
+        """Iterate over the stored rows, oldest first."""
         with self._using() as connection:
             rows = connection.execute("SELECT subject, who, key FROM subjects ORDER BY rowid").fetchall()
         for subject, text, key in rows:

@@ -225,7 +225,7 @@ class PostgresRows:
         return [who for (who,) in self._rows(_PEOPLE, begins, None if limit < 0 else limit)]
 
     def every(self) -> Iterator[Person]:
-        """All rows, the oldest first."""
+        """Iterate over the stored rows, oldest first."""
         after = 0
         while rows := self._rows(
             "SELECT subject, who, key, alias, n FROM fitrouter_identities.subjects WHERE n > %b ORDER BY n LIMIT 2000",
