@@ -13,7 +13,7 @@ import numpy as np
 from fitrouter.config import Config
 from fitrouter.errors import NoWarehouse
 from fitrouter.posterior.gaussian import Gaussian
-from fitrouter.posterior.heads import HINGES
+from fitrouter.posterior.heads import HINGES, length_columns
 from fitrouter.posterior.likelihoods import SIGNALS
 from fitrouter.posterior.tastes import OVERALL
 from fitrouter.router import Router
@@ -173,9 +173,8 @@ class Reports:
     def _likes(self, own: Gaussian) -> tuple[Like, ...]:
         found, names = [], self.router.people.features
         slopes = np.eye(len(own.mean))
-        for name, t in HINGES.items():
-            if name in names:  # the curve's mean slope within one standard deviation of an average length
-                slopes[names.index("length"), names.index(name)] = min(1.0 - t, 2.0) / 2.0
+        if lengths := length_columns(names):  # the curve's mean slope within one standard deviation of the average
+            slopes[lengths[0], lengths[1:]] = [min(1.0 - t, 2.0) / 2.0 for t in HINGES.values()]
         mean, sd = slopes @ own.mean, np.sqrt(np.maximum(np.vecdot(slopes @ own.cov, slopes), 0.0))
         for j in np.argsort(-np.abs(mean), kind="stable").tolist() if names else []:
             name = names[j]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fitrouter.errors import InvalidRequest
 from fitrouter.posterior.gaussian import Gaussian
-from fitrouter.posterior.heads import HINGES
+from fitrouter.posterior.heads import length_columns
 from fitrouter.router import Router
 from fitrouter.routing.explanation_text import FEATURES
 from fitrouter.stores.figures import percent
@@ -195,8 +195,7 @@ def predicted(own: Gaussian, common: Gaussian, h: Floats, wrong: Sequence[str] =
 def reasons_of(names: Sequence[str], h: Floats, own: Gaussian, common: Gaussian) -> tuple[Reason, ...]:
     """The named features with the largest effects whose sign has a probability of .8 or more."""
     parts = np.diag(h)
-    lengths = [j for j, name in enumerate(names) if name == "length" or name in HINGES]
-    if len(lengths) > 1:  # a curve, of which no single weight says what they like
+    if lengths := length_columns(names):
         parts[lengths[0], lengths] = h[lengths]
     effects, shared = parts @ own.mean, parts @ common.mean
     sd = np.sqrt(np.maximum(np.vecdot(parts @ own.cov, parts), 0.0))

@@ -69,6 +69,15 @@ def evenly(variance: float, names: Mapping[str, int], D: int) -> Floats:
     return found
 
 
+def length_columns(names: Sequence[str]) -> list[int]:
+    """Columns of the length and its `HINGES`, which are one curve: no single weight says what people like of it.
+
+    Empty for features without hinges.
+    """
+    found = [names.index(name) for name in ("length", *HINGES) if name in names]
+    return found if len(found) > 1 else []
+
+
 class HeadPriors:
     """Prior variances of E heads over the same features.
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from fitrouter.posterior.heads import HINGES
+from fitrouter.posterior.heads import length_columns
 from fitrouter.posterior.labels import Estimate
 from fitrouter.posterior.model import Fit
 from fitrouter.routing.explanation_text import FEATURES, LENGTH_FIT
@@ -64,8 +64,7 @@ def grounds_of(
 def _worded(names: tuple[str, ...]) -> tuple[tuple[str, ...], list[int], list[int]]:
     """Return the features that explanations have words for, their columns, and those of length and its hinges."""
     known = [(name, column) for column, name in enumerate(names) if name in FEATURES]
-    lengths = [names.index(name) for name in ("length", *HINGES) if name in names]
-    return tuple(name for name, _ in known), [column for _, column in known], lengths if len(lengths) > 1 else []
+    return tuple(name for name, _ in known), [column for _, column in known], length_columns(names)
 
 
 def _features(fit: Fit, profile: Floats, tastes: Floats) -> tuple[tuple[str, ...], Floats, Floats]:
@@ -78,7 +77,7 @@ def _features(fit: Fit, profile: Floats, tastes: Floats) -> tuple[tuple[str, ...
     if not named or len(fit.tastes.names) != profile.shape[1]:
         return (), profile[:, :0], tastes[:, :0]
     shown, liked = profile[:, columns], tastes[:, columns]
-    if lengths:  # a curve, of which no single weight says what people like
+    if lengths:
         named = (*named, LENGTH_FIT)
         shown = np.column_stack([shown, profile[:, lengths] @ tastes[0, lengths]])
         liked = np.column_stack([liked, [1.0, 0.0, 0.0]])
