@@ -100,7 +100,7 @@ def measure(warehouse: Warehouse, default: str | None) -> Quality:
         from fitrouter_evaluators.personal.satisfaction import RATINGS, satisfaction_of
     except ModuleNotFoundError:  # without the packages of `replay`
         return Quality()
-    rated = (RATINGS.format(log=""), [None])
+    rated = (RATINGS.format(log="", feedback="feedback"), [None])
     rows, drawn = warehouse.queries([rated, (_DRAWN, [DECISIONS, None])], whole=True)
     found = satisfaction_of(rows, {}, now=time.time())
     shown = {name: getattr(found, name) for name in MEASURES}
@@ -118,7 +118,7 @@ def saved(run: Callable[..., Sequence[list[tuple[Any, ...]]]], default: str | No
     try:
         from fitrouter_evaluators.personal.satisfaction import RATINGS, single_of
 
-        best, _ = single_of(run((RATINGS.format(log=""), [tenant]))[0])
+        best, _ = single_of(run((RATINGS.format(log="", feedback="feedback"), [tenant]))[0])
     except ModuleNotFoundError:
         unknown = ["not known against the best single model without the extra `replay`"]
     return [*(str(each) for each in _against(drawn, default, best).values()), *unknown]

@@ -36,7 +36,7 @@ def replayed(config: Config, log: Path, candidate: dict[str, Any]) -> dict[str, 
     from fitrouter_evaluators.replay.log.sources import read_log
 
     try:
-        logged = read_log(log, since=time.time() - WINDOW_S, features=False)
+        logged = read_log(log, since=time.time() - WINDOW_S, features=False, limits=config.feedback)
         one, other = load_candidate(candidate, config=config), load_candidate("current", config=config)
     except FitrouterError as error:
         return {"error": str(error)}

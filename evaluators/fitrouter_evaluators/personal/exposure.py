@@ -25,6 +25,7 @@ import numpy as np
 from fitrouter.stores.figures import RATED, Z
 from fitrouter.types import Floats
 from fitrouter_evaluators.personal.satisfaction import Interval, interval_of
+from fitrouter_evaluators.replay.log.heard import hear
 from fitrouter_evaluators.replay.log.sources import open_log
 
 LEAST_ANSWERS, LEAST_PEOPLE, LEAST_UNITS = 5, 10, 100
@@ -44,7 +45,7 @@ _ANSWERS = """
 """
 _RATED = f"""
     WITH rated AS (
-        SELECT decision_id, y FROM log_feedback
+        SELECT decision_id, y FROM heard_feedback
         WHERE {RATED} AND y BETWEEN 0 AND 1
         QUALIFY row_number() OVER (PARTITION BY decision_id ORDER BY seq DESC) = 1
     ), served AS (
@@ -81,6 +82,8 @@ class Exposure(msgspec.Struct, frozen=True, kw_only=True):
     prices: tuple[Price, ...] = ()
     units: int = 0
     """Ratings that the prices are estimated from; none are with fewer than 100, or of fewer than ten people."""
+    left_out: int = 0
+    """Votes that do not count for the prices, because their untrusted keys name more users than count for others."""
 
 
 def exposed(log: Path, *, tenant: str, schema: str, style: Sequence[int]) -> Exposure:
@@ -96,10 +99,11 @@ def exposed(log: Path, *, tenant: str, schema: str, style: Sequence[int]) -> Exp
         ConfigError, InvalidLog, StoreError: as `open_log`.
     """
     with open_log(log) as opened:
+        left_out = hear(opened.connection, tenant=tenant)
         answers = opened.connection.execute(_ANSWERS, [schema, tenant]).fetchall()
         rated = opened.connection.execute(_RATED, [tenant]).fetchall()
     found = exposure(answers, style)
-    return msgspec.structs.replace(found, prices=price_list(rated), units=len(rated))
+    return msgspec.structs.replace(found, prices=price_list(rated), units=len(rated), left_out=left_out)
 
 
 def exposure(answers: Sequence[tuple[Any, ...]], style: Sequence[int]) -> Exposure:

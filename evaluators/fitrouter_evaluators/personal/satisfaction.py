@@ -26,6 +26,7 @@ import numpy as np
 from fitrouter.router import Router
 from fitrouter.stores.figures import RATED, Z, interval
 from fitrouter.types import Floats, Identity
+from fitrouter_evaluators.replay.log.heard import hear, said_of_left_out
 from fitrouter_evaluators.replay.log.sources import open_log
 from fitrouter_evaluators.replay.study.satisfaction import satisfaction
 
@@ -38,7 +39,7 @@ DEPARTED_S = 30 * 86400.0
 
 RATINGS = f"""
     WITH rated AS (
-        SELECT * FROM {{log}}feedback WHERE {RATED} AND "user" IS NOT NULL AND y BETWEEN 0 AND 1
+        SELECT * FROM {{feedback}} WHERE {RATED} AND "user" IS NOT NULL AND y BETWEEN 0 AND 1
         QUALIFY row_number() OVER (PARTITION BY decision_id ORDER BY seq DESC) = 1
     ), served AS (
         SELECT decision_id, bool_and(served_by = chosen) AS plain FROM {{log}}executions GROUP BY decision_id
@@ -48,7 +49,7 @@ RATINGS = f"""
     FROM rated JOIN {{log}}decisions AS d USING (decision_id) LEFT JOIN served USING (decision_id)
     WHERE $1::VARCHAR IS NULL OR d.tenant = $1 ORDER BY rated.seq
 """  # noqa: S608 - constants
-"""Rows of `satisfaction_of`, of a tenant; `log` is the prefix of the tables."""
+"""Rows of `satisfaction_of`, of a tenant; `log` is the prefix of the tables, `feedback` that of votes."""
 
 
 class Interval(msgspec.Struct, frozen=True):
@@ -114,10 +115,13 @@ def measure_satisfaction(log: Path, router: Router | None, *, tenant: str, now: 
         ConfigError, InvalidLog, StoreError: as `open_log`.
     """
     with open_log(log, features=False) as opened:
-        rows = opened.connection.execute(RATINGS.format(log="log_"), [tenant]).fetchall()
+        left_out = hear(opened.connection, tenant=tenant)
+        rows = opened.connection.execute(RATINGS.format(log="log_", feedback="heard_feedback"), [tenant]).fetchall()
     users = sorted({row[0] for row in rows})
     rare = {} if router is None else rarities(router, tenant, users)
-    return satisfaction_of(rows, rare, now=now)
+    found = satisfaction_of(rows, rare, now=now)
+    said = (said_of_left_out(left_out),) if left_out else ()
+    return msgspec.structs.replace(found, sentences=(*found.sentences, *said))
 
 
 def rarities(router: Router, tenant: str, users: Sequence[str]) -> dict[str, float]:

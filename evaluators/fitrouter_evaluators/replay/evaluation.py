@@ -26,6 +26,7 @@ from fitrouter_evaluators.replay.gate import GateEvidence, decide, sequence_leve
 from fitrouter_evaluators.replay.gate_file import Gate
 from fitrouter_evaluators.replay.inference.sequences import asymptotic_band, exact_band
 from fitrouter_evaluators.replay.log.audit import audit
+from fitrouter_evaluators.replay.log.heard import said_of_left_out
 from fitrouter_evaluators.replay.log.log import Ints, Log
 from fitrouter_evaluators.replay.report import (
     Band,
@@ -390,6 +391,7 @@ def _window(study: Study, settings: ReplaySettings) -> Window:
         draws=len(units.draw),
         users=len(np.unique(units.user[units.user >= 0])),
         labelled=study.heard if study.has_labels else units.n,
+        left_out=study.units.log.outcomes.left_out,
         complete=study.complete,
         horizon_s=settings.horizon_s,
         idle_s=settings.idle_s,
@@ -502,6 +504,8 @@ def _personalisation(units: Units, settings: ReplaySettings, warnings: list[str]
 
 def _warnings(study: Study, settings: ReplaySettings) -> list[str]:
     said = []
+    if study.has_labels and (n := study.units.log.outcomes.left_out):
+        said.append(said_of_left_out(n))
     if study.metric == "score":
         said.append("a score is a model's prediction: use it for inspection, and decide by human ratings (fit)")
     if not study.observed.fixed:

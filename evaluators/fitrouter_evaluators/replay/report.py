@@ -23,6 +23,8 @@ class Window(_Value, frozen=True, kw_only=True):
     users: int
     labelled: int
     """Units with at least one label: a requested one, where not all outcomes are known."""
+    left_out: int = 0
+    """Decisions of the log whose rating does not count for others, so that it was left out."""
     complete: bool = False
     """Every decision has its outcome."""
     unit: str = "closed session"

@@ -297,7 +297,7 @@ def replay(
         warehouse_of(log)
     rules = _gate(gate, metric)
     asked = _Options(metric, by, groups, since, until, horizon, idle, alpha, gamma_sensitivity)
-    with _log_at(log, select, skip_bad=skip_bad) as read:
+    with _log_at(log, select, config, skip_bad=skip_bad) as read:
         if candidate is None:
             _print_models(_compare(read, against, _settings(asked, None), config), log)
             raise typer.Exit(0)
@@ -311,8 +311,9 @@ def replay(
 
 
 @contextlib.contextmanager
-def _log_at(log: Path, select: str | None, *, skip_bad: bool) -> Iterator[Callable[[], Log]]:
+def _log_at(log: Path, select: str | None, config: Path | None, *, skip_bad: bool) -> Iterator[Callable[[], Log]]:
     """Open a log for reading; a table of another program is imported for the duration of the context."""
+    from fitrouter.config import load_config
     from fitrouter_evaluators.replay.importing.import_log import imported
     from fitrouter_evaluators.replay.importing.selection import quoted
     from fitrouter_evaluators.replay.importing.tables import is_table
@@ -321,7 +322,7 @@ def _log_at(log: Path, select: str | None, *, skip_bad: bool) -> Iterator[Callab
     if not is_table(log):
         if select is not None:
             raise ConfigError(f"--select: {str(log)!r} is no table of another program; leave it out")
-        yield lambda: read_log(log)
+        yield lambda: read_log(log, limits=None if config is None else load_config(config).feedback)
         return
     with imported(log, select, skip_bad=skip_bad) as found:
         if found.select != select:
@@ -344,7 +345,9 @@ def _compare(read: Callable[[], Log], against: str, settings: ReplaySettings, co
     from fitrouter_evaluators.replay.evaluation import compare_models
 
     other = _candidate(against, None if config is None else load_config(config))
-    return _Comparison(compare_models(read(), other, settings), other.description, settings.metric)
+    logged = read()
+    rows = compare_models(logged, other, settings)
+    return _Comparison(rows, other.description, settings.metric, logged.outcomes.left_out)
 
 
 class _Comparison(NamedTuple):
@@ -352,10 +355,13 @@ class _Comparison(NamedTuple):
     """Differences of the models; the value of what they are compared with comes last."""
     against: str
     metric: str
+    left_out: int
 
 
 def _print_models(found: _Comparison, log: Path) -> None:
     """Print a line for each model: whether it is better than what ran."""
+    from fitrouter_evaluators.replay.log.heard import said_of_left_out
+
     *rows, last = found.rows
     less = found.metric in {"cost", "latency"}
     typer.echo(f"{found.against}: {found.metric} {last.value:.3f} ({last.low:.3f} … {last.high:.3f}, {last.n:,} units)")
@@ -369,6 +375,8 @@ def _print_models(found: _Comparison, log: Path) -> None:
         typer.echo(f"  always {row.policy:<{width}}  {row.value:+.3f}  ({row.low:+.3f} … {row.high:+.3f})  {word}")
     if any(row.biased for row in rows):
         typer.echo(f"  ⚠ {next(row.biased for row in rows if row.biased)}")
+    if found.left_out:
+        typer.echo(f"  ⚠ {said_of_left_out(found.left_out)}")
     typer.echo(
         f"{100 * (1 - last.alpha):g} % intervals for one look, corrected for {len(rows)} models. "
         f"In detail: fitrouter replay --log {shlex.quote(str(log))} --candidate MODEL"

@@ -3,14 +3,20 @@
 All users that a key without `trusted` names count, for others, as `people` established people together: on each model
 they may have as many votes as these would have, at the mean of the other caller whose people voted most on it. The
 limit holds once so many people of other callers are established, by votes on `DAYS` days; trusted keys have none.
+
+The learner counts votes as it learns them; `left_out` does it for readers of a log who conclude something for others.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import msgspec
 
+from fitrouter.posterior.tastes import OVERALL
 from fitrouter.types import Projection
 
 DAYS = 3
@@ -79,3 +85,46 @@ class Vouching(Projection):
             return False
         self._accounts = stored
         return True
+
+
+class LoggedVote(NamedTuple):
+    """The first vote on an answer of its kind and dimension."""
+
+    seq: int
+    tenant: str
+    person: str | None
+    caller: str
+    """`Feedback.vouched`."""
+    arm: str
+    """That answered."""
+    dimension: str
+    day: int
+
+
+class _Voter:
+    day, days = -1, 0
+
+    def __init__(self) -> None:
+        self.votes: Counter[str] = Counter()
+
+
+def left_out(votes: Iterable[LoggedVote], *, people: int, votes_per_day: int) -> Iterator[int]:
+    """Yield `seq` of the votes, in the log's order, of keys with a limit that do not count for others.
+
+    Unlike the learner, this takes votes as they came, not once their answers are scored, and believes every answer.
+    """
+    tenants: defaultdict[str, Vouching] = defaultdict(Vouching)
+    voters: defaultdict[tuple[str, str | None], _Voter] = defaultdict(_Voter)
+    for seq, tenant, person, caller, arm, dimension, day in votes:
+        vouching, voter = tenants[tenant], voters[tenant, person]
+        on, counted = (arm, arm) if dimension == OVERALL else (f"{arm} *", f"{arm} {dimension}")
+        left = vouching.left(caller, on, people=people, votes_per_day=votes_per_day)
+        if day != voter.day:
+            voter.day, voter.votes = day, Counter()
+        if within := voter.votes[counted] < votes_per_day:
+            before = voter.days
+            voter.days += not voter.votes
+            voter.votes[counted] += 1
+            vouching.observe(caller, on, days=voter.days, before=before, left=left)
+        if left < math.inf and not (within and left > 0):
+            yield seq

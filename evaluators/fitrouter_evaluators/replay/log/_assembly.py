@@ -171,6 +171,7 @@ def _outcomes(columns: Columns, order: _Order, source: str) -> Outcomes:
         score=_filled(n, scored, scores.mean[known]),
         h=h,
         schema=schema,
+        left_out=columns.left_out,
         assumed=int(np.count_nonzero(done["cost_assumed"])),
     )
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fitrouter.stores.figures import RATED
 from fitrouter_evaluators.replay.log._connection import literal, words
 from fitrouter_evaluators.replay.log._constraints import ARRAYS
 from fitrouter_evaluators.replay.log.log import Ints
@@ -37,10 +38,11 @@ _DECLARED = """
     QUALIFY row_number() OVER (PARTITION BY "user" ORDER BY seq DESC) = 1
 """
 _VOTES = """
-    SELECT decision_id, y, asked FROM log_feedback WHERE kind IN ('thumb', 'rating') AND dimension = 'overall'
+    SELECT decision_id, y, asked FROM heard_feedback WHERE kind IN ('thumb', 'rating') AND dimension = 'overall'
     QUALIFY row_number() OVER (PARTITION BY decision_id ORDER BY kind = 'rating' DESC, seq DESC) = 1
 """
 """The label of each decision: its last rating, else its last thumb."""
+_LEFT_OUT = f"SELECT DISTINCT decision_id FROM left_out JOIN places USING (decision_id) WHERE {RATED}"
 
 
 class Arrays(NamedTuple):
@@ -88,6 +90,8 @@ class Columns(NamedTuple):
     statuses: tuple[str, ...]
     votes: dict[str, NDArray[Any]]
     """row, y, asked."""
+    left_out: int
+    """Decisions with a rating that does not count for others."""
     scores: Scores
     declared: list[tuple[str, dict[str, float]]]
 
@@ -95,7 +99,7 @@ class Columns(NamedTuple):
 def fetch_columns(
     connection: duckdb.DuckDBPyConnection, since: float | None, until: float | None, features: bool
 ) -> Columns:
-    """Fetch the decisions in [since, until) and their outcomes from a log that passed `check_structure`."""
+    """Fetch the decisions in [since, until) and their outcomes from a log after `check_structure` and `hear`."""
     connection.execute("SET VARIABLE since = ?::DOUBLE", [-np.inf if since is None else since])
     connection.execute("SET VARIABLE until = ?::DOUBLE", [np.inf if until is None else until])
     connection.execute(_WINDOW)
@@ -138,6 +142,7 @@ def fetch_columns(
         executions=executions,
         statuses=statuses.names,
         votes=_fetch(connection, f"SELECT row, y, asked FROM ({_VOTES}) JOIN places USING (decision_id)"),
+        left_out=len(connection.execute(_LEFT_OUT).fetchall()),
         scores=_scores(connection, features),
         declared=connection.execute(_DECLARED).fetchall(),
     )

@@ -143,6 +143,8 @@ class Outcomes(NamedTuple):
     """Response features, float32[n, D]; NaN rows where there are none."""
     schema: str = ""
     """Name of the schema of h."""
+    left_out: int = 0
+    """Number of decisions whose label does not count for others (`state.vouching`), so that they have none."""
     assumed: int = 0
     """Number of answers whose cost is at an assumed price, since none was configured."""
 

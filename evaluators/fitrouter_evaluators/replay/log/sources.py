@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fitrouter.config import FeedbackConfig
 from fitrouter.errors import ConfigError
 from fitrouter.stores.cold import place_of
 from fitrouter.stores.warehouse import TABLES
@@ -19,6 +20,7 @@ from fitrouter_evaluators.replay.log._assembly import assemble
 from fitrouter_evaluators.replay.log._columns import fetch_columns
 from fitrouter_evaluators.replay.log._connection import OpenLog, literal, schema_of
 from fitrouter_evaluators.replay.log._constraints import check_structure
+from fitrouter_evaluators.replay.log.heard import hear
 from fitrouter_evaluators.replay.log.log import Log
 from fitrouter_evaluators.replay.log.validation import validate
 
@@ -34,6 +36,7 @@ def read_log(
     since: float | None = None,
     until: float | None = None,
     features: bool = True,
+    limits: FeedbackConfig | None = None,
 ) -> Log:
     """Read and validate a log; see `fitrouter_evaluators.replay.log.validation`.
 
@@ -47,6 +50,8 @@ def read_log(
         since: seconds since the epoch; earlier decisions are left out.
         until: decisions at this time and later are left out.
         features: False to leave out x and h, most of a log's bytes.
+        limits: on votes, in force during logging: labels that do not count for others by these are left out. None:
+            the defaults.
 
     Raises:
         ConfigError: there is no log at the path.
@@ -55,6 +60,7 @@ def read_log(
     """
     with open_log(Path(path), features=features) as log:
         left = check_structure(log)
+        hear(log.connection, limits)
         columns = fetch_columns(log.connection, since, until, features)
     found = assemble(columns, log.place)
     validate(found)

@@ -63,6 +63,8 @@ def header(report: Report) -> list[tuple[str, str]]:
     labelled = f"; {fmt.count(window.labelled)} with a requested label"
     if window.complete or report.metric in {"cost", "latency"}:
         labelled = "; all with their outcome"
+    if window.left_out:
+        labelled += f"; {fmt.count(window.left_out)} ratings of untrusted keys left out"
     idle = f", closed after {fmt.duration(window.idle_s)} of silence" if window.idle_s else ""
     out = [f"{fmt.printable(reason)}: {fmt.count(n)}" for reason, n in window.excluded.items()]
     return [

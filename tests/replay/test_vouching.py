@@ -1,0 +1,152 @@
+"""Invented users of an untrusted key do not turn what a log says for others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from tests.kits.learner import fold
+from tests.kits.replay_story import write_journal
+from tests.kits.tables import table_driven
+from typer.testing import CliRunner
+
+from fitrouter.config import FeedbackConfig
+from fitrouter.state.learner import Learner
+from fitrouter.stores.journal import Entry, MemoryJournal
+from fitrouter.types import Decision, Event, Execution, Feedback, FeedbackKind, Identity, Mode, PolicyVersion, pack
+from fitrouter_evaluators.personal.exposure import exposed
+from fitrouter_evaluators.personal.satisfaction import measure_satisfaction
+from fitrouter_evaluators.replay.candidates.load import load_candidate
+from fitrouter_evaluators.replay.evaluation import ReplaySettings, evaluate
+from fitrouter_evaluators.replay.gate_file import Gate
+from fitrouter_evaluators.replay.log.sources import read_log
+from fitrouter_evaluators.replay.report import Report
+from fitrouter_integrations import cli
+
+DAYS, TEAM, RATED = 20, 60, {"a": 0.8, "b": 0.4}
+
+
+def crowd(share: float, key: str = "app", team: int = TEAM) -> list[Event]:
+    """A team that likes model a more, and a user for each vote of a key's `share` of the ratings, who likes b alone."""
+    rng, events = np.random.default_rng(5), list[Event]()
+    for day in range(DAYS):
+        invented = rng.random(round(team * 2 / (1.0 - share))) < share
+        for number, evil in enumerate(invented):
+            arm = "ab"[rng.integers(2)]
+            user = f"invented {day}-{number}" if evil else f"person {number % team}"
+            liked = float(arm == "b") if evil else float(rng.random() < RATED[arm])
+            events += answered(f"d{day}-{number}", day * 86_400.0 + number, user, arm, liked, key if evil else "")
+    return events
+
+
+def answered(name: str, ts: float, user: str, arm: str, liked: float, vouched: str) -> list[Event]:
+    """A decision, its answer and its requested vote."""
+    who = Identity(tenant="acme", user=user, session=name)
+    common = {"ts": ts, "identity": who}
+    decision = Decision(
+        id=name,
+        draw_id=name,
+        mode=Mode.ONLINE,
+        eligible=("a", "b"),
+        probs=(0.5, 0.5),
+        mean=(0.5, 0.5),
+        chosen=arm,
+        propensity=0.5,
+        features=pack(np.ones(3)),
+        policy=PolicyVersion(algorithm="squarecb"),
+        asked=True,
+        asked_probability=1.0,
+        **common,  # type: ignore[arg-type]
+    )
+    execution = Execution(
+        id=f"{name}:execution",
+        decision_id=name,
+        chosen=arm,
+        served_by=arm,
+        status="ok",
+        features=pack(np.ones(3)),
+        **common,  # type: ignore[arg-type]
+    )
+    vote = Feedback(
+        id=f"{name}:vote",
+        decision_id=name,
+        kind=FeedbackKind.THUMB,
+        value=liked,
+        asked=True,
+        vouched=vouched,
+        **common,  # type: ignore[arg-type]
+    )
+    return [decision, execution, vote]
+
+
+def report_of(folder: Path, events: list[Event], limits: FeedbackConfig | None = None) -> Report:
+    folder.mkdir(exist_ok=True)
+    log = read_log(write_journal(folder / "journal.db", events), limits=limits)
+    gate = Gate(metric="fit", min_gain=0.0, min_units=100)
+    settings = ReplaySettings()
+    return evaluate(log, load_candidate({"fixed": "a"}), load_candidate({"fixed": "b"}), settings, gate)
+
+
+def gain(report: Report) -> float:
+    return next(each.value for each in report.estimates if each.policy == "difference")
+
+
+@pytest.mark.parametrize("share", [0.25, 0.35])
+def test_invented_users_do_not_turn_the_verdict(tmp_path: Path, share: float) -> None:
+    """With a quarter of the ratings by one untrusted key the difference keeps its size, and the report says why."""
+    alone = report_of(tmp_path / "alone", crowd(0.0))
+    attacked = report_of(tmp_path / "attacked", crowd(share))
+    assert gain(attacked) > 0.75 * gain(alone)
+    assert [each.gate and each.gate.verdict for each in (alone, attacked)] == ["promote", "promote"]
+    assert attacked.window.left_out > 0
+    assert any(f"{attacked.window.left_out:,} ratings were left out" in each for each in attacked.warnings)
+    assert not alone.window.left_out
+    assert not any("ratings were left out" in each for each in alone.warnings)
+
+
+def test_readers_leave_out_what_the_learner_does(tmp_path: Path) -> None:
+    """A log's reader leaves out as many votes as the fold of the same journal; a correction stays left out."""
+    events = crowd(0.25)
+    last = next(each for each in reversed(events) if isinstance(each, Feedback) and each.vouched)
+    events.append(msgspec.structs.replace(last, id="correction", value=1.0 - last.value))
+    log = read_log(write_journal(tmp_path / "journal.db", events), features=False)
+    journal = MemoryJournal()
+    journal.append(*map(Entry, events)).result()
+    state = fold(journal, Learner(3, 1, expects_scores=False))
+    assert log.outcomes.left_out == state.projections.vouching.left_out > 100
+    assert np.isnan(log.outcomes.asked_label[list(log.decisions.id).index(last.decision_id)])
+
+
+@table_driven(
+    "key, limits, team",
+    [
+        ("", FeedbackConfig(), 60),  # a trusted key
+        ("app", FeedbackConfig(people_per_key=10**6), 60),
+        ("app", FeedbackConfig(), 2),  # too few others are established
+    ],
+)
+def test_where_the_learner_has_no_limit_readers_have_none(
+    tmp_path: Path, key: str, limits: FeedbackConfig, team: int
+) -> None:
+    """Votes of trusted keys, of a higher limit, and before people are established all count."""
+    log = read_log(write_journal(tmp_path / "journal.db", crowd(0.25, key, team)), features=False, limits=limits)
+    assert log.outcomes.left_out == 0
+    assert not np.isnan(log.outcomes.asked_label).any()
+
+
+def test_every_reader_says_what_it_left_out(tmp_path: Path) -> None:
+    """Comparison of models, satisfaction and exposure leave out as many, and say so to the key's tenant alone."""
+    events = crowd(0.35)
+    path = write_journal(tmp_path / "journal.db", events)
+    votes = sum(isinstance(each, Feedback) for each in events)
+    n = read_log(path, features=False).outcomes.left_out
+    said = f"{n:,} ratings were left out"
+    assert said in CliRunner().invoke(cli.app, ["replay", "--log", str(path)]).output
+    found = measure_satisfaction(path, None, tenant="acme", now=0.0)
+    assert found.ratings == votes - n
+    assert found.sentences[-1].startswith(said)
+    assert "left out" not in "".join(measure_satisfaction(path, None, tenant="other", now=0.0).sentences)
+    prices = exposed(path, tenant="acme", schema="", style=[])
+    assert (prices.units, prices.left_out) == (votes - n, n)
