@@ -36,7 +36,7 @@ class Lab:
         self.calls: list[tuple[Any, ...]] = []
         self.fails: dict[str, BaseException] = {}
         monkeypatch.setattr(evaluation, "evaluate", self._part("evaluate", self.report))
-        monkeypatch.setattr(sources, "read_log", self._part("read_log", lambda path: f"log of {path}"))
+        monkeypatch.setattr(sources, "read_log", self._part("read_log", lambda path, limits: f"log of {path}"))
         monkeypatch.setattr(
             sources, "export", self._part("export", lambda _log, out: [Path(out) / "decisions.parquet"])
         )

@@ -143,7 +143,12 @@ def test_every_reader_says_what_it_left_out(tmp_path: Path) -> None:
     votes = sum(isinstance(each, Feedback) for each in events)
     n = read_log(path, features=False).outcomes.left_out
     said = f"{n:,} ratings were left out"
-    assert said in CliRunner().invoke(cli.app, ["replay", "--log", str(path)]).output
+    config = tmp_path / "config.yaml"
+    config.write_text("models: [{name: a, provider: p}]\nproviders: {p: {kind: simulated}}\nfeedback: {people_per_key: 1000000}\n")
+    for more, left in ([], True), (["--config", str(config)], False):
+        asked = CliRunner().invoke(cli.app, ["replay", "--log", str(path), *more])
+        assert asked.exit_code == 0, asked.output
+        assert (said in asked.output) is left
     found = measure_satisfaction(path, None, tenant="acme", now=0.0)
     assert found.ratings == votes - n
     assert found.sentences[-1].startswith(said)
