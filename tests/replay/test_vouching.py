@@ -144,7 +144,9 @@ def test_every_reader_says_what_it_left_out(tmp_path: Path) -> None:
     n = read_log(path, features=False).outcomes.left_out
     said = f"{n:,} ratings were left out"
     config = tmp_path / "config.yaml"
-    config.write_text("models: [{name: a, provider: p}]\nproviders: {p: {kind: simulated}}\nfeedback: {people_per_key: 1000000}\n")
+    config.write_text(
+        "models: [{name: a, provider: p}]\nproviders: {p: {kind: simulated}}\nfeedback: {people_per_key: 1000000}\n"
+    )
     for more, left in ([], True), (["--config", str(config)], False):
         asked = CliRunner().invoke(cli.app, ["replay", "--log", str(path), *more])
         assert asked.exit_code == 0, asked.output
