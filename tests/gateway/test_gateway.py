@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import socket
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 import httpx
 import openai
 import pytest
-from tests.kits.gateway import Echo, cards, chat, client, make_router, serving, wait_for
+from tests.kits.gateway import Echo, cards, chat, client, config, make_router, serving, wait_for
 from tests.kits.tables import table_driven
 
 from fitrouter.errors import ProviderRejected, ProviderUnavailable
@@ -24,6 +25,7 @@ from fitrouter.serving.services import Service
 from fitrouter.stores.journal import MemoryJournal
 from fitrouter.types import Decision, Execution, ModelCard
 from fitrouter_dashboards.metrics import Metrics
+from fitrouter_integrations.gateway._app import Gateway
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Ulm"}'}}
 TOOL = {
@@ -450,6 +452,27 @@ def test_unknown_routes_and_methods_answer_in_openais_format(http: httpx.Client)
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "method_not_allowed")
 
 
+async def test_the_schema_is_made_once_also_if_its_first_caller_hangs_up(tmp_path: Path) -> None:
+    """A caller who comes after another one was cut off gets what is being made: its parser takes one thread only."""
+    gateway = Gateway(make_router(tmp_path), config(), Metrics(), None)
+    begun, made, calls = threading.Event(), threading.Event(), list[int]()
+
+    def document() -> dict[str, Any]:
+        calls.append(1)
+        begun.set()
+        made.wait(30.0)
+        return {}
+
+    gateway.document = document  # type: ignore[method-assign]
+    callers = [asyncio.create_task(gateway.schema(None)) for _ in range(2)]  # type: ignore[arg-type]
+    assert await asyncio.to_thread(begun.wait, 30.0)
+    callers[0].cancel()
+    await asyncio.sleep(0.2)
+    made.set()
+    assert (await callers[1]).body == b"{}"
+    assert len(calls) == 1
+
+
 def test_the_schema_is_published_and_lists_every_route(http: httpx.Client) -> None:
     """/openapi.json names all routes with their bodies and errors."""
     schema = http.get("/openapi.json").json()
@@ -460,6 +483,7 @@ def test_the_schema_is_published_and_lists_every_route(http: httpx.Client) -> No
         ("/v1/messages/count_tokens", "post"),
         ("/v1/embeddings", "post"),
         ("/v1/responses", "post"),
+        ("/v1/responses/input_tokens", "post"),
         ("/v1/models", "get", "post"),
         ("/v1/models/{model}", "get", "delete"),
         ("/v1/feedback", "post", "get"),

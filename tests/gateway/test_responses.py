@@ -67,6 +67,21 @@ def decisions(router: Router) -> list[Decision]:
     return [row.event for row in router._journal.tail(0, 1000) if isinstance(row.event, Decision)]
 
 
+def test_input_tokens_are_counted_without_a_model(url: str, router: Router) -> None:
+    """The count grows with each part of the request; nothing is decided, and what is malformed is refused."""
+    counts = []
+    parts: list[dict[str, Any]] = [{}, {"instructions": "Be brief."}, {"instructions": "Be brief.", "tools": [TOOL]}]
+    with sdk(url) as session:
+        for more in parts:
+            found = session.responses.input_tokens.count(model="fitrouter/auto", input="Hello", **more)
+            assert found.object == "response.input_tokens"
+            counts.append(found.input_tokens)
+        with pytest.raises(openai.BadRequestError):
+            session.responses.input_tokens.count(model="fitrouter/auto")
+    assert 0 < counts[0] < counts[1] < counts[2]
+    assert not decisions(router)
+
+
 # --- answers ---------------------------------------------------------------------------------------------------------
 
 

@@ -60,6 +60,7 @@ RIGHTS: dict[str, tuple[str, ...]] = {
     "POST /v1/messages": ("chat",),
     "POST /v1/messages/count_tokens": ("chat",),
     "POST /v1/responses": ("chat",),
+    "POST /v1/responses/input_tokens": ("chat",),
     "POST /v1/embeddings": ("chat",),
     "POST /v1/plans": ("chat",),
     "POST /v1/decisions": ("chat",),

@@ -33,6 +33,7 @@ ROUTES = [
     ("POST", "/v1/messages/count_tokens"),
     ("POST", "/v1/embeddings"),
     ("POST", "/v1/responses"),
+    ("POST", "/v1/responses/input_tokens"),
     ("GET", "/v1/models"),
     ("POST", "/v1/models"),
     ("GET", "/v1/models/alpha"),

@@ -81,6 +81,7 @@ WRITES: dict[str, tuple[Any, set[str]]] = {
     "POST /v1/quiz": ({"user": "ann"}, {P}),
     "POST /v1/quiz/{quiz_id}": ({"user": "ann", "question": "NUMBER", "choice": "same"}, {J, P}),
     "POST /v1/responses": ({"model": "fitrouter/auto", "input": ASKED, "user": "ann"}, set()),
+    "POST /v1/responses/input_tokens": ({"model": "fitrouter/auto", "input": ASKED}, set()),
     "POST /v1/score": ({"user": "ann", "items": [{"prompt": ASKED, "answers": ["yes"]}]}, {J, P}),
     "PUT /v1/profile": ({"user": "ann", "values": {"warmth": 1.0}}, {J, P}),
 }

@@ -27,6 +27,7 @@ from starlette.types import Scope
 
 from fitrouter.assemble import one_tenants_share
 from fitrouter.config import Config, ServerConfig
+from fitrouter.context.features import estimate_tokens
 from fitrouter.errors import StoreError, masked
 from fitrouter.identity import decision_id_of
 from fitrouter.router import Router
@@ -84,7 +85,10 @@ _INSTEAD = {
 }
 """Path of another API → what to use instead."""
 _OF_PAGES = (
-    *(("POST", f"/v1/{path}") for path in ("chat/completions", "messages", "messages/count_tokens", "responses")),
+    *(
+        ("POST", f"/v1/{path}")
+        for path in ("chat/completions", "messages", "messages/count_tokens", "responses", "responses/input_tokens")
+    ),
     *(("POST", "/v1/embeddings"), ("POST", "/v1/feedback"), ("GET", "/v1/models")),
 )
 """Routes that pages of the origins in `server.cors` may use."""
@@ -119,6 +123,7 @@ ROUTES = tuple(
         ("POST", "/v1/messages", "messages", "chat"),
         ("POST", "/v1/messages/count_tokens", "count_tokens", "chat"),
         ("POST", "/v1/responses", "responses", "chat"),
+        ("POST", "/v1/responses/input_tokens", "input_tokens", "chat"),
         ("POST", "/v1/embeddings", "embeddings", "chat"),
         ("GET", "/v1/models", "models", ""),
         ("POST", "/v1/models", "administration.add_model", ""),
@@ -219,7 +224,8 @@ class Gateway:
         total = config.server.max_inflight_bytes
         self._audit = AuditLog(config.data)
         self._bodies = Bodies(total, total // 2 if self._keys else total)
-        self._started, self._schema, self._making_schema = False, b"", asyncio.Lock()
+        self._started, self._schema = False, b""
+        self._making_schema: asyncio.Task[None] | None = None
         self._backend = LocalBackend(router, signed=True)
         self._born = int(time.time())
         metrics.bind(router)
@@ -484,6 +490,14 @@ class Gateway:
         chat_request(Messages().chat_body(body), call.headers, call.tenant)
         return _json({"input_tokens": input_tokens(body)})
 
+    async def input_tokens(self, call: AuthenticatedCall) -> Response:
+        """Estimate the input tokens of a request in the format of OpenAI's Responses API, without calling a model."""
+        from fitrouter_integrations.gateway.dialects._responses import Responses
+
+        request = chat_request(Responses().chat_body(await self._body(call)), call.headers, call.tenant)
+        n = estimate_tokens(request.messages, request.params)
+        return _json({"object": "response.input_tokens", "input_tokens": n})
+
     async def decide(self, call: AuthenticatedCall) -> Response:
         """Plan which models to call, without calling any; the client calls them and reports the outcome."""
         request = call.paying(chat_request(await self._body(call), call.headers, call.tenant))
@@ -598,12 +612,16 @@ class Gateway:
 
     async def schema(self, _call: AuthenticatedCall) -> Response:
         """The OpenAPI schema of this gateway."""
-        async with self._making_schema:  # once: it is long, and Python's own parser fails in several threads
-            if not self._schema:
-                for part in _PARTS:
-                    await self._make(part)
-                self._schema = dump(await asyncio.to_thread(self.document))
+        if not self._schema:  # made once, also if a caller hangs up: Python's own parser fails in several threads
+            if self._making_schema is None or self._making_schema.done():
+                self._making_schema = asyncio.create_task(self._make_schema())
+            await asyncio.shield(self._making_schema)
         return Response(self._schema, media_type="application/json")
+
+    async def _make_schema(self) -> None:
+        for part in _PARTS:
+            await self._make(part)
+        self._schema = dump(await asyncio.to_thread(self.document))
 
     def document(self) -> dict[str, Any]:
         """Return the OpenAPI schema of the routes."""

@@ -84,6 +84,7 @@ OPERATIONS = {
     ),
     "count_tokens": Operation("tokens_counted", ("message_request",), headers=_WHO, error="any_error"),
     "responses": Operation("response", ("response_request",), headers=_WHO, errors=_ROUTED, stream=True),
+    "input_tokens": Operation("input_counted", ("response_request",), headers=_WHO),
     "embeddings": Operation("embeddings_found", ("embeddings_request",), headers=_WHO, errors=_ROUTED),
     "models": Operation("models_list"),
     "model": Operation("model_entry"),
