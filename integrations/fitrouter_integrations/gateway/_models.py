@@ -121,12 +121,16 @@ def _public(address: str) -> bool:
     return bool(inner.is_global and not inner.is_multicast and not any(inner in each for each in _NOT_PUBLIC))
 
 
-_EMBEDDING = tuple(map(ipaddress.ip_network, ("64:ff9b::/96", "::/96")))
+_EMBEDDING = tuple(map(ipaddress.ip_network, ("64:ff9b::/96", "::ffff:0:0:0/96", "::/96")))
 """Networks whose addresses end with that of an IPv4 host."""
 _NOT_PUBLIC = tuple(
-    map(ipaddress.ip_network, ("192.0.0.0/24", "192.88.99.0/24", "fec0::/10", "64:ff9b:1::/48", "5f00::/16"))
+    ipaddress.ip_network(each)
+    for each in (
+        *("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32"),
+        *("fec0::/10", "64:ff9b:1::/48", "5f00::/16", "3fff::/20", "100:0:0:1::/64"),
+    )
 )
-"""What Python calls global, though it is of one site, a translator's or a network's own."""
+"""What Python calls global, though it is of one site, a translator's, a cloud's (Azure's host) or a network's own."""
 
 
 def _json(body: dict[str, Any]) -> Response:

@@ -83,7 +83,7 @@ def _explain(root: type[pydantic.BaseModel], error: pydantic.ValidationError, so
             line = f"  {where}: unknown setting" + (f"; did you mean {near[0]!r}?" if near else "")
             line += f" Allowed here: {', '.join(sorted(allowed))}."
         elif item["type"] not in {"missing", "value_error"}:
-            line += f"; got {item['input']!r}"
+            line += f"; got {item['input']!r:.1000}"
             if item["type"] == "literal_error":
                 allowed = re.findall("'([^']*)'", item["msg"])
                 near = difflib.get_close_matches(str(item["input"]), allowed, n=1, cutoff=0.4)
@@ -107,7 +107,10 @@ def _fields_at(root: type[pydantic.BaseModel], loc: tuple[int | str, ...]) -> li
     return list(root.model_fields)
 
 
-_MOST_VALUES, _DEEPEST = 100_000, 64
+_MOST_VALUES, _DEEPEST, _BITS = 100_000, 64, 1_024
+_TOO_MANY = (
+    f"it has more than {_MOST_VALUES} values, or more than {_DEEPEST} levels, aliases counted as what they stand for"
+)
 
 
 class _Once(yaml.SafeLoader):
@@ -124,6 +127,18 @@ class _Once(yaml.SafeLoader):
                 )
         return super().construct_mapping(node, deep)
 
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Merge what stands at `<<`, if it is not too much: merges of merges grow like aliases of aliases."""
+        total = 0
+        for given in [value for key, value in node.value if key.tag == "tag:yaml.org,2002:merge"]:
+            for part in given.value if isinstance(given, yaml.SequenceNode) else [given]:
+                if isinstance(part, yaml.MappingNode):
+                    self.flatten_mapping(part)
+                    total += len(part.value)
+                    if total > _MOST_VALUES:
+                        raise yaml.YAMLError(_TOO_MANY)
+        super().flatten_mapping(node)
+
 
 def load_yaml(text: str) -> Any:
     """Read a YAML file that a person wrote.
@@ -135,13 +150,16 @@ def load_yaml(text: str) -> Any:
         found = yaml.load(text, _Once)  # noqa: S506 - a SafeLoader
     except RecursionError:
         raise yaml.YAMLError("it is nested too deeply") from None
+    except ValueError as error:  # a number of thousands of digits, a date that does not exist
+        raise yaml.YAMLError(f"a value cannot be read ({str(error)[:100]}); quote it if it is text") from None
     left, inside = _MOST_VALUES, [(found, 0)]
     while inside:
         item, depth = inside.pop()
         left -= 1
         if left < 0 or depth > _DEEPEST:
-            text = f"it has more than {_MOST_VALUES} values, or more than {_DEEPEST} levels"
-            raise yaml.YAMLError(f"{text}; an alias counts as all that it stands for")
+            raise yaml.YAMLError(_TOO_MANY)
+        if isinstance(item, int) and item.bit_length() > _BITS:
+            raise yaml.YAMLError(f"a value cannot be read (a number of more than {_BITS} bits); quote it if it is text")
         if isinstance(item, dict | list):
             inside += [(each, depth + 1) for each in (item.values() if isinstance(item, dict) else item)]
     return found
