@@ -9,7 +9,7 @@ export TRANSFORMERS_OFFLINE := 1
 export LITELLM_LOCAL_MODEL_COST_MAP := True
 
 .DEFAULT_GOAL := help
-.PHONY: help install frameworks ray demo test check lint mypy pyright format docs figures screenshots bench bench-acceptance bench-agents bench-beside bench-clients bench-crash bench-faults bench-fuzz bench-kills bench-matrix bench-mutants bench-mutants-day bench-overload bench-policies bench-pool bench-properties \
+.PHONY: help install frameworks ray demo test check lint mypy pyright format docs figures screenshots bench bench-acceptance bench-agents bench-beside bench-clients bench-crash bench-faults bench-fuzz bench-kills bench-matrix bench-mutants bench-mutants-day bench-overload bench-people bench-policies bench-pool bench-properties \
 	bench-replay bench-reproduce bench-scorer bench-soak bench-sweep bench-watch clean
 
 help: ## list the targets
@@ -142,6 +142,9 @@ bench-scorer: install ## cost of scoring an answer
 
 bench-pool: install ## the personal pool: recorded responses, simulated tastes, 20 seeds
 	$(BIN)/python -m benchmarks.simulation.personal_pool $(ARGS)
+
+bench-people: install ## real people's judgements, predicted and learnt: full decision beside user-blind, in crowds, teams and alone
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.people $(ARGS)
 
 bench-policies: install ## speed and regret compared with other bandit libraries (creates its own environment)
 	$(BIN)/python -m benchmarks.policies.libraries $(ARGS)

@@ -31,66 +31,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from benchmarks.people.sets import SHARED, Judgement, read
 from benchmarks.personal.served import CROWD_FROM, MEMORY, Clock, learnt
 
 from fitrouter.config import Config, parse_config
 from fitrouter.router import Router
 from fitrouter.types import Completion, FeedbackKind, Floats, Identity, Request
-from fitrouter_evaluators.datasets import llm_rubric, mt_bench, ttcw
 from fitrouter_evaluators.personal import MOST_TEXTS, PromptAnswers, Reports, Scores
 
-SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
-LEAST, ROWS, CLIP_CHARS = 10, ("average model", "population", "score", "report"), 20_000
+LEAST, ROWS = 10, ("average model", "population", "score", "report")
 BATCH = 200
 SETS = ("human_feedback", "mt_bench", "ttcw", "llm_rubric")
-
-
-class Judgement(NamedTuple):
-    """A vote, before features are read."""
-
-    user: str
-    dimension: str
-    kind: FeedbackKind
-    y: float
-    sides: tuple[tuple[str, str, str], ...]
-    """(model, prompt, text), one or two."""
-
-
-def read(name: str, folder: Path) -> list[Judgement]:
-    """Read the judgements of a set, in its order."""
-    if name == "human_feedback":
-        import duckdb
-
-        columns = '"user", prompt, a, a_model, b, b_model, a_rating, b_rating'
-        file = folder / name / "comparisons.parquet"
-        rows = duckdb.sql(f"SELECT {columns} FROM '{file}' ORDER BY \"order\"").fetchall()
-        return [
-            Judgement(u, "overall", FeedbackKind.PAIR, 0.5 + 0.5 * float(np.sign(ra - rb)), ((ma, p, a), (mb, p, b)))
-            for u, p, a, ma, b, mb, ra, rb in rows
-        ]
-    if name == "mt_bench":
-        return [
-            Judgement(
-                each.user,
-                "overall",
-                FeedbackKind.PAIR,
-                each.label,
-                tuple((side.model or "unknown", each.prompt, side.text) for side in (each.a, each.b)),
-            )
-            for each in mt_bench.convert(folder / "mt_bench_human")
-        ]
-    found = {"ttcw": ttcw, "llm_rubric": llm_rubric}[name].convert(folder / name)
-    return [
-        Judgement(
-            each.user,
-            {"Q0": "overall"}.get(each.dimension, each.dimension),
-            FeedbackKind.THUMB if each.kind == "thumb" else FeedbackKind.RATING,
-            (each.rating - each.scale[0]) / (each.scale[1] - each.scale[0]),
-            ((each.model or "unknown", each.prompt, each.response[:CLIP_CHARS]),),
-        )
-        for each in found
-        if each.response and each.dimension != "Q8"
-    ]
 
 
 class Pair(NamedTuple):

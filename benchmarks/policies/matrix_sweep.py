@@ -1,7 +1,7 @@
 """Sweep of budget, policy and prior settings on matrices that `matrix.py` does not use.
 
     python -m benchmarks.policies.matrix_sweep \
-        --vary budget.modest=1,2,3 router.gamma=640,2560 arms.correction_intercept=0.03,0.01
+        --vary budget.modest=1,2,3 router.gamma=640,2560 arms.profile_slope=0.02,0.2
 
 Three worlds: two made ones, real prompts (RouteLLM's MMLU and GSM8K) with drawn qualities and heavy-tailed costs of
 four models at usual prices, and the answers of ParetoBandit's other prompts under another judge (Claude; what is in the

@@ -24,6 +24,7 @@ from benchmarks.policies._ours import Ours
 from benchmarks.policies._peers import world as synthetic
 
 from fitrouter.config import PolicyConfig
+from fitrouter.posterior.arms import CorrectionPrior
 from fitrouter.posterior.labels import FitParams
 from fitrouter_evaluators.simulation.personal_pool import open_pool
 from fitrouter_evaluators.simulation.pool import Pool
@@ -60,8 +61,14 @@ def setups() -> dict[str, Setup]:
         "shipped": Setup(),
         **{f"gamma {gamma:g}": Setup(gamma=gamma) for gamma in (160.0, 640.0, 10240.0, 40960.0)},
         **{f"floor {floor:g}": Setup(floor=floor) for floor in (0.02, 0.1)},
-        **{f"slopes of c {v:g}": Setup(arms={"correction_slopes": (v,)}) for v in (0.003, 0.03, 0.1)},
-        **{f"intercept of c {v:g}": Setup(arms={"correction_intercept": v}) for v in (0.01, 0.1)},
+        **{
+            f"slopes of c {v:g}": Setup(arms={"corrections": (CorrectionPrior(level=0.01, slopes=v),)})
+            for v in (0.003, 0.03, 0.1)
+        },
+        **{
+            f"level of c {v:g}": Setup(arms={"corrections": (CorrectionPrior(level=v, slopes=0.03),)})
+            for v in (0.01, 0.1)
+        },
         **{f"slopes of the profile {v:g}": Setup(arms={"profile_slope": v}) for v in (0.02, 0.2)},
         **{f"encoder {name}": Setup(encoder=name) for name in ("hashing", "minilm")},
     }

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from fitrouter.posterior.arms import CorrectionPrior
 from fitrouter.posterior.labels import Answered, FitParams, Label
 from fitrouter.posterior.mixture import EXPERTS
 from fitrouter.posterior.model import Fit
@@ -41,7 +42,9 @@ def rows() -> Iterator[tuple[str, FitParams, bool]]:
         yield name, who.params, who.sees_text
     base = FitParams()
     for slopes in ((0.003,), (0.03,), (0.1,), (0.003, 0.03, 0.1)):
-        arms = msgspec.structs.replace(base.arms, correction_slopes=slopes)
+        arms = msgspec.structs.replace(
+            base.arms, corrections=tuple(CorrectionPrior(level=0.01, slopes=slope) for slope in slopes)
+        )
         yield f"scores, slopes {slopes}", msgspec.structs.replace(base, arms=arms, personal=False), True
     for width in ("narrow", "form", "medium", "wide"):
         same = dict.fromkeys(EXPERTS[2:], getattr(base.tastes, width))

@@ -85,7 +85,7 @@ def test_reading_is_what_the_posterior_says(seed: int) -> None:
         arms.observe_operations(k, x, 300.0 * rng.random(), float(rng.random()))
     names = ("b", "a") if seed % 2 else ("a", "b")
     x, _ = _xh(rng)
-    widths = rng.dirichlet(np.ones(2))
+    widths = rng.dirichlet(np.ones(len(ArmParams().corrections)))
     seen = arms.read(arms.find(names), x, widths)
     for i, name in enumerate(names):
         k = arms.names[name]

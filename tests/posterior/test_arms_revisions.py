@@ -36,7 +36,7 @@ def test_a_revision_inherits_means_with_larger_variances() -> None:
         np.testing.assert_allclose(covs[new], 0.5 * (covs[old] + covs[0]))
     assert (arms.corrections[other] == arms.corrections[0]).all()
     names = ("m@1", "m@2")
-    read = arms.read(arms.find(names), X, np.array([0.5, 0.5]))
+    read = arms.read(arms.find(names), X, np.full(len(arms.params.corrections), 0.2))
     assert read.variance[1] > read.variance[0]
     assert arms.join("m@2") == new
 

@@ -294,15 +294,15 @@ def test_labels_that_are_noisy_here_teach_less() -> None:
     found = {}
     for spread in (0.02, 0.35):
         fit, rng = Fit(2, D), np.random.default_rng(0)
-        first = fit._observation(Label(ANN, _answer(rng), 0.5, FeedbackKind.RATING)).signal.noise
+        first = fit._fitted(Label(ANN, _answer(rng), 0.5, FeedbackKind.RATING)).signal.noise
         assert first == SIGNALS[FeedbackKind.RATING].noise
         for i in range(600):
             y = float(np.clip(0.5 + spread * rng.normal(), 0, 1))
             fit.learn(Label(Identity(user=f"u{i % 40}"), _answer(rng), y, FeedbackKind.RATING))
-        found[spread] = fit._observation(Label(ANN, _answer(rng), 0.5, FeedbackKind.RATING)).signal.noise
+        found[spread] = fit._fitted(Label(ANN, _answer(rng), 0.5, FeedbackKind.RATING)).signal.noise
     assert found[0.02] < 0.03
     assert 0.08 < found[0.35] < 0.2
-    assert fit._observation(Label(ANN, _answer(rng), 0.5, FeedbackKind.THUMB)).signal.noise == pytest.approx(
+    assert fit._fitted(Label(ANN, _answer(rng), 0.5, FeedbackKind.THUMB)).signal.noise == pytest.approx(
         SIGNALS[FeedbackKind.THUMB].noise
     )
 
@@ -310,7 +310,7 @@ def test_labels_that_are_noisy_here_teach_less() -> None:
 @pytest.mark.parametrize("noise", [0.02, 0.25])
 def test_what_is_not_learnt_yet_is_no_noise(noise: float) -> None:
     """The learnt noise is that of the ratings, not the error of predictions, which know the models only little."""
-    rng, width = np.random.default_rng(0), FitParams().arms.correction_slopes[-1]
+    rng, width = np.random.default_rng(0), FitParams().arms.corrections[1].slopes
     fit, (X, truth) = Fit(8, 1, FitParams(personal=False)), _models(rng, width * noise / 0.255)
     squares = []
     for i in range(1200):
@@ -327,7 +327,7 @@ def test_what_is_not_learnt_yet_is_no_noise(noise: float) -> None:
 @pytest.mark.parametrize("noise", [0.02, 0.25])
 def test_the_average_finds_the_width(wide: bool, noise: float) -> None:
     """Where models differ as one prior of c says, its posterior takes over, however noisy the ratings are."""
-    rng, width = np.random.default_rng(1), FitParams().arms.correction_slopes[int(wide)]
+    rng, width = np.random.default_rng(1), FitParams().arms.corrections[int(wide)].slopes
     fit = Fit(8, 1, FitParams(personal=False))
     # The priors of c hold for a thumb's noise and shrink with the label's.
     X, truth = _models(rng, width * noise / SIGNALS[FeedbackKind.THUMB].noise)

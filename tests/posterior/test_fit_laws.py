@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.posterior.labels import Answered, FitParams, Label
-from fitrouter.posterior.mixture import EXPERTS
+from fitrouter.posterior.likelihoods import SIGNALS
+from fitrouter.posterior.mixture import EXPERTS, TEMPERATURES
 from fitrouter.posterior.model import Fit
 from fitrouter.types import FeedbackKind, Floats, Identity
 
@@ -182,3 +184,46 @@ def test_nan_is_skipped(seed: int, where: str) -> None:
     seen = fit.estimate(label.identity, world.label().answer.x, ARMS, 10.0)
     assert all(np.isfinite(part).all() for part in seen)
     assert all(math.isfinite(part) for part in fit.score(label.identity, h))
+
+
+def test_temperature_of_choices_is_learnt() -> None:
+    """How decisively people choose is learnt, for them and for those to come; ratings do not change it."""
+    rng, x, rating = np.random.default_rng(0), np.eye(d)[0], SIGNALS[FeedbackKind.PAIR].temperature
+    learnt: list[Fit] = []
+    for factor in (0.1, 1.0, 4.0):
+        fit = Fit(d, D)
+        fit.tastes.population = Gaussian(np.full(D, 0.2), np.zeros((D, D)))
+        for i in range(400):
+            worth = 0.5 * rng.normal(size=(2, D))
+            chance = 1.0 / (1.0 + np.exp(-0.2 * float((worth[0] - worth[1]).sum()) / (rating * factor)))
+            one, other = (Answered("m", x, h) for h in worth)
+            y = float(rng.random() < chance)
+            fit.learn(Label(Identity(user=f"u{i % 80}"), one, y, FeedbackKind.PAIR, against=other))
+        learnt.append(fit)
+    for user in ("stranger", None):
+        decisive, usual, undecided = (fit.temperature(Identity(user=user)) for fit in learnt)
+        assert decisive < 0.8 * usual < usual < 0.8 * undecided
+    assert learnt[0].temperature(Identity(user="u0")) < 0.9 * learnt[1].temperature(Identity(user="u0"))
+    before = fit.temperature(Identity(user="u0"))
+    fit.learn(Label(Identity(user="u0"), Answered("m", x, np.ones(D)), 1.0, FeedbackKind.RATING))
+    assert fit.temperature(Identity(user="u0")) == before
+    restored = fit.tastes.new_person()
+    assert restored.load(fit.tastes.users["u0"].dump())
+    assert np.array_equal(restored.weights["temperature"], fit.tastes.users["u0"].weights["temperature"])
+
+
+def test_a_choice_moves_posteriors_at_the_common_temperature() -> None:
+    """A decisive person's choices say more about which head is right, and move each head as anybody's do."""
+    moved = []
+    for decisive in (False, True):
+        fit, x = Fit(d, D), np.eye(d)[0]
+        answers = [Answered("a", x, np.ones(D)), Answered("b", x, np.zeros(D))]
+        fit.tastes.meet(Identity(user="ann"))
+        if decisive:
+            person = fit.tastes.users["ann"]
+            person.weights["temperature"] = np.eye(len(TEMPERATURES))[0]
+        label = Label(Identity(user="ann"), answers[0], 1.0, FeedbackKind.PAIR, against=answers[1])
+        fit.learn(label)
+        moved.append([heads.mean.copy() for heads in fit.tastes.users["ann"].heads])
+        assert fit.observation(label).signal.temperature < SIGNALS[FeedbackKind.PAIR].temperature
+    assert all(np.array_equal(one, other) for one, other in zip(*moved, strict=True))

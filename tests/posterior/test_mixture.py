@@ -216,22 +216,22 @@ def test_the_common_prior_keeps_its_floor_and_round_trips(moves: list[tuple[int,
 
 def test_the_better_width_takes_over() -> None:
     """Averaging weights follow the posterior that predicts better, and back; damage is rejected."""
-    average = ModelAverage(2)
-    assert average.weights[1] == pytest.approx(ModelAverage.odds * average.weights[0])
+    average = ModelAverage((1.0, 9.0))
+    assert average.weights[1] == pytest.approx(9.0 * average.weights[0])
     for better in (0, 1):
         for _ in range(60):
             average.learn(np.where(np.arange(2) == better, 0.0, -0.5))
         assert average.weights[better] > 0.95
-    other = ModelAverage(2)
+    other = ModelAverage((1.0, 9.0))
     assert other.load(average.dump())
     assert other.dump() == average.dump()
-    assert not other.load(ModelAverage(3).dump())
+    assert not other.load(ModelAverage((1.0, 1.0, 1.0)).dump())
 
 
 def test_small_evidence_adds_up() -> None:
     """The weights are the posterior's: three thousand labels of a thousandth of a nat each count as three nats."""
-    average = ModelAverage(2)
+    average = ModelAverage((1.0, 9.0))
     for _ in range(3_000):
         average.learn(np.array([0.0, -0.001]))
     odds = average.weights[0] / average.weights[1]
-    assert np.log(odds) == pytest.approx(3.0 - np.log(ModelAverage.odds), abs=0.05)
+    assert np.log(odds) == pytest.approx(3.0 - np.log(9.0), abs=0.05)

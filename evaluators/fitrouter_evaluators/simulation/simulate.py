@@ -13,7 +13,7 @@ import numpy as np
 
 from fitrouter.identity import role_key
 from fitrouter.policies import SquareCB
-from fitrouter.posterior.arms import ArmParams
+from fitrouter.posterior.arms import ArmParams, CorrectionPrior
 from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.posterior.heads import Width
 from fitrouter.posterior.labels import FitParams
@@ -62,7 +62,7 @@ def contender(row: str, gamma: float, params: FitParams | None = None) -> Conten
     base = params or FitParams()
     if row == "label-only":
         # A plain ridge bandit: c_k(x) alone learns (DESIGN §4). h is 1, the level.
-        wide = ArmParams(correction_intercept=0.2, correction_slopes=(0.1,))
+        wide = ArmParams(corrections=(CorrectionPrior(level=0.2, slopes=0.1),))
         plain = msgspec.structs.replace(base, personal=False, arms=wide)
         return Contender(row=row, gamma=gamma, params=plain, sees_text=False)
     if row == "scores":

@@ -48,12 +48,24 @@ def _unrevised(arm: str) -> str:
     return arm.partition("@")[0]
 
 
+class CorrectionPrior(msgspec.Struct, frozen=True, kw_only=True):
+    """Prior of the corrections c of all models."""
+
+    level: float
+    slopes: float
+    """Variances of the level of c, and of its slopes."""
+    weight: float = 1.0
+    """Before any label, relative to those of the others."""
+
+
 class ArmParams(msgspec.Struct, frozen=True, kw_only=True):
     """Prior scales. Variances are for labels in [0, 1] and ‖x‖ ≈ 1."""
 
-    correction_intercept: float = 0.01
-    correction_slopes: tuple[float, ...] = (0.003, 0.03)
-    """Prior variances of the level of c, and of its slopes: one posterior each, averaged by how well each predicts."""
+    corrections: tuple[CorrectionPrior, ...] = (
+        CorrectionPrior(level=0.01, slopes=0.003, weight=0.1),
+        CorrectionPrior(level=0.01, slopes=0.03, weight=0.9),
+    )
+    """One posterior of c each, averaged by how well each predicts (docs/results/people.md)."""
     profile_intercept: float = 0.5
     profile_slope: float = 0.05
     operations_level: float = 10.0
@@ -110,7 +122,7 @@ class Arms:
         """arm → row of its model's base arm, where everything but the profile is kept."""
         self.profile_cov = np.empty((0, d, d))
         self.profile = np.empty((0, d, D))
-        self.corrections = np.empty((0, len(params.correction_slopes), d + 1, d))
+        self.corrections = np.empty((0, len(params.corrections), d + 1, d))
         """`Gaussian.state` of each c at each width."""
         self.operations_cov = np.empty((0, d, d))
         self.operations = np.empty((0, 2, d))
@@ -209,10 +221,10 @@ class Arms:
 
     def _prior(self) -> dict[str, Floats]:
         p = self.params
-        corrections = np.zeros((len(p.correction_slopes), self.d + 1, self.d))
-        for state, slope in zip(corrections, p.correction_slopes, strict=True):
-            np.fill_diagonal(state, slope)
-            state[0, 0] = p.correction_intercept
+        corrections = np.zeros((len(p.corrections), self.d + 1, self.d))
+        for state, prior in zip(corrections, p.corrections, strict=True):
+            np.fill_diagonal(state, prior.slopes)
+            state[0, 0] = prior.level
         profile = np.full(self.d, p.profile_slope)
         profile[0] = p.profile_intercept
         mean = np.zeros((self.d, self.D))

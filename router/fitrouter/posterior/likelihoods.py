@@ -73,6 +73,12 @@ class Observation(msgspec.Struct, frozen=True):
     y: float
     signal: Signal
 
+    def at(self, factor: float) -> Observation:
+        """Return a logistic observation with its temperature multiplied by a factor; a Gaussian one as it is."""
+        if self.signal.link == "gaussian":
+            return self
+        return Observation(self.y, msgspec.structs.replace(self.signal, temperature=self.signal.temperature * factor))
+
     def gaussian_update(self, predicted: float, variance: float) -> GaussianUpdate:
         """Update of blocks whose sum is N(predicted, variance), in units of the rating."""
         signal = self.signal

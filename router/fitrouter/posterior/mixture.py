@@ -13,6 +13,8 @@ estimate of the mixture proportions.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -22,8 +24,11 @@ from fitrouter.types import Floats, Projection
 EXPERTS = ("population", "declared", "narrow", "length", "form", "recent", "medium", "wide")
 """Heads of a person: without any own term; with declared values; and with a taste and offsets of six priors."""
 
-Context: TypeAlias = Literal["user", "role", "sensitive"]
-"""Whose weights: a user's, a role's, or a user's in the service of a sensitive role."""
+TEMPERATURES: Floats = 2.0 ** np.arange(-2.5, 1.5, 0.5)
+"""Factors of the temperature of people's choices: how decisively somebody judges. They have weights as heads have."""
+
+Context: TypeAlias = Literal["user", "role", "sensitive", "temperature"]
+"""Whose weights: a user's, a role's, a user's in the service of a sensitive role, or a user's of `TEMPERATURES`."""
 
 SHARE = 0.01
 """Weight that goes back to the prior with each label."""
@@ -35,8 +40,9 @@ START: dict[Context, tuple[float, ...]] = {
     "user": (0.05, 0.05, 0.1, 0.1, 0.25, 0.15, 0.1, 0.2),
     "role": (0.05, 0.05, 0.05, 0.05, 0.1, 0.05, 0.3, 0.35),
     "sensitive": (0.95, 0.01, 0.01, 0.01, 0.005, 0.005, 0.005, 0.005),
+    "temperature": (0.02, 0.03, 0.05, 0.1, 0.2, 0.4, 0.15, 0.05),
 }
-"""Prior weights before any label of this installation."""
+"""Prior weights before any label of this installation (docs/results/people.md)."""
 
 
 _LEAST: dict[Context, Floats] = {context: FLOOR * np.array(start) for context, start in START.items()}
@@ -104,18 +110,15 @@ class ModelAverage(Projection):
     """Bayesian model average: weights of C posteriors of one quantity by how well each has predicted all labels so far.
 
     Args:
-        posteriors: C, from the narrowest prior to the widest.
+        start: prior weights of the C posteriors.
     """
 
     stored_type = bytes
-    odds = 9.0
-    """Prior odds of a width to the next narrower one (docs/results/people.md)."""
     share = 1e-6
     """Weight that returns to the prior's with each label: so little that evidence adds up, and none is lost."""
 
-    def __init__(self, posteriors: int) -> None:
-        start = self.odds ** np.arange(posteriors)
-        self.start: Floats = start / np.add.reduce(start)
+    def __init__(self, start: Sequence[float]) -> None:
+        self.start: Floats = np.array(start) / math.fsum(start)
         self.weights: Floats = self.start
         """float64[C], replaced with each label."""
 

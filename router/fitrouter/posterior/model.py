@@ -37,7 +37,7 @@ from fitrouter.posterior.likelihoods import (
     Observation,
     observation_of,
 )
-from fitrouter.posterior.mixture import Context, MixturePrior, ModelAverage
+from fitrouter.posterior.mixture import TEMPERATURES, Context, MixturePrior, ModelAverage, updated
 from fitrouter.posterior.people import Deviation, Observed, Person
 from fitrouter.posterior.tastes import OVERALL, TastePrior, Tastes, learn
 from fitrouter.types import FeedbackKind, Floats, Identity, Projection, Remark
@@ -50,6 +50,8 @@ DRIFT_INFLATION = 25.0
 
 _RANGE = 3.0
 """Features are cut to ± this."""
+
+_LOG_TEMPERATURES = np.log(TEMPERATURES)
 
 _CACHED = 4096
 """Tastes of people that are kept for scoring."""
@@ -155,7 +157,7 @@ class Fit:
         self.arms = Arms(d, D, self.params.arms)
         self.tastes = Tastes(D, self.params.tastes, names, prior)
         self.mixture = MixturePrior()
-        self.widths = ModelAverage(len(self.params.arms.correction_slopes))
+        self.widths = ModelAverage([prior.weight for prior in self.params.arms.corrections])
         """Weights of the posteriors of c."""
         self._sensitive = {canonical_role(role) for role in self.params.sensitive_roles}
         self.residuals: dict[str, tuple[float, float]] = {}
@@ -342,7 +344,7 @@ class Fit:
         shared = self._shared(label)
         personal = self._observe(label.identity, role, user, self._rows(label, shared.h))
         mean, variance = shared.mean + personal.mean, shared.variance + personal.variance
-        seen = self._observation(label)
+        seen = self._fitted(label)
         if user is not None and label.kind is FeedbackKind.RATING:
             seen = self._on_common_scale(label.y, seen, user, mean, variance)
         if seen.signal.link == "gaussian" and label.pooled:
@@ -352,7 +354,9 @@ class Fit:
             share = seen.signal.noise / (seen.signal.noise + shared.text_variance + corrections)
             self.residuals[label.kind.value] = squares + share * (seen.y - mean) ** 2, n + 1.0
         novel = self._novel(label, seen, personal.rows, role, user) if label.pooled else (seen, 1.0)
-        self._learn_people(label, seen, shared, personal, role, user)
+        judged = seen.at(self.temperature(label.identity))
+        self._learn_temperature(seen, user, mean, variance, pooled=label.pooled)
+        self._learn_people(label, seen, judged, shared, personal, role, user)
         update = seen.gaussian_update(mean, variance)
         if label.pooled:
             own, own_variance = personal.own
@@ -425,21 +429,22 @@ class Fit:
         self,
         label: Label,
         seen: Observation,
+        judged: Observation,
         shared: _Shared,
         personal: _Personal,
         role: Person | None,
         user: Person | None,
     ) -> None:
-        """Update heads and weights of the user, and of the role if the label is pooled."""
+        """Update heads of the user, and of the role if the label is pooled; their weights by the label as `judged`."""
         if user is not None and personal.user is not None:
             _learn_person(user, personal.user, personal.rows, seen, shared.mean, shared.variance)
-            nats = _log_likelihoods(personal.user, seen, shared.mean, shared.variance)
+            nats = _log_likelihoods(personal.user, judged, shared.mean, shared.variance)
             user.reweigh(self.context(label.identity), nats, self.mixture, pooled=label.pooled)
         if role is not None and personal.role is not None and label.pooled:
             own, own_variance = personal.own if user is not None else (0.0, 0.0)
             mean, variance = shared.mean + own, shared.variance + own_variance
             _learn_person(role, personal.role, personal.rows, seen, mean, variance)
-            nats = _log_likelihoods(personal.role, seen, mean, variance)
+            nats = _log_likelihoods(personal.role, judged, mean, variance)
             role.reweigh("role", nats, self.mixture, pooled=True)
 
     def _novel(
@@ -490,7 +495,7 @@ class Fit:
         found = [block.taste.along(h) for block in blocks]
         variance = ordered_sum(float(np.einsum("i,i->", h, gain)) for gain, _ in found)
         if blocks:
-            update = self._observation(label).gaussian_update(ordered_sum(mean for _, mean in found), variance)
+            update = self._fitted(label).gaussian_update(ordered_sum(mean for _, mean in found), variance)
             learn(blocks, [gain for gain, _ in found], update)
 
     @staticmethod
@@ -498,7 +503,37 @@ class Fit:
         total = label.y + label.ts + float(np.add.reduce(label.answer.x))
         return math.isfinite(total if label.against is None else total + float(np.add.reduce(label.against.x)))
 
-    def _observation(self, label: Label) -> Observation:
+    def observation(self, label: Label) -> Observation:
+        """Build the observation of a label as it is expected of its person: at the temperature of their choices.
+
+        Weights of heads and predicted choices are computed with it. Posteriors are not: at a low temperature they
+        follow a person's first choices too far (docs/results/people.md).
+        """
+        return self._fitted(label).at(self.temperature(label.identity))
+
+    def temperature(self, identity: Identity) -> float:
+        """Factor of the temperature of a person's choices: geometric mean of `TEMPERATURES`, by their weights.
+
+        A rating has none: people's rating scales and the noise of ratings are learnt.
+        """
+        user = self.people(identity)[1] or self.tastes.nobody
+        weights = user.weights_in("temperature", self.mixture)
+        return math.exp(ordered_sum((weights * _LOG_TEMPERATURES).tolist()))
+
+    def _learn_temperature(
+        self, seen: Observation, user: Person | None, mean: float, variance: float, *, pooled: bool
+    ) -> None:
+        """Update the weights of temperatures by a choice that was predicted by N(mean, variance)."""
+        if seen.signal.link == "gaussian":
+            return
+        nats = np.array([seen.at(factor).log_likelihood(mean, variance) for factor in TEMPERATURES.tolist()])
+        if user is not None:
+            user.reweigh("temperature", nats, self.mixture, pooled=pooled)
+        elif pooled:
+            before = self.mixture.weights("temperature")
+            self.mixture.learn("temperature", updated(before, nats, before)[0] - before)
+
+    def _fitted(self, label: Label) -> Observation:
         """Build the observation of a label, with the noise learnt for its kind in this installation."""
         seen = observation_of(label.kind, label.y, label.tokens)
         if seen.signal.link == "logistic":
@@ -543,7 +578,7 @@ class Fit:
         if not self._finite(label):
             return
         self._combined.clear()
-        earlier, seen = observation_of(label.kind, before, label.tokens), self._observation(label)
+        earlier, seen = observation_of(label.kind, before, label.tokens), self._fitted(label)
         if label.dimension != OVERALL:
             self._revise_dimension(label, seen, earlier)
             return

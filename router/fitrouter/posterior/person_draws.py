@@ -159,7 +159,8 @@ class PersonPosterior:
 
     def _unknown(self, model: str) -> float:
         """Prior variance of a model's correction."""
-        arms, widths = self._fit.arms, self._fit.widths.weights
+        arms, average = self._fit.arms, self._fit.widths
+        widths = average.start if self._fresh else average.weights
         _, means, variances = arms.along(0 if self._fresh else arms.shared.get(model, 0), self._common)
         return float(widths @ (variances + (means - widths @ means) ** 2))
 
