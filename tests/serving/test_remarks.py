@@ -54,9 +54,9 @@ def events(router: Router, kind: type[Any] = Remark) -> list[Any]:
 
 
 def length(router: Router) -> float:
-    """The only user's liking of length."""
-    fit = router._learner.fit
-    return next(float(fit.taste(Identity(user=u))[router._learner.names.index("length")]) for u in fit.tastes.users)
+    """The only user's liking of length; 0 before the first vote is learnt."""
+    fit, at = router._learner.fit, router._learner.names.index("length")
+    return next((float(fit.taste(Identity(user=user))[at]) for user in fit.tastes.users), 0.0)
 
 
 def turn(http: httpx.Client, said: list[str], model: str = "fitrouter/auto") -> tuple[str, str]:
