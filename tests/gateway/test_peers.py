@@ -428,6 +428,18 @@ def test_a_file_that_grows_is_refused(tmp_path: Path, name: str) -> None:
     assert not isinstance(checked.exception, RecursionError)
 
 
+@pytest.mark.parametrize(
+    "text", ["? " + "k" * 100_000 + "\n: 1", "\n".join(f"k{i}: 1" for i in range(5_000))], ids=["long", "many"]
+)
+def test_errors_of_a_configuration_are_bounded(tmp_path: Path, text: str) -> None:
+    """Neither one long name nor many wrong settings make a long message."""
+    file = tmp_path / "fitrouter.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match="unknown setting") as found:
+        load_config(file)
+    assert len(str(found.value)) < 100_000
+
+
 def test_exports_are_private(tmp_path: Path) -> None:
     """What the commands write of people can be read by its owner only; a configuration has no secret."""
     before = os.umask(0o022)

@@ -67,26 +67,32 @@ def _addition(data: object) -> ModelAddition:
     return addition
 
 
+_MOST_ERRORS = 50
+"""Errors of a file that are explained."""
+
+
 def _explain(root: type[pydantic.BaseModel], error: pydantic.ValidationError, source: str) -> str:
     lines = [f"{source} is invalid:"]
     errors = error.errors()
     for item in errors:
         if item["type"] == "too_short" and any(len(each["loc"]) > len(item["loc"]) for each in errors):
             continue  # it counts only entries that are valid
-        where = ".".join(str(part) for part in item["loc"]) or "the file"
+        if len(lines) > _MOST_ERRORS:
+            return "\n".join([*lines, f"  and more: {len(errors)} errors in all"])
+        where = ".".join(f"{part!s:.200}" for part in item["loc"]) or "the file"
         line = f"  {where}: {item['msg'].removeprefix('Value error, ')}"
         if item["type"] in {"model_type", "dict_type"}:
             line = f"  {where}: Input should be settings, each as `name: value`"
         if item["type"] == "extra_forbidden":
             allowed = _fields_at(root, item["loc"][:-1])
-            near = difflib.get_close_matches(str(item["loc"][-1]), allowed, n=1)
+            near = difflib.get_close_matches(f"{item['loc'][-1]!s:.200}", allowed, n=1)
             line = f"  {where}: unknown setting" + (f"; did you mean {near[0]!r}?" if near else "")
             line += f" Allowed here: {', '.join(sorted(allowed))}."
         elif item["type"] not in {"missing", "value_error"}:
             line += f"; got {item['input']!r:.1000}"
             if item["type"] == "literal_error":
                 allowed = re.findall("'([^']*)'", item["msg"])
-                near = difflib.get_close_matches(str(item["input"]), allowed, n=1, cutoff=0.4)
+                near = difflib.get_close_matches(f"{item['input']!s:.200}", allowed, n=1, cutoff=0.4)
                 line += f"; did you mean {near[0]!r}?" if near else ""
         lines.append(line)
     return "\n".join(lines)
