@@ -157,3 +157,6 @@ def test_every_reader_says_what_it_left_out(tmp_path: Path) -> None:
     assert "left out" not in "".join(measure_satisfaction(path, None, tenant="other", now=0.0).sentences)
     prices = exposed(path, tenant="acme", schema="", style=[])
     assert (prices.units, prices.left_out) == (votes - n, n)
+    limits = FeedbackConfig(people_per_key=10**6)
+    assert measure_satisfaction(path, None, tenant="acme", now=0.0, limits=limits).ratings == votes
+    assert exposed(path, tenant="acme", schema="", style=[], limits=limits).units == votes

@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from fitrouter.config import FeedbackConfig
 from fitrouter.stores.figures import RATED, Z
 from fitrouter.types import Floats
 from fitrouter_evaluators.personal.satisfaction import Interval, interval_of
@@ -86,7 +87,9 @@ class Exposure(msgspec.Struct, frozen=True, kw_only=True):
     """Votes that do not count for the prices, because their untrusted keys name more users than count for others."""
 
 
-def exposed(log: Path, *, tenant: str, schema: str, style: Sequence[int]) -> Exposure:
+def exposed(
+    log: Path, *, tenant: str, schema: str, style: Sequence[int], limits: FeedbackConfig | None = None
+) -> Exposure:
     """Measure the exposure of a tenant's people, with the price list, from a log. Blocks.
 
     Args:
@@ -94,12 +97,13 @@ def exposed(log: Path, *, tenant: str, schema: str, style: Sequence[int]) -> Exp
         tenant: whose people.
         schema: of the response features.
         style: indices of the style dimensions among them.
+        limits: on votes, in force during logging; None for the defaults.
 
     Raises:
         ConfigError, InvalidLog, StoreError: as `open_log`.
     """
     with open_log(log) as opened:
-        left_out = hear(opened.connection, tenant=tenant)
+        left_out = hear(opened.connection, limits, tenant)
         answers = opened.connection.execute(_ANSWERS, [schema, tenant]).fetchall()
         rated = opened.connection.execute(_RATED, [tenant]).fetchall()
     found = exposure(answers, style)

@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from fitrouter.config import FeedbackConfig
 from fitrouter.router import Router
 from fitrouter.stores.figures import RATED, Z, interval
 from fitrouter.types import Floats, Identity
@@ -102,7 +103,9 @@ class Satisfaction(msgspec.Struct, frozen=True, kw_only=True):
     sentences: tuple[str, ...] = ()
 
 
-def measure_satisfaction(log: Path, router: Router | None, *, tenant: str, now: float) -> Satisfaction:
+def measure_satisfaction(
+    log: Path, router: Router | None, *, tenant: str, now: float, limits: FeedbackConfig | None = None
+) -> Satisfaction:
     """Measure the satisfaction of a tenant's people from a log; with a router also by rarity of taste. Blocks.
 
     Args:
@@ -110,12 +113,13 @@ def measure_satisfaction(log: Path, router: Router | None, *, tenant: str, now: 
         router: `Router.offline` over the same journal.
         tenant: whose people.
         now: Unix time.
+        limits: on votes, in force during logging; None for the defaults.
 
     Raises:
         ConfigError, InvalidLog, StoreError: as `open_log`.
     """
     with open_log(log, features=False) as opened:
-        left_out = hear(opened.connection, tenant=tenant)
+        left_out = hear(opened.connection, limits, tenant)
         rows = opened.connection.execute(RATINGS.format(log="log_", feedback="heard_feedback"), [tenant]).fetchall()
     users = sorted({row[0] for row in rows})
     rare = {} if router is None else rarities(router, tenant, users)

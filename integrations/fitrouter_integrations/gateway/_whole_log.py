@@ -165,7 +165,7 @@ def _satisfaction(config: Config, router: Router, who: Identity) -> dict[str, An
     from fitrouter_dashboards.quality import saved_in
     from fitrouter_evaluators.personal.satisfaction import measure_satisfaction
 
-    found = measure_satisfaction(config.data, router, tenant=who.tenant, now=time.time())
+    found = measure_satisfaction(config.data, router, tenant=who.tenant, now=time.time(), limits=config.feedback)
     warehouse = Warehouse(config.data / WAREHOUSE) if found.people else None
     return _builtins(found) | {"saved": saved_in(warehouse, router.policy.default, who.tenant)}
 
@@ -176,7 +176,9 @@ def _exposure(config: Config, router: Router, who: Identity) -> dict[str, Any]:
 
     names = {each.name for each in STYLE}
     style = [i for i, name in enumerate(router.people.features) if name in names]
-    return _builtins(exposed(config.data, tenant=who.tenant, schema=router.people.schema, style=style))
+    return _builtins(
+        exposed(config.data, tenant=who.tenant, schema=router.people.schema, style=style, limits=config.feedback)
+    )
 
 
 def _certificate(config: Config, router: Router, who: Identity) -> dict[str, Any]:

@@ -504,17 +504,14 @@ class Fit:
         return math.isfinite(total if label.against is None else total + float(np.add.reduce(label.against.x)))
 
     def observation(self, label: Label) -> Observation:
-        """Build the observation of a label as it is expected of its person: at the temperature of their choices.
-
-        Weights of heads and predicted choices are computed with it. Posteriors are not: at a low temperature they
-        follow a person's first choices too far (docs/results/people.md).
-        """
+        """Build the observation of a label as it is expected of its person, for the probability of their choice."""
         return self._fitted(label).at(self.temperature(label.identity))
 
     def temperature(self, identity: Identity) -> float:
         """Factor of the temperature of a person's choices: geometric mean of `TEMPERATURES`, by their weights.
 
-        A rating has none: people's rating scales and the noise of ratings are learnt.
+        Weights of heads are computed with it. Posteriors are not: at a low temperature they follow a person's first
+        choices too far (docs/results/people.md). A rating has none: rating scales and the noise of ratings are learnt.
         """
         user = self.people(identity)[1] or self.tastes.nobody
         weights = user.weights_in("temperature", self.mixture)
