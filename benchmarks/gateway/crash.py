@@ -30,7 +30,17 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from benchmarks.gateway.process import RESPONSES, ROOT, Gateway, alive, kill_9, new_client, wait_for, write_config
+from benchmarks.gateway.process import (
+    RESPONSES,
+    ROOT,
+    Gateway,
+    alive,
+    kill_9,
+    members,
+    new_client,
+    wait_for,
+    write_config,
+)
 
 from fitrouter.config import load_config
 from fitrouter.draw import uuid7
@@ -147,7 +157,7 @@ class ForkedGateway(Gateway):
         if self._main:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._main, signal.SIGKILL)  # copies hold each other's pipes, and would outlive their parent
-            wait_for(lambda: not any(alive(pid) for pid in (self._main, *self.pids)))
+            wait_for(lambda: not any(map(alive, members(self._main))))
         self._main, self.pids = 0, set()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -54,6 +55,7 @@ class Gateway:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sources), "HF_HUB_OFFLINE": "1"},
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
         assert self._process.stderr is not None
         line = self._process.stderr.readline()
@@ -113,15 +115,16 @@ class Gateway:
         return code
 
     def kill(self) -> None:
-        """Kill -9, parent and workers, and wait until they are gone."""
+        """Kill -9, parent, workers and services, also those that no report has named, and wait until they are gone."""
         if self._process is None:
             return
-        for pid in (self._process.pid, *self.pids):
-            kill_9(pid)
+        with contextlib.suppress(ProcessLookupError):  # all have ended
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(30.0)
         if self._process.stderr is not None:
             self._process.stderr.close()
-        wait_for(lambda: not any(alive(pid) for pid in self.pids))
+        group = self._process.pid
+        wait_for(lambda: not any(map(alive, members(group))))
         self._process, self.pids = None, set()
 
 
@@ -150,6 +153,16 @@ def alive(pid: int) -> bool:
         return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def members(group: int) -> list[int]:
+    """Return the processes of a process group."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            if int(stat.read_text().rpartition(")")[2].split()[2]) == group:
+                found.append(int(stat.parent.name))
+    return found
 
 
 def wait_for(condition: Any, timeout_s: float = 60.0) -> Any:
