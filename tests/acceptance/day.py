@@ -84,12 +84,12 @@ class Day:
                 asked = self.ask(who, session=f"talk of {who.name}", before=messages)
                 messages += [{"role": "user", "content": asked.prompt}, {"role": "assistant", "content": asked.text}]
                 self.rate(asked)
-        for who in (PEOPLE[6], PEOPLE[9]):
-            called = self.ask(who, "brief", tools=True)
+        for who, model in ((PEOPLE[6], "brief"), (PEOPLE[9], "garage")):
+            called = self.ask(who, model, tools=True)
             assert called.call is not None
             before = [{"role": "user", "content": called.prompt}, called.call]
             result = {"role": "tool", "tool_call_id": called.call["tool_calls"][0]["id"]}
-            self.rate(self.ask(who, "brief", before=before, tools=True, last=result))
+            self.rate(self.ask(who, model, before=before, tools=True, last=result))
 
     def ask(
         self,

@@ -695,6 +695,14 @@ def test_up_to_a_dollar_a_stated_cost_is_plausible(stated: float, usd: float) ->
     assert charge(card, Usage(prompt_tokens=7, completion_tokens=4, cost_usd=stated)).usd == pytest.approx(usd)
 
 
+@pytest.mark.parametrize(("known", "estimated"), [(True, True), (False, False)])
+def test_a_cost_that_nobody_knows_is_not_estimated(known: bool, estimated: bool) -> None:
+    """Cached tokens without a price of their own are estimated at the prompt's, where that is known."""
+    card = ModelCard(name="a", provider="p", prices=Prices(input=1.0, output=1.0, known=known))
+    charged = charge(card, Usage(prompt_tokens=10, completion_tokens=4, cached_tokens=5))
+    assert (charged.assumed, charged.estimated) == (not known, estimated)
+
+
 @pytest.mark.parametrize("n", [1, 2])
 def test_no_model_is_called_after_the_deadline(tmp_path: Path, n: int) -> None:
     """Money that took until the deadline to reserve buys no call, and none is booked."""

@@ -286,7 +286,7 @@ class Charge(NamedTuple):
     assumed: bool
     """Whether the model has no known price, and the provider stated no cost."""
     estimated: bool
-    """Whether a part of the tokens was counted at another part's price, for want of its own (`WHOLE`)."""
+    """Whether a part of the tokens was counted at another part's known price, for want of its own (`WHOLE`)."""
 
 
 def charge(card: ModelCard, usage: Usage) -> Charge:
@@ -300,7 +300,7 @@ def charge(card: ModelCard, usage: Usage) -> Charge:
     if stated is not None and (stated <= most or not prices.known):
         return Charge(stated, assumed=False, estimated=False)
     counted = [part for part, tokens in parts(usage).items() if tokens and part in WHOLE and part != "reasoning"]
-    guessed = any(getattr(prices, part) is None and prices.of(part) > 0.0 for part in counted)
+    guessed = prices.known and any(getattr(prices, part) is None and prices.of(part) > 0.0 for part in counted)
     return Charge(spent(prices, usage), assumed=not prices.known, estimated=guessed)
 
 
