@@ -36,7 +36,7 @@ import numpy as np
 
 from fitrouter.context.encoders import get_encoder
 from fitrouter_evaluators.personal.diagnose import FAILURES, Attribute, Diagnostician
-from fitrouter_evaluators.personal.diagnose.attributes import Memory, normal
+from fitrouter_evaluators.personal.diagnose.attributes import Memory, normalised
 
 FILE = Path(__file__).with_name("diagnose_scenarios.jsonl")
 LONG = " ".join(
@@ -281,7 +281,7 @@ def declared(file: Path, encoder: str = "static") -> dict[str, float]:
 
 def _owner(attribute: Attribute, history: History) -> str:
     """Return the name of the planted attribute whose statement an attribute was read from; empty for none."""
-    return next((name for name, statement in history.standing.items() if attribute.text in normal(statement)), "")
+    return next((name for name, statement in history.standing.items() if attribute.text in normalised(statement)), "")
 
 
 def main() -> None:

@@ -108,10 +108,10 @@ def canonical_settings(data: Mapping[str, Any], further: str) -> dict[str, Any]:
     return rest | found
 
 
-def short(text: object) -> str:
+def one_line(text: object) -> str:
     r"""Shorten free text of a framework, such as an agent's role, to a name on one line.
 
-    >>> short("Senior\n  researcher\n")
+    >>> one_line("Senior\n  researcher\n")
     'Senior researcher'
     """
     return " ".join(_CONTROL.sub(" ", str(text)).split())[:SHORT]

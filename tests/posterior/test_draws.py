@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tests.posterior.test_person_draws import ANN, ARMS, D, X, fitted
 
-from fitrouter.posterior.draws import draw_posterior, draw_ratings, normal
+from fitrouter.posterior.draws import draw_posterior, draw_ratings, sampled
 from fitrouter.posterior.gaussian import Gaussian
 
 
@@ -18,4 +18,4 @@ def test_variances_that_rounding_left_below_zero_count_as_zero() -> None:
     fit.arms.spread[:] = -1e-17
     assert np.isfinite(draw_ratings(fit, ANN, X[None], ARMS, 50, [1]).ratings).all()
     certain = Gaussian(np.arange(D, dtype=float), -1e-17 * np.eye(D))
-    assert (normal(certain, 50, np.random.default_rng(1)) == certain.mean).all()
+    assert (sampled(certain, 50, np.random.default_rng(1)) == certain.mean).all()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fitrouter.posterior.draws import normal
+from fitrouter.posterior.draws import sampled
 from fitrouter.posterior.labels import Answered, FitParams, Label
 from fitrouter.posterior.likelihoods import SIGNALS
 from fitrouter.posterior.model import Fit
@@ -68,7 +68,7 @@ def test_pairs_give_the_moments_of_the_logistic_posterior() -> None:
     posterior = PersonPosterior(fitted(400), ANN, own, ARMS, X)
     evidence = []
     for prior, found in zip(posterior._heads, posterior._posteriors, strict=True):
-        drawn = normal(prior, 40_000, rng)
+        drawn = sampled(prior, 40_000, rng)
         f = drawn @ posterior._rows.T + posterior._known
         weights = np.exp(-signal.weight * np.logaddexp(0.0, -f / signal.temperature).sum(axis=1))
         mean = weights @ drawn / weights.sum()

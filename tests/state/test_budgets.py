@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fitrouter.errors import InvalidRequest
-from fitrouter.state.budgets import HIGHEST, LIMITS, LOWEST, BudgetParams, Budgets, _Stored, check_limit, over_cap
+from fitrouter.state.budgets import HIGHEST, LIMITS, LOWEST, BudgetParams, Budgets, _StoredBudget, check_limit, over_cap
 from fitrouter.types import Floats, PolicyChange
 
 WINDOW = 500
@@ -335,7 +335,7 @@ def test_numbers_that_folding_cannot_lead_to_are_refused(subtests: pytest.Subtes
             budgets = Budgets(BudgetParams(usd_per_request=1e-3))
             budgets.observe("a", 1.0, 0.001)
             before = budgets.dump()
-            stored = msgspec.msgpack.decode(before, type=dict[str, _Stored])
+            stored = msgspec.msgpack.decode(before, type=dict[str, _StoredBudget])
             stored["a"] = msgspec.structs.replace(stored["a"], **change)
             assert not budgets.load(msgspec.msgpack.encode(stored))
             assert budgets.dump() == before

@@ -34,7 +34,7 @@ _BY_ID = "SELECT body, draws FROM quizzes WHERE id = ? AND tenant = ? AND ts >= 
 _BY_USER = "SELECT body, draws FROM quizzes WHERE tenant = ? AND user = ? AND ts >= ?"
 
 
-class _Stored(msgspec.Struct, array_like=True):
+class _StoredDraws(msgspec.Struct, array_like=True):
     """Posterior draws of a quiz as stored: float32 bytes and their shapes."""
 
     shapes: tuple[tuple[int, int], ...]
@@ -112,11 +112,11 @@ class QuizStore:
 
 def _packed(draws: Draws) -> bytes:
     arrays = tuple(np.ascontiguousarray(each, dtype="<f4").tobytes() for each in draws)
-    return msgspec.msgpack.encode(_Stored(tuple(each.shape for each in draws), arrays))
+    return msgspec.msgpack.encode(_StoredDraws(tuple(each.shape for each in draws), arrays))
 
 
 def _unpacked(payload: bytes) -> Draws:
-    stored = msgspec.msgpack.decode(payload, type=_Stored)
+    stored = msgspec.msgpack.decode(payload, type=_StoredDraws)
     found: list[Floats] = [
         np.frombuffer(each, dtype="<f4").reshape(shape).astype(np.float64)
         for each, shape in zip(stored.arrays, stored.shapes, strict=True)

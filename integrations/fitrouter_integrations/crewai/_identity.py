@@ -16,7 +16,7 @@ from crewai.events.event_context import _event_id_stack
 from opentelemetry import baggage
 
 from fitrouter.types import Identity
-from fitrouter_integrations._identity import FIELDS, channel_of, first_said, short
+from fitrouter_integrations._identity import FIELDS, channel_of, first_said, one_line
 
 
 def identity_of(own: Identity, task: Any, agent: Any) -> Identity:
@@ -72,8 +72,8 @@ def _running() -> Any:
 def _defaults(task: Any, agent: Any, crew: Any) -> dict[str, str]:
     found = {
         # Without the inputs of a kickoff, which are users' words; for the same reason no description is a name.
-        "role": short(getattr(agent, "_original_role", None) or getattr(agent, "role", None) or ""),
-        "task": short(getattr(task, "name", None) or ""),
+        "role": one_line(getattr(agent, "_original_role", None) or getattr(agent, "role", None) or ""),
+        "task": one_line(getattr(task, "name", None) or ""),
     }
     # An agent's steps on one task are one session.
     parts = [str(getattr(each, "id", "")) for each in (crew, task, agent) if each is not None]

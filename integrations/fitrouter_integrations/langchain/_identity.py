@@ -16,7 +16,7 @@ from langchain_core.runnables.config import ensure_config
 
 from fitrouter.errors import InvalidRequest
 from fitrouter.types import Identity
-from fitrouter_integrations._identity import channel_of, first_said, short
+from fitrouter_integrations._identity import channel_of, first_said, one_line
 
 KEY = "fitrouter_identity"
 """Keyword under which an entry point passes on what only it can see."""
@@ -59,7 +59,7 @@ def identity_of(own: Identity, metadata: Mapping[str, Any] | None, kwargs: Mappi
     """
     metadata = metadata or {}
     configurable = ensure_config().get("configurable") or {}
-    agent = {"role": short(metadata.get(_AGENT) or "")}
+    agent = {"role": one_line(metadata.get(_AGENT) or "")}
     found = first_said([*_channels(metadata, configurable, kwargs), ("", channel_of(own)), ("", agent)])
     thread = _thread(kwargs.get(KEY) or {}, configurable, metadata)
     if thread is not None and found.get("session") == thread and "role" in found:

@@ -44,7 +44,7 @@ class CusumStatistics(NamedTuple):
     """Cumulative sums of labels above and below their predictions, beyond the slack; in [0, threshold]."""
 
 
-class _Stored(msgspec.Struct, array_like=True):
+class _StoredDrift(msgspec.Struct, array_like=True):
     arms: list[tuple[str, int, float, float]]
 
 
@@ -58,7 +58,7 @@ class Drift(Projection):
     CusumStatistics(labels=0, up=0.0, down=0.0)
     """
 
-    stored_type = _Stored
+    stored_type = _StoredDrift
 
     def __init__(self, params: DriftParams | None = None) -> None:
         self.params = params or DriftParams()
@@ -103,11 +103,11 @@ class Drift(Projection):
 
     # --- state ---
 
-    def _store(self) -> _Stored:
+    def _store(self) -> _StoredDrift:
         # Sorted by name, so that the same state has the same bytes whatever the order in which arms appeared.
-        return _Stored([(arm, sums.labels, sums.up, sums.down) for arm, sums in sorted(self._sums.items())])
+        return _StoredDrift([(arm, sums.labels, sums.up, sums.down) for arm, sums in sorted(self._sums.items())])
 
-    def _restore(self, stored: _Stored) -> bool:
+    def _restore(self, stored: _StoredDrift) -> bool:
         sums = {arm: CusumStatistics(labels, up, down) for arm, labels, up, down in stored.arms}
         limit = self.params.threshold
         if len(sums) != len(stored.arms) or not all(

@@ -96,7 +96,7 @@ class _Totals(msgspec.Struct, array_like=True):
     """Stored e-processes, by the names in `BETS`."""
 
 
-class _Stored(msgspec.Struct, array_like=True):
+class _StoredGains(msgspec.Struct, array_like=True):
     scopes: list[tuple[str, _Totals]]
     squares: tuple[float, float]
 
@@ -122,7 +122,7 @@ class _Scope:
 class PersonalisationMonitor(Projection):
     """Tests whether personalisation helps, over labels in [0, 1] of the dimension `overall`, each once and in order."""
 
-    stored_type = _Stored
+    stored_type = _StoredGains
 
     def __init__(self, params: PersonalisationParams | None = None) -> None:
         self.params = params or PersonalisationParams()
@@ -252,14 +252,14 @@ class PersonalisationMonitor(Projection):
 
     # --- state ---
 
-    def _store(self) -> _Stored:
+    def _store(self) -> _StoredGains:
         scopes = []
         for key, scope in (("", self._all), *self._roles.items()):
             wealth = {name: bet.dump() for name, bet in scope.bets.items()}
             scopes.append((key, msgspec.structs.replace(scope.totals, wealth=wealth)))
-        return _Stored(scopes, self._squares)
+        return _StoredGains(scopes, self._squares)
 
-    def _restore(self, stored: _Stored) -> bool:
+    def _restore(self, stored: _StoredGains) -> bool:
         found: dict[str, _Scope] = {}
         for key, totals in stored.scopes:
             scope = _Scope(msgspec.structs.replace(totals, wealth={}))

@@ -38,7 +38,7 @@ TILT = np.exp(np.array([-0.2, -0.05, 0.05, 0.2]))
 """Factors of an arm's odds in the `arm` family."""
 
 
-class _Stored(msgspec.Struct, array_like=True):
+class _StoredCounts(msgspec.Struct, array_like=True):
     uniform: bytes
     sharp: bytes
     arm: bytes
@@ -50,7 +50,7 @@ class _Stored(msgspec.Struct, array_like=True):
 class Propensities(Projection):
     """Sequential test of whether drawn decisions follow their logged propensities."""
 
-    stored_type = _Stored
+    stored_type = _StoredCounts
 
     def __init__(self) -> None:
         self._uniform = MixtureEProcess(np.full(len(EPSILON), 1.0 / len(EPSILON)))
@@ -106,11 +106,11 @@ class Propensities(Projection):
         """Mean of 1/(K·p), which is 1 in expectation if the log is right; NaN before any decision."""
         return self._inverse / self.n if self.n else math.nan
 
-    def _store(self) -> _Stored:
+    def _store(self) -> _StoredCounts:
         wealth = self._uniform.dump(), self._sharp.dump(), self._arm.dump()
-        return _Stored(*wealth, list(self._arms), self.n, self._inverse)
+        return _StoredCounts(*wealth, list(self._arms), self.n, self._inverse)
 
-    def _restore(self, stored: _Stored) -> bool:
+    def _restore(self, stored: _StoredCounts) -> bool:
         fresh = Propensities()
         valid = fresh._uniform.load(stored.uniform) and fresh._sharp.load(stored.sharp) and fresh._arm.load(stored.arm)
         valid = valid and stored.n >= fresh._uniform.n and math.isfinite(stored.inverse) and stored.inverse >= 0.0

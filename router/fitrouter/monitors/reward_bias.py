@@ -84,7 +84,7 @@ class _Cell(msgspec.Struct, array_like=True):
     excess: Moments
 
 
-class _Stored(msgspec.Struct, array_like=True):
+class _StoredBias(msgspec.Struct, array_like=True):
     arms: list[tuple[str, _MeanResidual, bytes]]
     cells: list[_Cell]
     noise: tuple[float, float]
@@ -96,7 +96,7 @@ class _Stored(msgspec.Struct, array_like=True):
 class RewardBiasMonitor(Projection):
     """Tests all arms for reward-model bias, over labels of the dimension `overall` in sequence order."""
 
-    stored_type = _Stored
+    stored_type = _StoredBias
 
     def __init__(self, params: RewardBiasParams | None = None) -> None:
         self.params = params or RewardBiasParams()
@@ -220,12 +220,12 @@ class RewardBiasMonitor(Projection):
 
     # --- state ---
 
-    def _store(self) -> _Stored:
+    def _store(self) -> _StoredBias:
         arms = [(arm, level, self._wealth[arm].dump()) for arm, level in self._levels.items()]
         cells, names = list(self._cells.values()), (self._roles, self._clusters, self._raised)
-        return _Stored(arms, cells, self._noise, *(list(each) for each in names))
+        return _StoredBias(arms, cells, self._noise, *(list(each) for each in names))
 
-    def _restore(self, stored: _Stored) -> bool:
+    def _restore(self, stored: _StoredBias) -> bool:
         wealth = {arm: EProcess() for arm, _, _ in stored.arms}
         valid = all(wealth[arm].load(state) for arm, _, state in stored.arms) and len(wealth) == len(stored.arms)
         valid = valid and all(level.n >= 1 and abs(level.mean) <= 1.0 for _, level, _ in stored.arms)

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic.dataclasses import dataclass
 
 from fitrouter.policies._base import DECLARED, Beliefs, Positive, sound
-from fitrouter.policies._normal import normal
+from fitrouter.policies._normal import density_and_cdf
 from fitrouter.types import Floats
 
 GRID = 201
@@ -73,7 +73,7 @@ def argmax_pmf(mean: Floats, sd: Floats) -> Floats:
     top = math.log1p(((mean + _REACH * sd).max() - low) / r)
     growth = np.exp(np.linspace(0.0, top, min(GRID, math.ceil(top / _STEP) + 2)))
     z = ((low - mean)[:, None] + r * (growth - 1.0)) / sd[:, None]
-    density, cdf = normal(z)
+    density, cdf = density_and_cdf(z)
     density /= cdf
     p = np.einsum("kg,g->k", density, cdf.prod(axis=0) * growth) / sd
     pmf[alive] = p / p.sum()

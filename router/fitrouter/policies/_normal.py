@@ -17,14 +17,14 @@ _CDF = np.array([0.5 * math.erfc(-i / _STEPS / math.sqrt(2.0)) for i in range(-_
 _DENSITY = 1.0 / math.sqrt(2.0 * math.pi)
 
 
-def normal(z: Floats) -> tuple[Floats, Floats]:
+def density_and_cdf(z: Floats) -> tuple[Floats, Floats]:
     """Density and distribution function of N(0, 1) at z, to 1e-12; z is clipped to [−9, 9] and must not be NaN.
 
     Φ at the nearest node of a table, plus a Taylor series from z back to it: with φ′ = −zφ,
     Φ(z) = Φ(z − d) + φ(z) (d + z d²/2 + (z² − 1) d³/6 + (z³ − 3z) d⁴/24) + O(d⁵), |d| ≤ 1/128
     (as Marsaglia 2004, "Evaluating the normal distribution", does from 0).
 
-    >>> density, cdf = normal(np.array([0.0, 1.96, -20.0]))
+    >>> density, cdf = density_and_cdf(np.array([0.0, 1.96, -20.0]))
     >>> density.round(6).tolist(), cdf.round(6).tolist()
     ([0.398942, 0.058441, 0.0], [0.5, 0.975002, 0.0])
     """

@@ -76,7 +76,7 @@ def draw_posterior(fit: Fit, identity: Identity, x: Floats, arms: Sequence[str],
     """
     rng = np.random.default_rng(list(seed))
     models = [base_arm(arm) for arm in arms]
-    taste = normal(fit.tastes.population, n, rng)
+    taste = sampled(fit.tastes.population, n, rng)
     level, fixed = np.zeros((n, len(arms))), np.zeros((len(x), len(arms)))
     common = x.mean(axis=0)
     for model in dict.fromkeys(models):
@@ -170,14 +170,14 @@ def _head(heads: Heads, place: int, models: Sequence[str], n: int, rng: np.rando
     """Draw one head's taste, float64[n, features], and its offsets of models, float64[n, K]."""
     size, coordinates = len(heads.priors.features), heads.mean.shape[1]
     cov = heads.covariance(np.eye(len(heads))[place], coordinates)
-    drawn = normal(Gaussian(heads.mean[place].astype(np.float64), cov), n, rng)
+    drawn = sampled(Gaussian(heads.mean[place].astype(np.float64), cov), n, rng)
     unknown = {model: rng.standard_normal(n) * np.sqrt(heads.priors.offset[place]) for model in models}
     at = {model: size + i for i, model in enumerate(heads.models)}
     offsets = [drawn[:, at[model]] if model in at else unknown[model] for model in models]
     return drawn[:, :size], np.stack(offsets, axis=1)
 
 
-def normal(block: Gaussian, n: int, rng: np.random.Generator) -> Floats:
+def sampled(block: Gaussian, n: int, rng: np.random.Generator) -> Floats:
     """Draw n samples of a Gaussian, whose covariance may be singular, float64[n, D]."""
     values, vectors = np.linalg.eigh(block.cov)
     scaled: Floats = rng.standard_normal((n, len(values))) * np.sqrt(np.maximum(values, 0.0))

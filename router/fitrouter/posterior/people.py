@@ -24,7 +24,7 @@ MOST_COUNTED = 4096
 """Votes of a person and day that count for others, at most."""
 
 
-class _Stored(msgspec.Struct, array_like=True):
+class _StoredPeople(msgspec.Struct, array_like=True):
     heads: list[tuple[tuple[str, ...], bytes, bytes]]
     weights: list[tuple[Context, bytes]]
     declared: bytes
@@ -97,7 +97,7 @@ class Person(Projection):
             "weights",
         ),
     )
-    stored_type = _Stored
+    stored_type = _StoredPeople
 
     def __init__(self, D: int, heads: Sequence[Heads], alarms: int = 0, compact: HeadPriors | None = None) -> None:
         self.D, self.compact = D, compact
@@ -266,9 +266,9 @@ class Person(Projection):
         """Whether every number of the heads and their weights is finite."""
         return all(heads.finite() for heads in self.heads) and all(np.isfinite(w).all() for w in self.weights.values())
 
-    def _store(self) -> _Stored:
+    def _store(self) -> _StoredPeople:
         alarms = self.alarms  # first: another thread may be forgetting
-        return _Stored(
+        return _StoredPeople(
             [heads.dump() for heads in self.heads],
             [(context, weights.tobytes()) for context, weights in sorted(self.weights.items())],
             self.declared.tobytes() if self.declared.any() else b"",
@@ -280,7 +280,7 @@ class Person(Projection):
             self.days,
         )
 
-    def _restore(self, stored: _Stored) -> bool:
+    def _restore(self, stored: _StoredPeople) -> bool:
         groups = tuple(type(heads)(heads.priors) for heads in self.heads)
         for heads, each in zip(groups, stored.heads, strict=True):
             heads.load(*each)

@@ -22,7 +22,7 @@ import numpy as np
 
 from fitrouter.identity import role_key
 from fitrouter.posterior.arms import base_arm
-from fitrouter.posterior.draws import Draws, Means, RatingDraws, normal, ratings_of, role_means
+from fitrouter.posterior.draws import Draws, Means, RatingDraws, ratings_of, role_means, sampled
 from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.posterior.labels import Label
 from fitrouter.posterior.likelihoods import Observation, observation_of
@@ -93,7 +93,7 @@ class PersonPosterior:
         for e, posterior in enumerate(self._posteriors):
             rows = np.flatnonzero(head == e)
             if len(rows):
-                out[rows] = normal(posterior, len(rows), rng)
+                out[rows] = sampled(posterior, len(rows), rng)
         return out[:, :D], out[:, [D + column for column in self._columns]]
 
     def means(self, identity: Identity, arms: Sequence[str], x: Floats) -> Means:

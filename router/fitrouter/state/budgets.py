@@ -147,7 +147,7 @@ class _Account:
         """Time of the first request."""
 
 
-class _Stored(msgspec.Struct, array_like=True):
+class _StoredBudget(msgspec.Struct, array_like=True):
     log_weight: float
     level: float
     pending: list[tuple[str, float]]
@@ -164,7 +164,7 @@ class Budgets(Projection):
         tenants: tenant → budget.
     """
 
-    stored_type = dict[str, _Stored | dict[str, float]]
+    stored_type = dict[str, _StoredBudget | dict[str, float]]
 
     def __init__(self, default: BudgetParams | None = None, tenants: Mapping[str, BudgetParams] | None = None) -> None:
         self.default, self.tenants = default, dict(tenants or {})
@@ -353,9 +353,9 @@ class Budgets(Projection):
 
     # --- state ---
 
-    def _store(self) -> dict[str, _Stored | dict[str, float]]:
-        accounts: dict[str, _Stored | dict[str, float]] = {
-            tenant: _Stored(
+    def _store(self) -> dict[str, _StoredBudget | dict[str, float]]:
+        accounts: dict[str, _StoredBudget | dict[str, float]] = {
+            tenant: _StoredBudget(
                 account.log_weight,
                 account.level,
                 list(account.pending.items()),
@@ -367,7 +367,7 @@ class Budgets(Projection):
         }
         return accounts | ({_LIMITS: dict(sorted(self.limits.items()))} if self.limits else {})
 
-    def _restore(self, stored: dict[str, _Stored | dict[str, float]]) -> bool:
+    def _restore(self, stored: dict[str, _StoredBudget | dict[str, float]]) -> bool:
         fresh, accounts = Budgets(self.default, self.tenants), {}
         match stored.pop(_LIMITS, {}):
             case dict(limits) if all(math.isfinite(usd) and usd > 0.0 for usd in limits.values()):
@@ -376,7 +376,7 @@ class Budgets(Projection):
                 return False
         for tenant, found in stored.items():
             params = fresh.params(tenant)
-            if params is None or not isinstance(found, _Stored) or not _valid(found, params):
+            if params is None or not isinstance(found, _StoredBudget) or not _valid(found, params):
                 return False
             account = accounts[tenant] = _Account(params)
             account.log_weight, account.first, account.compared = found.log_weight, found.first, found.compared
@@ -409,7 +409,7 @@ def _cost_ratio(account: _Account) -> float:
     return max((real + DRIFT_PRIOR) / (predicted + DRIFT_PRIOR), 1.0)
 
 
-def _valid(stored: _Stored, params: BudgetParams) -> bool:
+def _valid(stored: _StoredBudget, params: BudgetParams) -> bool:
     """Whether all numbers of a stored account are possible."""
     costs = [*stored.compared, *(expected for _, expected in stored.pending)]
     numbers = [stored.log_weight, stored.level, stored.first, *costs, *(usd for _, usd, _ in stored.periods)]

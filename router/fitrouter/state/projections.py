@@ -20,7 +20,7 @@ from fitrouter.state.waiting_pairs import WaitingPairs
 from fitrouter.types import NOT_CALLED, Attempt, Erasure, Projection
 
 
-class _Stored(msgspec.Struct, array_like=True):
+class _StoredProjections(msgspec.Struct, array_like=True):
     counts: dict[str, int]
     labels: dict[str, int]
     joined: dict[str, int]
@@ -29,7 +29,7 @@ class _Stored(msgspec.Struct, array_like=True):
 class ArmCounts(Projection):
     """Numbers of calls and labels of each arm, and which arms joined late."""
 
-    stored_type = _Stored
+    stored_type = _StoredProjections
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
@@ -72,10 +72,10 @@ class ArmCounts(Projection):
                 found.append((arm, count >= pulls))
         return tuple(found)
 
-    def _store(self) -> _Stored:
-        return _Stored(self.counts, self.labels, self.joined)
+    def _store(self) -> _StoredProjections:
+        return _StoredProjections(self.counts, self.labels, self.joined)
 
-    def _restore(self, stored: _Stored) -> bool:
+    def _restore(self, stored: _StoredProjections) -> bool:
         if any(n < 0 for part in (stored.counts, stored.labels, stored.joined) for n in part.values()):
             return False
         self.counts, self.labels, self.joined = stored.counts, stored.labels, stored.joined

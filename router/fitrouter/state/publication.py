@@ -23,7 +23,7 @@ class _Taste(msgspec.Struct, array_like=True):
     cov: list[list[float]]
 
 
-class _Stored(msgspec.Struct, array_like=True):
+class _StoredTastes(msgspec.Struct, array_like=True):
     voters: list[str]
     tastes: dict[str, _Taste]
 
@@ -31,7 +31,7 @@ class _Stored(msgspec.Struct, array_like=True):
 class Publication(Projection):
     """The published tastes of one tenant, one for each dimension."""
 
-    stored_type = _Stored
+    stored_type = _StoredTastes
 
     def __init__(self) -> None:
         self.voters: set[str] = set()
@@ -49,11 +49,11 @@ class Publication(Projection):
             self.tastes = {name: Gaussian(taste.mean.copy(), taste.cov.copy()) for name, taste in now.items()}
             self.voters = set()
 
-    def _store(self) -> _Stored:
+    def _store(self) -> _StoredTastes:
         tastes = {name: _Taste(taste.mean.tolist(), taste.cov.tolist()) for name, taste in self.tastes.items()}
-        return _Stored(sorted(self.voters), tastes)
+        return _StoredTastes(sorted(self.voters), tastes)
 
-    def _restore(self, stored: _Stored) -> bool:
+    def _restore(self, stored: _StoredTastes) -> bool:
         sizes = {len(taste.mean) for taste in stored.tastes.values()}
         square = all(
             len(taste.cov) == len(taste.mean) == len(row) for taste in stored.tastes.values() for row in taste.cov

@@ -43,7 +43,7 @@ class _Count(msgspec.Struct, array_like=True):
     ts: float = 0.0
 
 
-class _Stored(msgspec.Struct, array_like=True):
+class _StoredRatings(msgspec.Struct, array_like=True):
     overall: _Count
     arms: list[tuple[str, _Count]]
     cells: list[tuple[str, str, _Count]]
@@ -52,7 +52,7 @@ class _Stored(msgspec.Struct, array_like=True):
 class QualityFloor(Projection):
     """Quality floor by hierarchical Beta posteriors of P(ok), the probability that an answer is acceptable."""
 
-    stored_type = _Stored
+    stored_type = _StoredRatings
 
     def __init__(self, params: QualityFloorParams | None = None) -> None:
         self.params = params or QualityFloorParams()
@@ -126,11 +126,11 @@ class QualityFloor(Projection):
         limit = f"below {1.0 - delta:.3f} in {cluster}"
         return [(arm, f"quality floor: P(ok) {chances[arm]:.3f} is {limit}{stays}") for arm in below]
 
-    def _store(self) -> _Stored:
+    def _store(self) -> _StoredRatings:
         cells = [(arm, cluster, count) for (arm, cluster), count in self._cells.items()]
-        return _Stored(self._overall, list(self._arms.items()), cells)
+        return _StoredRatings(self._overall, list(self._arms.items()), cells)
 
-    def _restore(self, stored: _Stored) -> bool:
+    def _restore(self, stored: _StoredRatings) -> bool:
         arms = dict(stored.arms)
         cells = {(arm, cluster): count for arm, cluster, count in stored.cells}
         counts = [stored.overall, *arms.values(), *cells.values()]

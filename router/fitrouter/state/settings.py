@@ -131,7 +131,7 @@ def check_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: SETTINGS[name].checked(name, value) for name, value in settings.items()}
 
 
-class _Stored(msgspec.Struct, array_like=True):
+class _StoredSettings(msgspec.Struct, array_like=True):
     history: list[tuple[str, dict[str, Any]]]
     config_hash: str
 
@@ -139,7 +139,7 @@ class _Stored(msgspec.Struct, array_like=True):
 class PolicySettings(Projection):
     """History of the policy's versions, each a name and settings that override the configuration."""
 
-    stored_type = _Stored
+    stored_type = _StoredSettings
 
     def __init__(self) -> None:
         self.history: list[tuple[str, dict[str, Any]]] = []
@@ -174,10 +174,10 @@ class PolicySettings(Projection):
                 return
         self.config_hash = change.config_hash or self.config_hash
 
-    def _store(self) -> _Stored:
-        return _Stored(self.history, self.config_hash)
+    def _store(self) -> _StoredSettings:
+        return _StoredSettings(self.history, self.config_hash)
 
-    def _restore(self, stored: _Stored) -> bool:
+    def _restore(self, stored: _StoredSettings) -> bool:
         try:
             for _, settings in stored.history:
                 if settings:

@@ -38,7 +38,7 @@ _TENANTS = "tenants"
 _PREFIX = "tenant:"
 
 
-class _Stored(msgspec.Struct, array_like=True):
+class _StoredTenants(msgspec.Struct, array_like=True):
     tenants: list[str]
     """In the order of their first events."""
     registries: list[list[str]]
@@ -189,7 +189,7 @@ class TenantLearner(Learner):
 
     def _encoded_tenants(self) -> bytes:
         first = [] if self.tenant is None else [self.tenant]
-        return msgspec.msgpack.encode(_Stored([*first, *self.others], self._registries))
+        return msgspec.msgpack.encode(_StoredTenants([*first, *self.others], self._registries))
 
     def _place(self, key: str) -> tuple[Learner, str]:
         if not key.startswith(_PREFIX):
@@ -203,7 +203,7 @@ class TenantLearner(Learner):
     def _load(self, state: dict[str, bytes]) -> bool:
         states: dict[Learner, dict[str, bytes]] = {self: {}}
         try:
-            stored = msgspec.msgpack.decode(state.pop(_TENANTS, b""), type=_Stored)
+            stored = msgspec.msgpack.decode(state.pop(_TENANTS, b""), type=_StoredTenants)
         except msgspec.DecodeError:
             return False
         before = self.others  # made by `put_aside`

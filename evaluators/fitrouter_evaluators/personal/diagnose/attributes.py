@@ -176,7 +176,7 @@ class Reader:
         retracted: list[Retraction] = []
         other = [content(text) for text in quoted]
         for sentence in _SENTENCE.findall(_CODE.sub(" ", message)):
-            text = normal(sentence)
+            text = normalised(sentence)
             if _PLAY.search(text):
                 other.append(content(text))
                 continue
@@ -299,7 +299,7 @@ def cosines(encoder: Encoder, one: Sequence[str], other: Sequence[str]) -> Float
     return found
 
 
-def normal(sentence: str) -> str:
+def normalised(sentence: str) -> str:
     """Lower-case a sentence and normalise its spaces and contractions."""
     text = " ".join(sentence.lower().split())
     for pattern, by in _FORMS:
