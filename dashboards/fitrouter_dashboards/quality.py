@@ -12,7 +12,6 @@ look (Dudík, Langford and Li 2011, "Doubly robust policy evaluation and learnin
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -20,9 +19,8 @@ import msgspec
 import numpy as np
 
 from fitrouter.errors import NoWarehouse
-from fitrouter.stores.figures import Z
+from fitrouter.stores.figures import Query, Z
 from fitrouter.stores.warehouse import Warehouse
-from fitrouter.types import Floats
 
 MEASURES = ("mean", "variance", "cvar10", "worst_role")
 DECISIONS = 20_000
@@ -30,16 +28,28 @@ DECISIONS = 20_000
 LEAST = 30
 """Decisions before savings are shown."""
 
-_DRAWN = """
-    SELECT chosen, propensity, eligible, cost, coalesce(unpriced, []), CASE WHEN NOT assumed THEN cost_usd END FROM (
-        SELECT decision_id, seq, chosen, propensity, eligible, cost, unpriced FROM decisions
-        WHERE mode IN ('online', 'uniform', 'shadow') AND propensity > 0 AND len(cost) = len(eligible)
-            AND ($2::VARCHAR IS NULL OR tenant = $2)
-        ORDER BY seq DESC LIMIT $1
-    )
-    JOIN (SELECT decision_id, cost_usd, coalesce(cost_assumed, false) AS assumed, served_by, status FROM executions)
-        USING (decision_id)
-    WHERE status = 'ok' AND served_by = chosen
+_MOMENTS = """
+    WITH drawn AS (
+        SELECT chosen, propensity AS p, CASE WHEN NOT assumed THEN cost_usd END AS paid,
+            CASE WHEN list_contains(eligible, $3) AND NOT list_contains(coalesce(unpriced, []), $3)
+                THEN cost[list_position(eligible, $3)] END AS expected
+        FROM (
+            SELECT decision_id, seq, chosen, propensity, eligible, cost, unpriced FROM decisions
+            WHERE mode IN ('online', 'uniform', 'shadow') AND propensity > 0 AND len(cost) = len(eligible)
+                AND ($2::VARCHAR IS NULL OR tenant = $2)
+            ORDER BY seq DESC LIMIT $1
+        )
+        JOIN (SELECT decision_id, cost_usd, coalesce(cost_assumed, false) AS assumed, served_by, status FROM executions)
+            USING (decision_id)
+        WHERE status = 'ok' AND served_by = chosen
+    ), pairs AS (
+        SELECT paid AS ours, expected + CASE WHEN chosen = $3 THEN (paid - expected) / p ELSE 0 END AS theirs
+        FROM drawn WHERE paid IS NOT NULL AND expected IS NOT NULL
+    ), means AS (SELECT avg(ours) AS ours, avg(theirs) AS theirs FROM pairs)
+    SELECT count(*), any_value(means.ours), any_value(means.theirs), stddev_samp(pairs.theirs - pairs.ours),
+        stddev_samp(CASE WHEN means.theirs > 0 THEN pairs.ours - means.ours / means.theirs * pairs.theirs END),
+        (SELECT count(*) FROM drawn WHERE paid IS NULL)
+    FROM pairs, means
 """
 
 
@@ -97,15 +107,22 @@ def measure(warehouse: Warehouse, default: str | None) -> Quality:
         StoreError: the warehouse cannot be read.
     """
     try:
-        from fitrouter_evaluators.personal.satisfaction import RATINGS, satisfaction_of
+        from fitrouter_evaluators.personal.satisfaction import NUMBERS, ROLES, SINGLE, best_of, satisfaction_in
     except ModuleNotFoundError:  # without the packages of `replay`
         return Quality()
-    rated = (RATINGS.format(log="", feedback="feedback"), [None])
-    rows, drawn = warehouse.queries([rated, (_DRAWN, [DECISIONS, None])], whole=True)
-    found = satisfaction_of(rows, {}, now=time.time())
-    shown = {name: getattr(found, name) for name in MEASURES}
-    known = {name: Estimate(each.low, each.estimate, each.high) for name, each in shown.items() if each is not None}
-    return Quality(satisfaction=known, best_single=found.best_single, saved=_against(drawn, default, found.best_single))
+    tables = {"log": "", "feedback": "feedback"}
+    roles, sums = warehouse.queries([(each.format(**tables), [None]) for each in (ROLES, SINGLE)], whole=True)
+    (numbers,) = warehouse.columns([(NUMBERS.format(**tables), [None])])
+    best, known = best_of(sums)[0], dict[str, Estimate]()
+    if len(numbers["y"]):
+        found = satisfaction_in(numbers["y"], numbers["person"], numbers["role"], [name for (name,) in roles])
+        shown = {name: getattr(found, name) for name in MEASURES}
+        known = {name: Estimate(each.low, each.estimate, each.high) for name, each in shown.items() if each is not None}
+
+    def run(*queries: Query) -> list[list[tuple[Any, ...]]]:
+        return warehouse.queries(queries, whole=True)
+
+    return Quality(satisfaction=known, best_single=best, saved=_against(run, default, best, None))
 
 
 def saved(run: Callable[..., Sequence[list[tuple[Any, ...]]]], default: str | None, tenant: str | None) -> list[str]:
@@ -114,14 +131,14 @@ def saved(run: Callable[..., Sequence[list[tuple[Any, ...]]]], default: str | No
     Raises:
         StoreError: the warehouse cannot be read.
     """
-    (drawn,), best, unknown = run((_DRAWN, [DECISIONS, tenant])), "", list[str]()
+    best, unknown = "", list[str]()
     try:
-        from fitrouter_evaluators.personal.satisfaction import RATINGS, single_of
+        from fitrouter_evaluators.personal.satisfaction import SINGLE, best_of
 
-        best, _ = single_of(run((RATINGS.format(log="", feedback="feedback"), [tenant]))[0])
+        best, _ = best_of(run((SINGLE.format(log="", feedback="feedback"), [tenant]))[0])
     except ModuleNotFoundError:
         unknown = ["not known against the best single model without the extra `replay`"]
-    return [*(str(each) for each in _against(drawn, default, best).values()), *unknown]
+    return [*(str(each) for each in _against(run, default, best, tenant).values()), *unknown]
 
 
 def saved_in(warehouse: Warehouse | None, default: str | None, tenant: str) -> list[str]:
@@ -134,8 +151,13 @@ def saved_in(warehouse: Warehouse | None, default: str | None, tenant: str) -> l
         return [f"what was saved is not known yet: {error}"]
 
 
-def _against(drawn: Sequence[tuple[Any, ...]], default: str | None, best: str) -> dict[str, Savings]:
-    found = {name: savings(drawn, model) for name, model in (("default", default), ("best", best)) if model}
+def _against(
+    run: Callable[..., Sequence[list[tuple[Any, ...]]]], default: str | None, best: str, tenant: str | None
+) -> dict[str, Savings]:
+    """Savings against the models that are known, summed in the warehouse: a log may be long."""
+    models = {name: model for name, model in (("default", default), ("best", best)) if model}
+    rows = run(*((_MOMENTS, [DECISIONS, tenant, model]) for model in models.values())) if models else ()
+    found = {name: _savings(model, *row) for (name, model), (row,) in zip(models.items(), rows, strict=True)}
     return {name: each for name, each in found.items() if each is not None}
 
 
@@ -154,19 +176,28 @@ def savings(drawn: Sequence[tuple[Any, ...]], model: str) -> Savings | None:
     if len(pairs) < LEAST:
         return None
     theirs, ours = np.array(pairs).T
-    usd = _mean(theirs - ours)
+    mean, whole = float(ours.mean()), float(theirs.mean())
+    off = float((ours - mean / whole * theirs).std(ddof=1)) if whole > 0.0 else None
+    spread, unknown = float((theirs - ours).std(ddof=1)), sum(paid is None for *_, paid in drawn)
+    return _savings(model, len(pairs), mean, whole, spread, off, unknown)
+
+
+def _savings(
+    model: str, n: int, ours: float, theirs: float, spread: float, off: float | None, unknown: int
+) -> Savings | None:
+    """Savings by their moments: of what was paid, what the model would have cost, and the differences of a request."""
+    usd = _mean(theirs - ours, spread, n) if n >= LEAST else None
     if usd is None:
         return None
     share = Estimate(math.nan, math.nan, math.nan)
-    if (whole := float(theirs.mean())) > 0.0:
-        ratio = float(ours.mean()) / whole
-        share = _mean(1.0 - ratio - (ours - ratio * theirs) / whole) or share
-    return Savings(model, usd, share, sum(paid is None for *_, paid in drawn))
+    if off is not None and theirs > 0.0:
+        share = _mean(1.0 - ours / theirs, off / theirs, n) or share
+    return Savings(model, usd, share, unknown)
 
 
-def _mean(values: Floats) -> Estimate | None:
-    """The mean with its interval; None if it is no number, NaN for the bounds if all values are alike."""
-    mean, half = float(values.mean()), Z * float(values.std(ddof=1)) / math.sqrt(len(values))
+def _mean(mean: float, sd: float, n: int) -> Estimate | None:
+    """A mean with its interval; None if it is no number, NaN for the bounds if all values are alike."""
+    half = Z * sd / math.sqrt(n)
     if not math.isfinite(half):
         return None
     return Estimate(mean - half, mean, mean + half) if half > 1e-9 * abs(mean) else Estimate(math.nan, mean, math.nan)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -91,11 +92,11 @@ def test_the_estimate_lies_in_its_interval(drawn: list[tuple[object, ...]]) -> N
         assert math.isnan(found.low) or found.low <= found.estimate <= found.high
 
 
-def test_the_warehouse_is_read(tmp_path: Path) -> None:
-    """Ratings count once a decision, calls that failed over or were not drawn do not count as draws."""
-    warehouse = Warehouse(tmp_path / "warehouse.duckdb")
+def logged(path: Path, n: int) -> Warehouse:
+    """A warehouse of n answers, rated twice each; every second one is the cheap model's."""
+    warehouse = Warehouse(path)
     events: list[Decision | Execution | Feedback] = []
-    for i in range(120):
+    for i in range(n):
         identity = Identity(user=f"u{i % 12}", role="cook")
         common = {"ts": float(i), "identity": identity}
         events += [
@@ -132,6 +133,12 @@ def test_the_warehouse_is_read(tmp_path: Path) -> None:
             ),
         ]
     warehouse.ingest([Row(i + 1, event) for i, event in enumerate(events)])
+    return warehouse
+
+
+def test_the_warehouse_is_read(tmp_path: Path) -> None:
+    """Ratings count once a decision, calls that failed over or were not drawn do not count as draws."""
+    warehouse = logged(tmp_path / "warehouse.duckdb", 120)
     found = measure(warehouse, "b")
     assert isinstance(found, Quality)
     assert found.best_single == "a"
@@ -150,3 +157,19 @@ def test_the_warehouse_is_read(tmp_path: Path) -> None:
         assert (each.estimate, each.low, each.high) == (other.estimate, other.low, other.high)
     assert sorted(found.satisfaction) == ["mean", "variance", "worst_role"]  # half give 0 always: no interval of CVaR10
     assert math.isclose(found.satisfaction["mean"].estimate, 0.5)
+
+
+def test_a_long_log_takes_no_memory(tmp_path: Path) -> None:
+    """What is estimated every half minute is summed where the log is: its rows never become objects."""
+    peaks = []
+    for n in (1000, 5000):
+        warehouse = logged(tmp_path / f"{n}.duckdb", n)
+        measure(warehouse, "b")
+        tracemalloc.start()
+        try:
+            measure(warehouse, "b")
+            saved_in(warehouse, "b", "default")
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+    assert peaks[1] - peaks[0] < 200 * 4000  # bytes; three numbers of each rating, but no tuple

@@ -38,19 +38,34 @@ GROUP_PEOPLE = 5
 DEPARTED_S = 30 * 86400.0
 """Time without a rating after which a person counts as departed."""
 
-RATINGS = f"""
-    WITH rated AS (
+_RATED = f"""
+    WITH latest AS (
         SELECT * FROM {{feedback}} WHERE {RATED} AND "user" IS NOT NULL AND y BETWEEN 0 AND 1
         QUALIFY row_number() OVER (PARTITION BY decision_id ORDER BY seq DESC) = 1
     ), served AS (
         SELECT decision_id, bool_and(served_by = chosen) AS plain FROM {{log}}executions GROUP BY decision_id
+    ), rated AS (
+        SELECT latest.seq, latest."user", d.role, y, d.ts, d.chosen, d.eligible, d.probs,
+            coalesce(mode IN ('online', 'uniform') AND plain, false) AS plain
+        FROM latest JOIN {{log}}decisions AS d USING (decision_id) LEFT JOIN served USING (decision_id)
+        WHERE $1::VARCHAR IS NULL OR d.tenant = $1
     )
-    SELECT rated."user", d.role, y, d.ts, d.chosen, d.eligible, d.probs,
-        coalesce(mode IN ('online', 'uniform') AND plain, false)
-    FROM rated JOIN {{log}}decisions AS d USING (decision_id) LEFT JOIN served USING (decision_id)
-    WHERE $1::VARCHAR IS NULL OR d.tenant = $1 ORDER BY rated.seq
 """  # noqa: S608 - constants
+RATINGS = f"{_RATED} SELECT * EXCLUDE (seq) FROM rated ORDER BY seq"  # noqa: S608 - constants
 """Rows of `satisfaction_of`, of a tenant; `log` is the prefix of the tables, `feedback` that of votes."""
+NUMBERS = f"""{_RATED}
+    SELECT y, dense_rank() OVER (ORDER BY "user") - 1 AS person,
+        dense_rank() OVER (ORDER BY coalesce(role, '')) - 1 AS role
+    FROM rated ORDER BY seq
+"""  # noqa: S608 - constants
+"""The same in numbers: `y`, and places of the person and the role among all, in alphabetical order."""
+ROLES = f"{_RATED} SELECT DISTINCT coalesce(role, '') FROM rated ORDER BY 1"  # noqa: S608 - constants
+SINGLE = f"""{_RATED}
+    SELECT chosen, sum(1 / p), sum(y / p), count(*)
+    FROM (SELECT chosen, y, probs[list_position(eligible, chosen)] AS p FROM rated WHERE plain)
+    WHERE p > 0 GROUP BY chosen
+"""  # noqa: S608 - constants
+"""Rows of `best_of`."""
 
 
 class Interval(msgspec.Struct, frozen=True):
@@ -152,37 +167,60 @@ def satisfaction_of(rows: Sequence[tuple[Any, ...]], rare: Mapping[str, float], 
         return Satisfaction(people=0, ratings=0, sentences=("Nobody has rated yet.",))
     users, people = np.unique([row[0] for row in rows], return_inverse=True)
     y = np.array([row[2] for row in rows], dtype=np.float64)
+    roles, codes = np.unique([row[1] or "" for row in rows], return_inverse=True)
+    found = satisfaction_in(y, people, codes, roles.tolist())
+    if found.mean is None:
+        return found
     own = np.bincount(people, y) / np.bincount(people)
     last = np.zeros(len(users))
     np.maximum.at(last, people, [row[3] for row in rows])
-    found = Satisfaction(people=len(users), ratings=len(y))
-    if len(users) < LEAST_PEOPLE:
-        text = (
-            f"{len(users)} people have rated; the figures need {LEAST_PEOPLE}, so that they tell nothing of one person."
-        )
-        return msgspec.structs.replace(found, sentences=(text,))
-    roles = sorted({row[1] for row in rows if row[1]})
-    codes = np.array([roles.index(row[1]) if row[1] else -1 for row in rows])
-    by_role = tuple(
-        group
-        for code, role in enumerate(roles)
-        if (group := _group(role, _means(y, people, codes == code), _simultaneous(len(roles)))) is not None
-    )
-    worst = min(by_role, key=lambda group: group.mean.estimate, default=None)
-    everyone = next(iter(satisfaction(y, y, people, np.full(len(y), -1), [])), None)
     thirds, gap = _by_rarity(users, own, rare)
     best, share, known = _worse_off(rows, people, y)
     found = msgspec.structs.replace(
         found,
+        departed=_group("departed", own[now - last > DEPARTED_S]),
+        best_single=best,
+        worse_off=_telling(share),
+        worse_off_people=known,
+        rarity=thirds,
+        rare_gap=gap,
+    )
+    return msgspec.structs.replace(found, sentences=_sentences(found))
+
+
+def satisfaction_in(y: Floats, people: Any, codes: Any, roles: Sequence[str]) -> Satisfaction:
+    """Compute the four figures, and those of the roles.
+
+    Args:
+        y: ratings.
+        people: who gave each, from 0 on without gaps.
+        codes: place of each one's role in `roles`.
+        roles: names; empty for no role.
+    """
+    own = np.bincount(people, y) / np.bincount(people)
+    found = Satisfaction(people=len(own), ratings=len(y))
+    if len(own) < LEAST_PEOPLE:
+        text = (
+            f"{len(own)} people have rated; the figures need {LEAST_PEOPLE}, so that they tell nothing of one person."
+        )
+        return msgspec.structs.replace(found, sentences=(text,))
+    named = sum(map(bool, roles))
+    by_role = tuple(
+        group
+        for code, role in enumerate(roles)
+        if role and (group := _group(role, _means(y, people, codes == code), _simultaneous(named))) is not None
+    )
+    worst = min(by_role, key=lambda group: group.mean.estimate, default=None)
+    everyone = next(iter(satisfaction(y, y, people, np.full(len(y), -1), [])), None)
+    return msgspec.structs.replace(
+        found,
         mean=interval_of(own),
         variance=None
         if everyone is None
-        else _telling(Interval(everyone.sd**2, everyone.sd_low**2, everyone.sd_high**2, len(users))),
+        else _telling(Interval(everyone.sd**2, everyone.sd_low**2, everyone.sd_high**2, len(own))),
         cvar10=None
         if everyone is None
-        else _telling(
-            Interval(everyone.worst_decile, everyone.worst_decile_low, everyone.worst_decile_high, len(users))
-        ),
+        else _telling(Interval(everyone.worst_decile, everyone.worst_decile_low, everyone.worst_decile_high, len(own))),
         worst_role=worst
         and Interval(
             worst.mean.estimate,
@@ -191,15 +229,8 @@ def satisfaction_of(rows: Sequence[tuple[Any, ...]], rare: Mapping[str, float], 
             worst.people,
         ),
         worst_role_name=worst.name if worst else "",
-        departed=_group("departed", own[now - last > DEPARTED_S]),
-        best_single=best,
-        worse_off=_telling(share),
-        worse_off_people=known,
         roles=by_role,
-        rarity=thirds,
-        rare_gap=gap,
     )
-    return msgspec.structs.replace(found, sentences=_sentences(found))
 
 
 def _means(y: Floats, people: Any, here: Any) -> Floats:
@@ -258,7 +289,12 @@ def best_single(drawn: Iterable[tuple[str, float, float]]) -> tuple[str, float]:
         if p > 0.0:
             each = sums.setdefault(model, [0.0, 0.0, 0.0])
             each[0], each[1], each[2] = each[0] + 1.0 / p, each[1] + rating / p, each[2] + 1.0
-    means = {model: total / weight for model, (weight, total, n) in sums.items() if n >= LEAST_RATINGS}
+    return best_of([(model, *each) for model, each in sums.items()])
+
+
+def best_of(sums: Iterable[tuple[Any, ...]]) -> tuple[str, float]:
+    """Return `best_single` of (model, sum of 1 / p, sum of rating / p, number)."""
+    means = {model: total / weight for model, weight, total, n in sums if n >= LEAST_RATINGS}
     best = max(sorted(means), key=means.__getitem__, default="")
     return best, means.get(best, math.nan)
 

@@ -9,6 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -266,9 +267,23 @@ class Warehouse:
         Raises:
             StoreError: as for `query`, or they take longer than `limit_s`.
         """
+        return self._read(statements, attrgetter("fetchall"), patience_s, limit_s, whole)
+
+    def columns(self, statements: Sequence[tuple[str, Sequence[Any]]]) -> list[dict[str, Any]]:
+        """Run queries and return name → array of each one's columns, which need to be numbers; see `queries`."""
+        return self._read(statements, attrgetter("fetchnumpy"), 5.0, None, whole=True)
+
+    def _read(
+        self,
+        statements: Sequence[tuple[str, Sequence[Any]]],
+        result: Callable[[duckdb.DuckDBPyConnection], Callable[[], T]],
+        patience_s: float,
+        limit_s: float | None,
+        whole: bool,
+    ) -> list[T]:
         import duckdb
 
-        def fetch() -> list[list[tuple[Any, ...]]]:
+        def fetch() -> list[T]:
             with self._mutex:
                 if not self.path.exists():
                     raise NoWarehouse(f"there is no {str(self.path)!r} yet: no event has been copied from the journal")
@@ -287,7 +302,7 @@ class Warehouse:
                         if limit_s is not None:
                             guard.start()
                         try:
-                            return [connection.execute(sql, list(params)).fetchall() for sql, params in statements]
+                            return [result(connection.execute(sql, list(params)))() for sql, params in statements]
                         finally:
                             guard.cancel()
                 except duckdb.Error as error:
