@@ -41,6 +41,7 @@ import base64
 import importlib.util
 import json
 import re
+import traceback
 from urllib.parse import quote
 
 MASK = "••••"
@@ -92,6 +93,25 @@ def in_words(error: BaseException) -> str:
     if not text and isinstance(error, TimeoutError):
         text = "it took too long"
     return f"{name}: {text}" if text else name
+
+
+def for_log(error: BaseException) -> str:
+    """Describe an exception for logs and all tenants: without an upstream's words, which may repeat a prompt.
+
+    >>> for_log(ProviderRejected("it answered 400: what is 'my secret'?", 400)), for_log(OSError("disk full"))
+    ('ProviderRejected, status 400', 'OSError: disk full')
+    """
+    if isinstance(error, ProviderError):
+        return type(error).__name__ + (f", status {error.status}" if error.status else "")
+    return in_words(error)
+
+
+def where(error: BaseException) -> str:
+    """The traceback of an unexpected exception and of its causes, without their words."""
+    found, seen = list[str](), error.__cause__ or error.__context__
+    if seen is not None:
+        found += [where(seen), "then"]
+    return "\n".join([*found, *traceback.format_tb(error.__traceback__), type(error).__name__])
 
 
 class FitrouterError(Exception):

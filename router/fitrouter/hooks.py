@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from fitrouter.errors import in_words
+from fitrouter.errors import for_log
 from fitrouter.types import Event
 
 _log = logging.getLogger("fitrouter")
@@ -80,7 +80,7 @@ class Hooks:
 
     def trouble(self, part: str, error: BaseException) -> None:
         """Log a failure that the request survived, and notify."""
-        _log.warning("%s failed: %s", part, in_words(error))
+        _log.warning("%s failed: %s", part, for_log(error))
         self._notify(Trouble(part, type(error).__name__))
 
     def _notify(self, notice: Notice) -> None:

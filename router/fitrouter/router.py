@@ -465,10 +465,10 @@ class Router:
         return await turn.stream()
 
     def addresses(self) -> dict[str, str]:
-        """Addresses of the providers' servers, which callers need not know, the longest first → the provider."""
+        """Addresses of the providers' servers, which callers need not know, the longest first → what to say instead."""
         given = {getattr(each, "address", ""): name for name, each in self._caller.providers.items()}
         parts = [(url, urlsplit(url), name) for url, name in given.items() if url]
-        found = {text: name for url, at, name in parts for text in (url, at.netloc, at.hostname or url)}
+        found = {text: f"provider {name}" for url, at, name in parts for text in (url, at.netloc, at.hostname or url)}
         return dict(sorted(found.items(), key=lambda pair: -len(pair[0])))
 
     def refuse(self, identity: Identity, reason: str, model: str = "", key: str = "") -> None:

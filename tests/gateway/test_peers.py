@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -25,13 +25,18 @@ from tests.kits.fake_openai import FakeOpenAI, Reply, event, in_a_thread, reply,
 from tests.kits.gateway import Echo, chat, client, config, make_router, serving, wait_for
 from typer.testing import CliRunner
 
-from fitrouter.config import load_config
-from fitrouter.errors import ConfigError, ProviderUnavailable
-from fitrouter.providers import OpenAICompatible, _openai_compatible, tracing
+from fitrouter.config import RewardModelConfig, load_config
+from fitrouter.config._models import PricesConfig
+from fitrouter.draw import uuid7
+from fitrouter.errors import ConfigError, ProviderRejected, ProviderUnavailable
+from fitrouter.providers import OpenAICompatible, _openai_compatible, tracing, without_addresses
+from fitrouter.providers._addresses import names_address
 from fitrouter.serving import feedback
 from fitrouter.types import Call, EmbeddingCall
 from fitrouter_evaluators.personal import Leaderboards, Reports, Scores
 from fitrouter_evaluators.replay.importing.import_log import import_log
+from fitrouter_evaluators.scoring.models.reward_model import RewardModel
+from fitrouter_evaluators.scoring.models.reward_models import _Entry
 from fitrouter_integrations import cli
 from fitrouter_integrations.commands._files import replace_file, write_json, write_new, write_private
 from fitrouter_integrations.gateway import _whole_log
@@ -185,6 +190,9 @@ async def test_the_number_of_pieces_is_bounded(monkeypatch: pytest.MonkeyPatch) 
 
 # --- what providers say ----------------------------------------------------------------------------------------------
 
+PRICES = PricesConfig(input=1.0, output=1.0)
+UNTOLD = ("a finish reason", "a stream that breaks off")
+"""Pages of which callers read nothing."""
 WORD = "canary-of-a-prompt"
 PAGES: dict[str, Any] = {
     "an error": lambda said: reply(500, {"error": {"message": said}}),
@@ -200,6 +208,13 @@ PAGES: dict[str, Any] = {
         200, {"choices": [{"index": 0, "message": {"content": "x"}, "finish_reason": said}], "model": said, "id": said}
     ),
     "a refusal": lambda said: reply(400, {"error": {"message": said, "type": said, "code": said, "param": said}}),
+    "a stream that fails": lambda said: sse(
+        event({"choices": [{"index": 0, "delta": {"content": "x"}}]}), event({"error": {"message": said}})
+    ),
+    "a stream that breaks off": lambda said: sse(
+        event({"choices": [{"index": 0, "delta": {"content": said}}]}), f"data: {said}".encode(), end=False
+    ),
+    "an encoding": lambda said: reply(200, b"x", content_encoding=said),
     "a header": lambda said: Reply(f"HTTP/1.1 500 {said}\r\nretry-after: {said}\r\ncontent-length: 0\r\n\r\n".encode()),
 }
 
@@ -237,7 +252,52 @@ def test_what_others_say_is_not_logged(
     assert not [text for text in (*without_paths, *told, *spans) if WORD in text]
 
 
-@pytest.mark.parametrize("page", [page for name, page in PAGES.items() if name != "a finish reason"])
+class Raising(Echo):
+    """A provider of somebody else's making, whose errors repeat what it was asked."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    async def complete(self, call: Call) -> Any:
+        raise self.error
+
+    async def embed(self, call: EmbeddingCall) -> Any:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ProviderUnavailable(WORD), ProviderRejected(WORD, 400), KeyError(WORD), ValueError(WORD), OSError(5, WORD)],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_that_repeat_what_was_asked_are_not_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Neither those of providers, of judges of answers and of parts, nor those that nobody thought of."""
+    caplog.set_level(logging.INFO)
+    router = make_router(tmp_path, {"echo": Raising(error)})
+    given: Any = {"principles": {"*": ("be brief",)}, "send_text": True, "provider": "p"}
+    entry = RewardModelConfig(name="judge", kind="judge", model="m", prices=PRICES, **given)
+    judge = _Entry(entry, tmp_path, lambda _: cast("RewardModel", None))
+    judge.report = router.hooks.trouble
+    judge.failed(ProviderRejected(WORD, 400))
+    router.hooks.trouble("encoder", ProviderUnavailable(WORD))
+
+    async def unforeseen(*_: Any, **__: Any) -> Any:
+        raise KeyError(WORD) from error
+
+    with serving(router, config(keys=NAMED)) as url, speaking(url, "KEY_T") as http:
+        for stream in (False, True):
+            http.post("/v1/chat/completions", json=chat(WORD, stream=stream))
+        monkeypatch.setattr(router, "events", unforeseen)
+        assert http.get(f"/v1/decisions/{uuid7(0.0)}").status_code == 500
+    lines = [f"{record.getMessage()} {record.exc_text or ''}" for record in caplog.records]
+    assert any("KeyError" in line for line in lines)
+    assert not [line for line in (*lines, judge.error) if WORD in line]
+
+
+@pytest.mark.parametrize("page", [page for name, page in PAGES.items() if name not in UNTOLD])
 def test_a_callers_error_names_no_address(tmp_path: Path, page: Any) -> None:
     """Neither the provider's URL nor its host; an administrator, and whoever needs no key, read them."""
     with in_a_thread(FakeOpenAI()) as server:
@@ -257,6 +317,72 @@ def test_a_callers_error_names_no_address(tmp_path: Path, page: Any) -> None:
         for key in ("KEY_A", "KEY_T"):
             assert at not in said[key]
             assert "127.0.0.1" not in said[key]
+
+
+WITHIN = (
+    *("10.1.2.3", "[fd00::12]:8000", "::1", "169.254.169.254", "localhost:8000", "vllm-worker-3:8000"),
+    *("vllm-0.models.svc.cluster.local", "gpu.corp.internal:8443", "http://vllm/v1", "models.example.com:8000"),
+    *("http:\\/\\/ollama:11434\\/api", "redis://:pw@cache:6379", "fp-10.1.2.3", "http://[fd00::12]/v1", "VLLM.Corp"),
+)
+PUBLIC = (
+    "https://platform.openai.com/docs",
+    "8.8.8.8",
+    "qwen2.5:72b",
+    "claude-3-5-sonnet-v2:0",
+    "12:30:45",
+    "std::map",
+)
+
+
+@pytest.mark.parametrize("address", WITHIN)
+def test_no_address_of_a_network_is_told(address: str) -> None:
+    """Whoever sent it, and however it is written: servers behind a provider are no more of a caller's than itself."""
+    said = f"upstream {address} of {address}, failed ({address})"
+    assert address not in without_addresses(said)
+    assert names_address({"debug": [{"at": address}]})
+    assert without_addresses(" and ".join(PUBLIC)) == " and ".join(PUBLIC)
+    assert not names_address([*PUBLIC, f"the docs say: open {address}"])
+
+
+PLACES: dict[str, Any] = {
+    "refused, by a name": (OpenAICompatible("http://localhost:9/v1"), ("localhost", "127.0.0.1", "::1")),
+    "a proxy": (OpenAICompatible("http://m.example/v1", proxy="http://127.0.0.1:9"), ("127.0.0.1", "m.example")),
+    "an unknown name": (OpenAICompatible("http://models.corp.internal/v1"), ("corp.internal",)),
+    "a stream that fails": lambda said: sse(
+        event({"choices": [{"index": 0, "delta": {"content": "x"}}]}), event({"error": {"message": said}})
+    ),
+    "an answer's fields": lambda said: reply(
+        200,
+        {"choices": [{"index": 0, "message": {"content": "x", "node": said}, "finish_reason": "stop", "at": said}]}
+        | {"upstream": {"host": [said]}, "system_fingerprint": said, "usage": {"prompt_tokens": 1, "host": said}},
+    ),
+    "a stream's fields": lambda said: sse(
+        event({"choices": [{"index": 0, "delta": {"content": "x", "node": said}, "at": said}], "upstream": said}),
+        ENDS + DONE,
+    ),
+}
+
+
+@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
+def test_what_a_tenant_reads_names_no_address(tmp_path: Path, place: Any) -> None:
+    """In errors, events and fields of answers, in what is said of outages, in embeddings, and in the console."""
+    address = "10.1.2.3:8000"
+    with in_a_thread(FakeOpenAI()) as server:
+        provider, hidden = place if isinstance(place, tuple) else (OpenAICompatible(server.base_url), (address[:8],))
+        page = None if isinstance(place, tuple) else place(address)
+        server._script = iter([page] * 60)
+        streamed = page is not None and b"event-stream" in page.pieces[0]
+        router = make_router(tmp_path, {"echo": provider})
+        told = []
+        with serving(router, config(keys=NAMED)) as url, speaking(url, "KEY_T") as http:
+            for path in ("/v1/chat/completions", "/v1/messages", "/v1/responses"):
+                body = {**chat("Hi", model="alpha", stream=streamed), "max_tokens": 9, "input": "Hi"}
+                body = {name: each for name, each in body.items() if name != "messages" or "responses" not in path}
+                told.append(http.post(path, json=body).text)
+            told.append(http.post("/v1/embeddings", json={"model": "vectors", "input": "x"}).text)
+            views = [f"/console/api/{name}" for name in ("now", "models", "learning", "policy", "decisions")]
+            told += [http.get(path).text for path in ("/readyz", "/v1/models", "/v1/policy", "/v1/decisions", *views)]
+    assert not [text for text in told if any(name in text for name in hidden)]
 
 
 def test_without_keys_the_address_is_told(tmp_path: Path) -> None:

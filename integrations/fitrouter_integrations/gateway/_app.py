@@ -8,13 +8,13 @@ import math
 import os
 import re
 import time
-import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import cached_property
 from importlib import import_module
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
 
 import msgspec
 from starlette.applications import Starlette
@@ -28,7 +28,7 @@ from starlette.types import Scope
 from fitrouter.assemble import one_tenants_share
 from fitrouter.config import Config, ServerConfig
 from fitrouter.context.features import estimate_tokens
-from fitrouter.errors import StoreError, masked
+from fitrouter.errors import StoreError, where
 from fitrouter.identity import decision_id_of
 from fitrouter.router import Router
 from fitrouter.serving.status import Lag
@@ -55,6 +55,7 @@ from fitrouter_integrations.gateway.asgi._wire import (
     decision_headers,
     dump,
     embeddings_json,
+    readable,
 )
 from fitrouter_integrations.gateway.console import CONSOLE_ROUTES, confined
 from fitrouter_integrations.gateway.dialects._base import Dialect
@@ -336,7 +337,7 @@ class Gateway:
                 found = headers(request)
                 call = AuthenticatedCall(request, found, self._admit(found, scope), self._bodies)
                 if not call.admin:
-                    request.scope[HIDES] = self.router.addresses
+                    request.scope[HIDES] = self._addresses
                 held = call.held
                 response = await handler(call)
             except asyncio.CancelledError:  # only the server cancels, at the end of its grace period
@@ -360,6 +361,11 @@ class Gateway:
                     held.release()
 
         return endpoint
+
+    def _addresses(self) -> dict[str, str]:
+        """Addresses that callers need not know → what to say instead: the providers', and the database's."""
+        urls = (self._config.database, self._config.identities_database)
+        return self.router.addresses() | {host: "the database" for url in urls if (host := urlsplit(url).hostname)}
 
     def tenant(self, headers: Mapping[bytes, bytes]) -> str | None:
         """Return the tenant of a request; None if its key is unknown."""
@@ -418,8 +424,7 @@ class Gateway:
             return Response(status_code=499)
         problem = as_problem(error, scope)
         if problem.status == 500:
-            told = masked("".join(traceback.format_exception(error)))
-            _log.error("a request failed: %s\n%s", scope.get(REQUEST_ID, ""), told)
+            _log.error("a request failed: %s\n%s", scope.get(REQUEST_ID, ""), where(error))
         elif scope["path"] == "/v1/feedback" and self._operator is None:
             _log.warning("feedback was refused: %s %s (%s)", problem.status, problem.code, scope.get(REQUEST_ID, ""))
         self.metrics.refused(problem.code)
@@ -652,7 +657,8 @@ class Gateway:
         pids = {"pid": os.getpid(), "services": status.services if status else None}
         report = {**pids, "seq": seq, "digest": digest, "leases": leases, "lag": lag, "breakers": breakers}
         incidents |= {"keys": self._keys.fault} if self._keys.fault else {}
-        return _json({**told, "reasons": service.reasons, "incidents": incidents, **report}, code)
+        report |= {"reasons": dict(service.reasons), "incidents": incidents}
+        return _json({**told, **readable(report, call.http.scope)}, code)
 
     # --- names ---
 

@@ -8,6 +8,7 @@ from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
 from fitrouter.errors import ConfigError
+from fitrouter.providers._addresses import without_addresses
 from fitrouter.providers._base import Installed, Provider
 from fitrouter.providers._further import LEFT_OUT, further_fields
 from fitrouter.providers._secret import Secret
@@ -39,6 +40,7 @@ __all__ = [
     "further_fields",
     "preload",
     "topic_of",
+    "without_addresses",
 ]
 
 

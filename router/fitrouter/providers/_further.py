@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from fitrouter.providers._addresses import names_address
+
 _OURS = frozenset(
     ("id", "object", "created", "model", "choices", "usage", "error", "fitrouter", "data", "kv_transfer_params")
 )
@@ -26,7 +28,7 @@ def further_fields(body: Mapping[str, Any], host: str = "") -> dict[str, Any]:
 
     Args:
         body: of the answer, or of a chunk.
-        host: of the server; a field that names it is left out, since it may be an internal address.
+        host: of the server; a field that names it, or another address within a network, is left out.
 
     Names of what is left out for its size are under `LEFT_OUT`.
 
@@ -40,7 +42,7 @@ def further_fields(body: Mapping[str, Any], host: str = "") -> dict[str, Any]:
         encoded = msgspec.json.encode(value, enc_hook=str)
         if len(encoded) > left or len(found) == _MOST:
             left_out.append(name)
-        elif not host or host.encode() not in encoded:
+        elif not names_address(value, host):
             found[name] = value
             left -= len(encoded)
     return found | ({LEFT_OUT: left_out[:_MOST]} if left_out else {})

@@ -20,6 +20,7 @@ import msgspec
 
 from fitrouter.errors import ConfigError, ProviderRejected, ProviderTimeout, ProviderUnavailable, in_words
 from fitrouter.providers import tracing
+from fitrouter.providers._addresses import names_address
 from fitrouter.providers._further import further_fields
 from fitrouter.providers._secret import Secret
 from fitrouter.providers._sse import sse_data
@@ -30,6 +31,7 @@ from fitrouter.providers.usage import billed, read_usage
 from fitrouter.types import Call, Chunk, Completion, EmbeddingCall, Embeddings, Usage
 
 _CONTENT = ("content", "tool_calls", "function_call", "refusal", "audio", "reasoning_content", "reasoning")
+_SPOKEN = frozenset({*_CONTENT, "annotations", "images", "name", "reasoning_details", "role", "thinking_blocks"})
 _CONNECT_S = 10.0
 _READ = 4096
 """Bytes of an error's body that say what it is."""
@@ -212,7 +214,7 @@ class OpenAICompatible:
         received = await self._received(response)
         body = self._object(received)
         choices = []
-        for _, given, reason, logprobs, more in _choices(body, "message", n):
+        for _, given, reason, logprobs, more in _choices(body, "message", n, self._host):
             choice = UniformChoice()
             message = {"role": "assistant", "content": None, **choice.message(given)}
             if reason is not None or _says(message):
@@ -264,7 +266,7 @@ class OpenAICompatible:
                     continue
                 body = self._object(data)
                 usage, further = _usage(body), further_fields(body, self._host)
-                for index, delta, reason, logprobs, more in _choices(body, "delta", n) or _NO_CHOICE:
+                for index, delta, reason, logprobs, more in _choices(body, "delta", n, self._host) or _NO_CHOICE:
                     finished = finished or reason is not None
                     said = said or _says(delta)
                     delta, reason = uniform[index].delta(delta), uniform[index].reason(reason)
@@ -384,7 +386,14 @@ def _usage(body: Mapping[str, Any]) -> Usage | None:
     return next((usage for usage in given if usage is not None), None)
 
 
-def _choices(body: Mapping[str, Any], key: str, n: int) -> list[_Choice]:
+def _without_places(message: dict[str, Any], host: str) -> dict[str, Any]:
+    """Leave fields out of a message or delta that are not of its format and say where it was made."""
+    if message.keys() <= _SPOKEN:
+        return message
+    return {name: each for name, each in message.items() if name in _SPOKEN or not names_address(each, host)}
+
+
+def _choices(body: Mapping[str, Any], key: str, n: int, host: str = "") -> list[_Choice]:
     """Return the first n choices of a body, by index; a choice without an index is the first."""
     found: dict[int, _Choice] = {}
     choices = body.get("choices")
@@ -395,7 +404,7 @@ def _choices(body: Mapping[str, Any], key: str, n: int) -> list[_Choice]:
             content = content or choice.get("message")  # of streams that are none
             found[index] = (
                 index,
-                content if isinstance(content, dict) else {},
+                _without_places(content, host) if isinstance(content, dict) else {},
                 reason[:64] if isinstance(reason, str) and reason else None,  # some send an empty one with each piece
                 logprobs if isinstance(logprobs, dict) else None,
                 {name: choice[name] for name in choice.keys() - _OF_CHOICE},

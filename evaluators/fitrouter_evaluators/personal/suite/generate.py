@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from fitrouter.errors import InvalidRequest, ProviderError, in_words
+from fitrouter.errors import InvalidRequest, ProviderError, for_log
 from fitrouter.posterior.tastes import TasteParams
 from fitrouter.providers import Recorded
 from fitrouter.router import Router
@@ -185,7 +185,7 @@ async def _write(suite: Suite, judge: PairJudge, dimension: str, prompt: str) ->
         useful = await judge.verdict("usefulness", prompt, made.follows, made.breaks)
     except (ProviderError, msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
         judge.failed += 1
-        _log.warning("no pair on %r was written: %s", dimension, in_words(error))
+        _log.warning("no pair on %r was written: %s", dimension, for_log(error))
         return None
     if (fit.value, useful.value) != (1, 0):
         return None

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fitrouter.errors import InvalidRequest, ProviderError, in_words
+from fitrouter.errors import InvalidRequest, ProviderError, for_log
 from fitrouter.router import Router
 from fitrouter.stores.figures import interval
 from fitrouter.types import Floats, Identity
@@ -243,7 +243,7 @@ class Runner:
                 found.append((await judge.verdict(FIT, prompt, row[a], row[b])).value)
             except ProviderError as error:
                 self._unjudged += 1
-                _log.warning("%s did not answer: %s", judge.model, in_words(error))
+                _log.warning("%s did not answer: %s", judge.model, for_log(error))
                 found.append(0)
             self._step()
         return found
@@ -251,7 +251,7 @@ class Runner:
     def _lost(self, model: str, error: ProviderError) -> None:
         """Count a call without an answer, which counts as an empty one."""
         self._failed[model] += 1
-        _log.warning("%s did not answer: %s", model, in_words(error))
+        _log.warning("%s did not answer: %s", model, for_log(error))
 
     def _step(self) -> None:
         self._done += 1

@@ -94,8 +94,9 @@ def verdicts(text: str, principles: int, swapped: bool) -> Floats:
     try:
         found = msgspec.json.decode(text, type=_Verdicts).verdicts
     except (msgspec.MsgspecError, UnicodeEncodeError) as error:
+        kind = type(error).__name__  # its words repeat the reply
         raise ModelError(
-            f"the judge's reply is not the JSON that was asked for ({error}); take a model with JSON schemas"
+            f"the judge's reply is not the JSON that was asked for ({kind}); take a model with JSON schemas"
         ) from None
     if sorted(verdict.principle for verdict in found) != list(range(1, principles + 1)):
         raise ModelError(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
+from fitrouter.errors import ProviderError, for_log
 from fitrouter.serving.services import ModelHealth
 from fitrouter.types import Floats
 from fitrouter_evaluators.scoring.models import embedding, judge, sequence_classification
@@ -69,7 +70,7 @@ class _Entry:
     def failed(self, error: Exception) -> None:
         """Record a failure of the model and report it."""
         self._reported = True
-        self.error = str(error) or type(error).__name__
+        self.error = for_log(error) if isinstance(error, ProviderError) else str(error) or type(error).__name__
         self.report(f"reward model {self.config.name}", error)
 
     def ready(self) -> RewardModel | None:

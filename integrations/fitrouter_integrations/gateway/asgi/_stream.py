@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-import traceback
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
@@ -14,7 +13,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from fitrouter.errors import masked
+from fitrouter.errors import where
 from fitrouter.types import Chunk, Usage
 from fitrouter_integrations.client import About, Streaming
 from fitrouter_integrations.gateway.asgi._wire import Problem, as_problem, decision_headers, dropped_header
@@ -162,7 +161,7 @@ class EventStream(Response):
             except Exception as error:  # noqa: BLE001 - the client must learn that the answer is incomplete
                 problem = as_problem(error, scope)
                 if problem.status == 500:
-                    _log.error("a stream failed:\n%s", masked("".join(traceback.format_exception(error))))
+                    _log.error("a stream failed:\n%s", where(error))
                 self._failed(problem.code)
                 await self._send_error(writer, problem)
             await writer.end()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 from uuid import UUID
@@ -13,6 +15,7 @@ from starlette.types import Scope
 
 from fitrouter import errors
 from fitrouter.errors import FitrouterError, masked
+from fitrouter.providers import without_addresses
 from fitrouter.providers.usage import usage_body
 from fitrouter.serving.embeddings import Embedded
 from fitrouter.types import Chunk, Completion, Usage
@@ -188,10 +191,23 @@ HIDES = "fitrouter.hides"
 def as_problem(error: Exception, scope: Scope | None = None) -> Problem:
     """Return the error response for an exception, without what the caller of the scope must not read."""
     problem = _problem(error)
-    if scope is not None and HIDES in scope:
-        for address, name in scope[HIDES]().items():
-            problem.message = problem.message.replace(address, f"provider {name}")
+    problem.message = readable(problem.message, scope or {})
     return problem
+
+
+def readable(said: Any, scope: Mapping[str, Any]) -> Any:
+    """Return a text, or a value of JSON, without what the caller of a scope must not read: addresses of networks."""
+    if HIDES not in scope:
+        return said
+    if isinstance(said, dict):
+        return {name: readable(each, scope) for name, each in said.items()}
+    if isinstance(said, list):
+        return [readable(each, scope) for each in said]
+    if not isinstance(said, str):
+        return said
+    for address, name in scope[HIDES]().items():
+        said = name.join(re.split(re.escape(address), said, flags=re.IGNORECASE))
+    return without_addresses(said)
 
 
 def _problem(error: Exception) -> Problem:

@@ -33,7 +33,7 @@ from fitrouter_integrations.gateway._keys import Keys
 from fitrouter_integrations.gateway._lists import LISTING
 from fitrouter_integrations.gateway._models import ModelAdministration
 from fitrouter_integrations.gateway.asgi._limits import headers_of
-from fitrouter_integrations.gateway.asgi._wire import Problem
+from fitrouter_integrations.gateway.asgi._wire import Problem, readable
 from fitrouter_integrations.gateway.console._calls import Handler, body_of, json_response, tenant_of
 from fitrouter_integrations.gateway.console._estimates import Estimates
 from fitrouter_integrations.gateway.console._people import People
@@ -152,7 +152,7 @@ class Console:
             {
                 **found,
                 "personalisation": msgspec.to_builtins(outlook.personalisation),
-                "alarms": msgspec.to_builtins(said),
+                "alarms": readable(msgspec.to_builtins(said), call.http.scope),
             }
         )
 
@@ -188,7 +188,7 @@ class Console:
                 read = partial(decisions, self._reads, decision.identity.tenant, filters, None)
                 others = (await self._reads.get(key, read))["decisions"]
             except StoreError as error:  # the rest is from the journal
-                unread["session"] = self._unread("warehouse", error)
+                unread["session"] = readable(self._unread("warehouse", error), call.http.scope)
         try:
             content = await self._router.content(decision_id, tenant)
             if content is not None:
@@ -197,7 +197,7 @@ class Console:
                 await asyncio.to_thread(self._audit.note, act)
         except (StoreError, ValueError) as error:  # a text that cannot be read, or not be noted, hides nothing else
             content = None
-            unread["content"] = self._unread("content", error)
+            unread["content"] = readable(self._unread("content", error), call.http.scope)
         return json_response(
             {
                 **found,
@@ -282,7 +282,7 @@ class Console:
                 "capabilities": list(card.capabilities),
                 "availability": status.availability.get(base_arm(card.arm)) if status else None,
                 "drift": status.drift.get(base_arm(card.arm)) if status else None,
-                "out": out.get(card.arm) or out.get(f"provider {card.provider}"),
+                "out": readable(out.get(card.arm) or out.get(f"provider {card.provider}"), call.http.scope),
                 "added": added[card.name].ts if card.name in added and not card.variant else None,
                 "figures": figures.get(card.arm, {}),
             }
@@ -325,7 +325,7 @@ class Console:
                 name: {field: getattr(health, field) for field in fields}
                 for name, health in status.reward_models.items()
             }
-        return json_response(shown)
+        return json_response(readable(shown, call.http.scope))
 
     async def estimate(self, call: AuthenticatedCall) -> Response:
         """Estimate from the log what a change of the policy would do."""
