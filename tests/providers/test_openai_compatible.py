@@ -435,7 +435,6 @@ STREAM_FAULTS = {
     "nothing": sse(),
     "only [DONE]": sse(DONE),
     "empty deltas": sse(event({"choices": [{"delta": {"role": "assistant", "content": ""}}]}), DONE),
-    "no finish": sse(SAID, DONE),
     "no finish, no [DONE]": sse(SAID),
     "early EOF": sse(SAID, end=False),
     "early EOF after the finish": sse(SAID, FINISH, end=False),
@@ -451,6 +450,34 @@ STREAM_FAULTS = {
     "an endless line": sse(*[b"x" * 100_000] * 20),
     "gzip": reply(200, gzip.compress(b"data: 1\n\n"), "text/event-stream", Content_Encoding="gzip"),
 }
+
+
+CALLED = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+USED = {"prompt_tokens": 3, "completion_tokens": 1}
+WITHOUT_REASON: dict[str, tuple[bytes, list[str | None]]] = {
+    "text": (SAID, ["stop"]),
+    "a null to the end": (SAID + event({"choices": [{"index": 0, "delta": {}, "finish_reason": None}]}), ["stop"]),
+    "an empty reason": (SAID + event({"choices": [{"index": 0, "delta": {}, "finish_reason": ""}]}), ["stop"]),
+    "usage at the end": (SAID + event({"choices": [], "usage": USED}), ["stop"]),
+    "calls": (event({"choices": [{"index": 0, "delta": {"tool_calls": [CALLED]}}]}), ["tool_calls"]),
+    "text and calls": (SAID + event({"choices": [{"index": 0, "delta": {"tool_calls": [CALLED]}}]}), ["tool_calls"]),
+    "one of two choices": (SAID + SAID.replace(b'"index": 0', b'"index": 1') + FINISH, ["stop", "stop"]),
+}
+
+
+@pytest.mark.parametrize(("said", "reasons"), WITHOUT_REASON.values(), ids=WITHOUT_REASON)
+async def test_a_stream_that_says_it_is_done_has_ended(said: bytes, reasons: list[str | None]) -> None:
+    """With `[DONE]` after content some give no reason; one that breaks off before it stays a failure."""
+    async with FakeOpenAI([sse(said, DONE), sse(said)]) as server:
+        provider = OpenAICompatible(server.base_url)
+        asked = msgspec.structs.replace(call(stream=True), n=len(reasons))
+        found = await chunks(provider, asked)
+        assert [chunk.finish_reason for chunk in found if chunk.finish_reason] == reasons
+        assert {chunk.index for chunk in found if chunk.finish_reason} == {*range(len(reasons))}
+        if len(reasons) == 1:
+            with pytest.raises(ProviderUnavailable, match="without a finish reason"):
+                await chunks(provider, asked)
+        await provider.aclose()
 
 
 async def test_every_broken_stream_is_unavailable(subtests: pytest.Subtests) -> None:

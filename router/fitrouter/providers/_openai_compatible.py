@@ -66,7 +66,8 @@ class OpenAICompatible:
     limited to `max_bytes`, and compressed ones are refused (decompression bombs).
 
     Invalid JSON, a wrong content type, an answer without choices, or with neither content nor a finish reason is
-    `ProviderUnavailable`; so is a stream that ends without a finish reason. An empty answer that has one is an answer:
+    `ProviderUnavailable`; so is a stream that ends without a finish reason, unless it says `[DONE]` after content: some
+    servers, and many proxies of Gemini, give none. An empty answer that has one is an answer:
     thinking used up its limit, it was filtered, or a turn ended after its tools.
 
     Args:
@@ -250,11 +251,14 @@ class OpenAICompatible:
         yield Chunk(usage=whole.usage)
 
     async def _chunks(self, response: aiohttp.ClientResponse, n: int) -> AsyncGenerator[Chunk]:
-        said, finished, pieces = False, False, 0
+        said, finished, pieces = set[int](), set[int](), 0
         uniform: defaultdict[int, UniformChoice] = defaultdict(UniformChoice)
         with self._translated():
             async for data in sse_data(response.content.iter_any(), self._base_url, self._max_bytes):
                 if data.strip().upper() == b"[DONE]":
+                    for index in sorted(said - finished):
+                        yield Chunk(finish_reason=uniform[index].reason("stop"), index=index)
+                    finished |= said
                     break
                 pieces += 1
                 if pieces > _MOST_PIECES:
@@ -267,8 +271,8 @@ class OpenAICompatible:
                 body = self._object(data)
                 usage, further = _usage(body), further_fields(body, self._host)
                 for index, delta, reason, logprobs, more in _choices(body, "delta", n, self._host) or _NO_CHOICE:
-                    finished = finished or reason is not None
-                    said = said or _says(delta)
+                    finished |= {index} if reason is not None else set()
+                    said |= {index} if _says(delta) else set()
                     delta, reason = uniform[index].delta(delta), uniform[index].reason(reason)
                     yield Chunk(
                         delta=delta,

@@ -49,7 +49,7 @@ _TOO_LONG = re.compile(
             r"too many tokens: |loaded with context length|number of tokens in the prompt cannot exceed",
             r"`?inputs`? (?:tokens \+ `?max_new_tokens`? )?must (?:be <=|have less than)",
             r"input prompt \+ max_tokens|input length .{1,40}exceeds?|request body too large for .{1,60} tokens",
-            r"\b(?:prompt|input|context|conversation|sequence|query)s?(?! image)(?: [\w()+/'.-]{1,30}){0,6} "
+            r"\b(?<!stop )(?:prompt|input|context|conversation|sequence|query)s?(?! image)(?: [\w()+/'.-]{1,30}){0,6} "
             r"(?:exceed(?:s|ed)?|too long|too large|longer than|greater than|overflow)\b",
             r"\btokens?(?: (?:count|limit|length|\(?\d+\)?))? (?:exceed(?:s|ed)?|too large)\b|messages are too long",
             r"(?:max|maximum)[_ ](?:seq|sequence|prompt|input)[_ ](?:len|length|tokens)\b.{0,60}(?:exceed|less than)",
@@ -60,6 +60,17 @@ _TOO_LONG = re.compile(
             r"can only handle \d+ tokens|requires \d+ tokens but|input_length_exceeded|expected maxLength: \d+, actual",
             r"(?:输入|上下文|tokens? ?数量|prompt).{0,12}(?:超|过长)|超.{0,6}(?:上下文|输入长度)",
             r"request_too_large|request (?:payload size )?exceeds the (?:maximum size|limit: )",
+            r"(?:input|prompt|context|history)_too_(?:long|large)|history (?:is )?too long|maximum length \d{6}",
+            r"configured context size|\bmax(?:imum)? (?:allowed )?context\b|max(?:imum)? model len\b",
+            r"(?:number of|input|prompt|request(?:ed)?) tokens?\b.{0,60} exceeds? (?:the )?model'?s? (?:token )?limit",
+            r"(?:messages|request|prompt)s? exceeds? the (?:model'?s? )?(?:token limit|context)\b",
+            r"messages (?:resulted in \d|token length)|request (?:is |was )?too large(?: for model)?: \d+ tok",
+            r"requested (?:about )?\d+ tokens,? but\b(?!.{0,60} (?:completion|output))",
+            r"supports (?:at most|up to|only) \d+ tokens|only supports \d+ tokens",
+            r"\+ (?:prompt|input) tokens|(?:prompt|input) and (?:completion|output) (?:tokens|length)",
+            r"\b(?:prompt|input|messages|tokens)\b.{0,40} (?:does not|doesn.?t|do not|don.?t|cannot|can.?t) fit",
+            r"(?:tokens?|length|context)\b.{0,30} over the (?:maximum|limit)|over the maximum (?:input|prompt|context)",
+            r"longer than (?:the )?(?:maximum|limit) (?:of )?\d+ tokens|(?<!\w)tokens? ?超",
         )
     ),
     re.IGNORECASE,
