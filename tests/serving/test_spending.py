@@ -32,7 +32,7 @@ from fitrouter.errors import (
 from fitrouter.providers import Fault, Faulty
 from fitrouter.providers.usage import consistent, read_usage
 from fitrouter.router import Router
-from fitrouter.routing.eligibility import Wants
+from fitrouter.routing.eligibility import Wants, wants
 from fitrouter.serving.attempts import Assembler, Timers
 from fitrouter.serving.external import AttemptReport, Outcome, Plan
 from fitrouter.serving.ledger import Ledger
@@ -61,6 +61,7 @@ from fitrouter.types import (
     Decision,
     Execution,
     Identity,
+    Message,
     Mode,
     ModelCard,
     Payer,
@@ -748,6 +749,66 @@ def test_tiers_without_a_known_price_are_refused_under_a_hard_limit(tmp_path: Pa
                             await (router.stream if stream else router.complete)(asked)
 
     virtual_time.run(scenario())
+
+
+BESIDE_TOKENS: dict[str, tuple[dict[str, Any], bool]] = {
+    "a search": ({"web_search_options": {}}, False),
+    "xAI's search": ({"search_parameters": {"mode": "on"}}, False),
+    "a plugin": ({"plugins": [{"id": "web"}]}, False),
+    "DashScope's search": ({"enable_search": True}, False),
+    "a faster machine": ({"speed": "fast"}, False),
+    "another region": ({"inference_geo": "us"}, False),
+    "servers of tools": ({"mcp_servers": [{"url": "x"}]}, False),
+    "a tool of the provider's": ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, False),
+    "pictures": ({"modalities": ["text", "image"]}, False),
+    "another limit": ({"max_new_tokens": 10_000}, False),
+    "Ollama's limit": ({"options": {"num_predict": 10_000}}, False),
+    "no search": ({"enable_search": False}, True),
+    "an ordinary machine": ({"speed": "standard"}, True),
+    "tools of the caller": ({"tools": [{"type": "function", "function": {"name": "f"}}]}, True),
+    "text": ({"modalities": ["text"]}, True),
+    "a field that nobody knows": ({"flavour": "mint"}, True),
+}
+
+
+@pytest.mark.parametrize(("params", "served"), BESIDE_TOKENS.values(), ids=BESIDE_TOKENS)
+def test_what_costs_more_than_tokens_is_refused_under_a_hard_limit(
+    tmp_path: Path, params: dict[str, Any], served: bool
+) -> None:
+    """Searches, tools that the provider runs, other limits of the answer: without a hard limit all are served."""
+
+    async def scenario() -> None:
+        for hard in (True, False):
+            async with limited(tmp_path, Echo(), budget={"hard": hard}) as router:
+                asked = ask(params={"max_tokens": 10, **params})
+                if served or not hard:
+                    await router.complete(asked)
+                else:
+                    with pytest.raises(BudgetExhausted, match="which a hard limit cannot count"):
+                        await router.complete(asked)
+
+    virtual_time.run(scenario())
+
+
+LONG = "word " * 100_000
+HIDDEN: dict[str, tuple[tuple[Message, ...], dict[str, Any]]] = {
+    "documents": ((), {"documents": [{"text": LONG}]}),
+    "arguments of a template": ((), {"chat_template_kwargs": {"context": LONG}}),
+    "a template": ((), {"chat_template": LONG}),
+    "a grammar": ((), {"guided_json": {"description": LONG}}),
+    "an unknown field": ((), {"context": [LONG]}),
+    "a prediction": ((), {"prediction": {"type": "content", "content": LONG}}),
+    "a text beside a picture": (({"role": "tool", "content": {"type": "image", "text": LONG}},), {}),
+    "a field of a message": (({"role": "user", "content": "x", "more": {"deep": [LONG]}},), {}),
+}
+
+
+@pytest.mark.parametrize(("messages", "params"), HIDDEN.values(), ids=HIDDEN)
+def test_what_a_server_may_put_into_a_prompt_is_reserved(messages: tuple[Message, ...], params: dict[str, Any]) -> None:
+    """Wherever a request holds it: a token is a byte or more."""
+    card = ModelCard(name="a", provider="p", prices=Prices(input=1.0, output=1.0), context_window=10_000_000)
+    asked = wants(Request(messages=messages, params=params))
+    assert call_usd(card, asked, 0) >= len(LONG) / 1e6
 
 
 USD = st.floats(0.0, 100.0)

@@ -282,6 +282,7 @@ def _measured(stack: list[Any]) -> tuple[int, int, int]:
         elif isinstance(item, dict):
             if item.get("type") in _IMAGE_PARTS:
                 images += 1
+                stack.extend(item[name] for name in ("content", "text") if name in item)  # which is no payload
             else:
                 stack.extend(item.values())
         elif isinstance(item, (list, tuple)):

@@ -88,7 +88,8 @@ class Embedder:
     async def embed(self, request: Request) -> Embedded:
         """Call a model for embeddings; see `Router.embed`."""
         card, now = self.cards[request.model], self.clock()
-        tenant, asked = request.identity.tenant, Wants(prompt_tokens=_tokens(request.params.get("input")))
+        tenant, given = request.identity.tenant, dict(request.params)
+        asked = Wants(prompt_tokens=_tokens(given.pop("input", None)), params=given)
         decision_id = uuid7(now)
         decision = Decision(
             id=decision_id,

@@ -39,6 +39,17 @@ USUAL = 4096
 limit is not known: most models refuse a `max_tokens` above their own."""
 
 
+_FEES = frozenset({"compound_custom", "connectors", "enable_search", "inference_geo", "live_search", "mcp_servers"}) | {
+    *("plugins", "search_options", "search_parameters", "speed", "web_search", "web_search_options"),
+}
+"""Parameters that cost more than tokens: searches and tools that the provider runs, faster machines, other regions."""
+_OTHER_LIMITS = frozenset({"maxOutputTokens", "max_gen_toks", "max_length", "max_new_tokens", "max_output_length"}) | {
+    *("max_completion_length", "max_output_tokens", "max_tokens_to_sample", "n_predict", "num_predict", "options"),
+}
+"""Parameters that some servers take instead of `max_tokens`, or before it; Ollama's are within `options`."""
+_COUNTED = frozenset({"functions", "response_format", "tools"})
+"""Parameters that are in the estimate of a prompt's tokens."""
+_NO_COUNT = ", which a hard limit cannot count"
 _UNPRICED = "it has no price, so that a hard limit cannot count it; set its `prices`"
 _TIERS = frozenset({None, "auto", "batch", "default", "flex", "scale", "standard", "standard_only"})
 """Values of `service_tier` that cost no more than the prices."""
@@ -203,10 +214,22 @@ class Spending:
 
 def _uncountable(card: ModelCard, asked: Wants) -> str:
     """Say why no hard limit can count a call; empty if one can."""
-    tier = asked.params.get("service_tier", (card.variant.params if card.variant else {}).get("service_tier"))
-    if not card.prices.known or (isinstance(tier, str | None) and tier in _TIERS):
-        return "" if card.prices.known else _UNPRICED
-    return f"service_tier {str(tier)[:20]!r} costs more than its prices, which a hard limit cannot count; use 'default'"
+    if not card.prices.known:
+        return _UNPRICED
+    params = {**(card.variant.params if card.variant else {}), **asked.params}
+    tier, kinds = params.get("service_tier"), params.get("modalities")
+    if not (isinstance(tier, str | None) and tier in _TIERS):
+        return f"service_tier {str(tier)[:20]!r} costs more than its prices{_NO_COUNT}; use 'default'"
+    for name in sorted(params.keys() & (_FEES | _OTHER_LIMITS)):
+        if params[name] not in (None, False, 0, "", "standard", []):  # an empty object asks for a search
+            return f"{name} may cost more than tokens{_NO_COUNT}" + "; use max_tokens" * (name in _OTHER_LIMITS)
+    if isinstance(kinds, list) and not {"audio", "text"}.issuperset(map(str, kinds)):
+        return f"modalities: other answers than text and audio have prices of their own{_NO_COUNT}"
+    tools = params["tools"] if isinstance(params.get("tools"), list) else []
+    of_tools = (tool.get("type", "function") for tool in tools if isinstance(tool, dict))
+    if hosted := next((kind for kind in of_tools if kind not in ("custom", "function")), None):
+        return f"tools: the provider runs {str(hosted)[:40]!r} at a price of its own{_NO_COUNT}"
+    return ""
 
 
 def answer_limit(card: ModelCard, asked: Wants) -> int:
@@ -224,8 +247,19 @@ def call_usd(card: ModelCard, asked: Wants, answer_tokens: int) -> float:
     prompt, answer = (
         max(card.prices.of(part, length) for part in side for length in (0, tokens)) for side in (of_prompt, of_answer)
     )
-    usd = (prompt * tokens + answer * answer_tokens) / 1e6 + card.prices.request
+    usd = (prompt * tokens + answer * (answer_tokens + _beside_answer(asked))) / 1e6 + card.prices.request
     return asked.choices * usd
+
+
+def _beside_answer(asked: Wants) -> int:
+    """Most tokens that are billed as an answer's beside its limit: rejected predictions, and thinking at DashScope."""
+    predicted, thinking = asked.params.get("prediction"), asked.params.get("thinking_budget")
+    thought = min(max(thinking, 0), 2**31) if isinstance(thinking, int) else 0
+    return thought + (_bytes(predicted) if predicted else 0)
+
+
+def _bytes(value: object) -> int:
+    return len(json.dumps(value, ensure_ascii=False, default=str).encode("utf-8", "replace"))
 
 
 def most_prompt_tokens(card: ModelCard, asked: Wants) -> int:
@@ -234,6 +268,9 @@ def most_prompt_tokens(card: ModelCard, asked: Wants) -> int:
         return card.context_window
     prefix = 0 if card.variant is None else len(card.variant.prefix.encode("utf-8", "replace"))
     added = TEMPLATE + (TOOLS if "tools" in asked.capabilities else 0)
+    # Documents, arguments of templates, …: some servers put them into the prompt.
+    others = {name: each for name, each in asked.params.items() if name not in _COUNTED}
+    added += _bytes(others) if others else 0
     # The configured window may be too small, but twice the estimate is a lot.
     return min(4 * asked.prompt_tokens + prefix + added, max(card.context_window, 2 * asked.prompt_tokens))
 

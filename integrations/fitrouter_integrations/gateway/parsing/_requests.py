@@ -24,6 +24,8 @@ _HEADER = "x-fitrouter-"
 """Prefix of identity headers."""
 _OURS = frozenset({"model", "messages", "stream", "stream_options", "user", "metadata", "n"})
 """Fields that are not sent to providers, which get no identities."""
+_AS_N = ("best_of", "candidate_count", "num_completions", "num_generations", "num_return_sequences")
+"""What other servers call `n`, or draw as many for."""
 _USES_OF = {"tools": ("tool_choice", "parallel_tool_calls"), "functions": ("function_call",)}
 
 
@@ -247,6 +249,9 @@ def _check_params(body: dict[str, Any]) -> None:
         items = optional(body, name, list, "an array of objects") or []
         if any(not isinstance(item, dict) for item in items):
             raise InvalidRequest(f"{name}: give an array of objects")
+    for name in _AS_N:
+        if body.get(name) not in (None, 1):
+            raise InvalidRequest(f"{name}: give the number of choices as 'n', by which they are counted")
     optional(body, "response_format", dict, "an object")
 
 

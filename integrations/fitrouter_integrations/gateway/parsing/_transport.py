@@ -19,8 +19,8 @@ _ANYWHERE = """
     ssl_verify success_callback user_agent verify_ssl
 """
 _AT_THE_TOP = """
-    auth azure cache caching client cookies endpoint host project project_id proxy region region_name timeout token
-    transport url verify
+    auth azure cache caching client cookies endpoint fallback_models host models preset project project_id proxy region
+    region_name timeout token transport url verify
 """
 _NAMES = frozenset(_ANYWHERE.split())
 _TOP_NAMES = _NAMES | frozenset(_AT_THE_TOP.split())
