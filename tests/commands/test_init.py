@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from fitrouter.errors import ConfigError
 from fitrouter_integrations import cli
 from fitrouter_integrations.commands.setup import _prices, listing
 from fitrouter_integrations.commands.setup.init import KEYS
+from fitrouter_integrations.commands.setup.listing import Listed, NoList, ask, chosen
 
 MODELS = ("llama-3.1-8b", "qwen3-8b", "gpt-4.1-mini")
 
@@ -313,3 +315,48 @@ def test_names_of_any_kind_survive_the_file() -> None:
         assert run("--base-url", models.base_url).exit_code == 0
     assert [model.name for model in written().models] == names
     assert json.loads(json.dumps(written().default_model)) == "no"
+
+
+LISTS: dict[str, tuple[Any, str]] = {
+    "100,000 entries": ({"data": [{"id": f"m{i}"} for i in range(100_000)]}, "more than the 20,000 that are read"),
+    "long names": ({"data": [{"id": f"{i}-" + "x" * 190} for i in range(9_000)]}, "does not list 'my-model'"),
+    "names that are too long": ({"data": [{"id": "x" * 100_000}] * 50}, "lists no models"),
+    "many small values": (b'{"data": [' + b"{}," * 1_000_000 + b"{}]}", "more than the 20,000"),
+    "levels": (b"[" * 500_000 + b"]" * 500_000, "is not JSON with a list of models"),
+    "levels in an entry": (b'{"data": [{"id": "m", "pricing": ' + b"[" * 900 + b"]" * 900 + b"}]}", "does not list"),
+    "wrong types": ({"data": [{"id": {}}, {"id": 7}, [], None, "m"]}, "lists no models"),
+    "a mapping": ({"data": {"id": "m"}}, "is not JSON with a list of models"),
+    "17 MB": (b" " * 17_000_000, "more than 16 MB"),
+    "control characters": ({"data": [{"id": "a\x1b[31m"}]}, "lists no models"),
+}
+
+
+@pytest.mark.parametrize(("body", "said"), LISTS.values(), ids=LISTS)
+def test_large_and_odd_lists_are_bounded(body: Any, said: str) -> None:
+    """Whatever a server lists, the answer comes within seconds, is short, and says what is wrong."""
+    with in_a_thread(FakeOpenAI(models=reply(200, body))) as server:
+        began = time.monotonic()
+        with pytest.raises((ConfigError, NoList), match=said) as found:
+            chosen(ask(server.base_url, None, None, 60.0), ["my-model"], {})
+    assert len(str(found.value)) < 3_000
+    assert time.monotonic() - began < 30.0  # on a busy machine; comparing with each long name took minutes
+
+
+ODD_ENTRIES: dict[str, dict[str, Any]] = {
+    "a window that is none": {"context_length": True},
+    "a huge window": {"context_length": 2**70},
+    "a negative window": {"context_length": -1},
+    "a window in words": {"context_length": "8k"},
+    "infinite prices": {"pricing": {"prompt": "inf", "completion": "1e999"}},
+    "prices that overflow": {"pricing": {"prompt": "1e304", "completion": 1e304}},
+    "no numbers": {"pricing": {"prompt": "nan", "completion": ["x"]}},
+    "prices that vary": {"pricing": {"prompt": "-1", "completion": "-1"}},
+    "many digits": {"pricing": {"prompt": "9" * 5000, "completion": "9" * 5000}},
+}
+
+
+@pytest.mark.parametrize("entry", ODD_ENTRIES.values(), ids=ODD_ENTRIES)
+def test_odd_entries_say_nothing(entry: dict[str, Any]) -> None:
+    """A window or a price that is none is not known, and the model is there."""
+    with in_a_thread(FakeOpenAI(models=reply(200, {"data": [{"id": "m", **entry}]}))) as server:
+        assert ask(server.base_url, None, None).models == (Listed("m"),)

@@ -13,7 +13,7 @@ import msgspec
 from fitrouter.errors import ConfigError, FitrouterError, masked
 from fitrouter.providers import Secret
 from fitrouter.providers.failures import excerpt
-from fitrouter_integrations.commands.setup._prices import PARTS, usd_per_million
+from fitrouter_integrations.commands.setup._prices import PARTS, number, usd_per_million
 
 if TYPE_CHECKING:
     import aiohttp
@@ -23,9 +23,14 @@ LIMIT_S = 15.0
 LIMIT_BYTES = 16 * 2**20
 MOST = 20
 """Models that are taken without being named."""
-_SHOWN = 6
+_MOST_LISTED = 20_000
+"""Models of a list: the largest directories have some thousands."""
+_SHOWN, _COMPARED = 6, 100_000
+"""Names in a message; characters of all names of a list, up to which a wrong name is compared with each."""
 _LONGEST = 200
 """Characters of a model's name."""
+_LARGEST_WINDOW, _DEAREST = 10**9, 1.0
+"""Tokens, and USD per token: what is above is no window, and no price."""
 
 
 class Listed(NamedTuple):
@@ -144,6 +149,8 @@ def _models(body: bytes) -> tuple[Listed, ...] | None:
     entries = found.get("data") if isinstance(found, dict) else found
     if not isinstance(entries, list):
         return None
+    if len(entries) > _MOST_LISTED:
+        raise NoList(f"the list has {len(entries):,} models, more than the {_MOST_LISTED:,} that are read")
     models: dict[str, Listed] = {}
     for entry in entries:
         name = entry.get("id") if isinstance(entry, dict) else None
@@ -155,7 +162,8 @@ def _models(body: bytes) -> tuple[Listed, ...] | None:
 def _window(entry: Mapping[str, Any]) -> int | None:
     """Return the context window of an entry, under vLLM's, OpenRouter's or Groq's name for it."""
     for name in ("max_model_len", "context_length", "context_window"):
-        if isinstance(value := entry.get(name), int) and value > 0:
+        value = entry.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _LARGEST_WINDOW:
             return value
     return None
 
@@ -176,7 +184,8 @@ def _prices(pricing: object) -> dict[str, float] | None:
     """Convert OpenRouter's USD per token to USD per million tokens; None for prices that vary (-1 there)."""
     if not isinstance(pricing, dict):
         return None
-    return usd_per_million({PARTS[part]: pricing.get(name) for part, name in _PARTS.items()})
+    given = {PARTS[part]: pricing.get(name) for part, name in _PARTS.items()}
+    return usd_per_million({name: each for name, each in given.items() if (number(each) or 0.0) <= _DEAREST})
 
 
 def chosen(listing: Listing, names: Sequence[str], unfit: Mapping[str, str]) -> tuple[Listed, ...]:
@@ -194,9 +203,10 @@ def chosen(listing: Listing, names: Sequence[str], unfit: Mapping[str, str]) -> 
     if not known:
         raise ConfigError(f"{url} lists no models; load one there, or name models by --model")
     if wrong := next((name for name in names if name not in known), None):
-        near = difflib.get_close_matches(wrong, known, n=3, cutoff=0.4) or sorted(known)[:_SHOWN]
+        near = _near(wrong[:_LONGEST], known) or sorted(known)[:_SHOWN]
         more = f" and {len(known) - len(near):,} more" if len(known) > len(near) else ""
-        raise ConfigError(f"--model: {url} does not list {wrong!r}; it lists {', '.join(map(repr, near))}{more}")
+        said = f"--model: {url} does not list {wrong[:_LONGEST]!r}"
+        raise ConfigError(f"{said}; it lists {', '.join(map(repr, near))}{more}")
     if names:
         return tuple(known[name] for name in dict.fromkeys(names))
     fit = [model for name, model in known.items() if name not in unfit]
@@ -209,3 +219,10 @@ def chosen(listing: Listing, names: Sequence[str], unfit: Mapping[str, str]) -> 
             f"--model NAME --model NAME"
         )
     return tuple(fit)
+
+
+def _near(wrong: str, known: Mapping[str, Listed]) -> list[str]:
+    """Return listed names like a wrong one: similar ones of a short list, those that contain it of a long one."""
+    if sum(map(len, known)) > _COMPARED:
+        return [name for name in sorted(known, key=len) if wrong.lower() in name.lower()][:_SHOWN]
+    return difflib.get_close_matches(wrong, known, n=3, cutoff=0.4)
