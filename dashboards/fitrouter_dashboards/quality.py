@@ -28,6 +28,8 @@ DECISIONS = 20_000
 LEAST = 30
 """Decisions before savings are shown."""
 
+_LEFT_OUT = "SELECT count(*) FROM left_out WHERE $1::VARCHAR IS NULL OR tenant = $1"
+_WHOSE = "untrusted keys' users, more than feedback.people_per_key lets count"
 _MOMENTS = """
     WITH drawn AS (
         SELECT chosen, propensity AS p, CASE WHEN NOT assumed THEN cost_usd END AS paid,
@@ -110,7 +112,7 @@ def measure(warehouse: Warehouse, default: str | None) -> Quality:
         from fitrouter_evaluators.personal.satisfaction import NUMBERS, ROLES, SINGLE, best_of, satisfaction_in
     except ModuleNotFoundError:  # without the packages of `replay`
         return Quality()
-    tables = {"log": "", "feedback": "feedback"}
+    tables = {"log": "", "feedback": "heard_feedback"}
     roles, sums = warehouse.queries([(each.format(**tables), [None]) for each in (ROLES, SINGLE)], whole=True)
     (numbers,) = warehouse.columns([(NUMBERS.format(**tables), [None])])
     best, known = best_of(sums)[0], dict[str, Estimate]()
@@ -135,10 +137,14 @@ def saved(run: Callable[..., Sequence[list[tuple[Any, ...]]]], default: str | No
     try:
         from fitrouter_evaluators.personal.satisfaction import SINGLE, best_of
 
-        best, _ = best_of(run((SINGLE.format(log="", feedback="feedback"), [tenant]))[0])
+        best, _ = best_of(run((SINGLE.format(log="", feedback="heard_feedback"), [tenant]))[0])
     except ModuleNotFoundError:
         unknown = ["not known against the best single model without the extra `replay`"]
-    return [*(str(each) for each in _against(run, default, best, tenant).values()), *unknown]
+    (((left_out,),),) = run((_LEFT_OUT, [tenant]))
+    unheard = (
+        [f"mean ratings and the best single model: {left_out:,} votes of {_WHOSE} are left out"] if left_out else []
+    )
+    return [*(str(each) for each in _against(run, default, best, tenant).values()), *unknown, *unheard]
 
 
 def saved_in(warehouse: Warehouse | None, default: str | None, tenant: str) -> list[str]:

@@ -14,8 +14,13 @@ from typer.testing import CliRunner
 
 from fitrouter.config import FeedbackConfig
 from fitrouter.state.learner import Learner
-from fitrouter.stores.journal import Entry, MemoryJournal
+from fitrouter.stores.figures import figures, least_satisfied, ratings
+from fitrouter.stores.journal import Entry, MemoryJournal, Row
+from fitrouter.stores.warehouse import Limits, Warehouse
 from fitrouter.types import Decision, Event, Execution, Feedback, FeedbackKind, Identity, Mode, PolicyVersion, pack
+from fitrouter_dashboards.console import Reads, overview
+from fitrouter_dashboards.console.models import model_figures
+from fitrouter_dashboards.quality import measure, saved_in
 from fitrouter_evaluators.personal.exposure import exposed
 from fitrouter_evaluators.personal.satisfaction import measure_satisfaction
 from fitrouter_evaluators.replay.candidates.load import load_candidate
@@ -160,3 +165,43 @@ def test_every_reader_says_what_it_left_out(tmp_path: Path) -> None:
     limits = FeedbackConfig(people_per_key=10**6)
     assert measure_satisfaction(path, None, tenant="acme", now=0.0, limits=limits).ratings == votes
     assert exposed(path, tenant="acme", schema="", style=[], limits=limits).units == votes
+
+
+def test_live_figures_leave_out_what_replay_does(tmp_path: Path) -> None:
+    """Mean ratings, calibration, the best single model: of all events at once, and of those that came since."""
+    events = crowd(0.35)
+    n = read_log(write_journal(tmp_path / "journal.db", events), features=False).outcomes.left_out
+    votes = sum(isinstance(each, Feedback) for each in events)
+    rows = [Row(i + 1, each) for i, each in enumerate(events)]
+    whole, growing = (Warehouse(tmp_path / name) for name in ("whole.duckdb", "growing.duckdb"))
+    whole.ingest(rows)
+    for start in range(0, len(rows), 2000):
+        growing.ingest(rows[start : start + 2000])
+        figures(growing.queries, ratings())
+    for warehouse in (whole, growing):
+        reads, who = Reads(warehouse), Identity(tenant="acme")
+        both = figures(warehouse.queries, ratings(who), ratings(who, by="served_by"))
+        assert {each.all.ratings for each in both} == {votes - n}
+        assert both[1].by["a"].mean > both[1].by["b"].mean + 0.2
+        assert overview(reads, "acme", "all", 1e7, "a")["totals"]["reward"]["ratings"] == votes - n
+        assert sum(each["reward"]["ratings"] for each in model_figures(reads, "acme", 0.0).values()) == votes - n
+        assert measure(warehouse, "a").best_single == "a"
+        assert f"{n:,} votes" in saved_in(warehouse, "a", "acme")[-1]
+        assert "votes" not in "".join(saved_in(warehouse, "a", "other"))
+        own = figures(warehouse.queries, least_satisfied("acme", since=0.0, fewest=1))
+        assert own  # what a person said of answers is that person's, whoever vouches
+        reads.close()
+    unlimited = Warehouse(whole.path, limits=Limits(people=10**6))
+    (everything,) = figures(unlimited.queries, ratings())
+    assert everything.all.ratings == votes
+
+
+def test_a_file_that_is_made_anew_is_read_anew(tmp_path: Path) -> None:
+    """A warehouse that was deleted and filled again leaves out the same votes, in the process that read it before."""
+    rows, found = [Row(i + 1, each) for i, each in enumerate(crowd(0.35))], list[int]()
+    warehouse = Warehouse(tmp_path / "w.duckdb")
+    for part in (rows, rows[:90], rows):
+        warehouse.path.unlink(missing_ok=True)
+        warehouse.ingest(part)
+        found.append(figures(warehouse.queries, ratings())[0].all.ratings)
+    assert found[0] == found[2] > found[1]

@@ -35,7 +35,7 @@ _LABELS = """
 
 _CALIBRATION = f"""
     WITH latest AS (
-        SELECT decision_id, arg_max(y, seq) AS y, any_value("user") AS person FROM feedback
+        SELECT decision_id, arg_max(y, seq) AS y, any_value("user") AS person FROM heard_feedback
         WHERE ($1::VARCHAR IS NULL OR tenant = $1) AND ts >= $2
             AND {RATED}
         GROUP BY decision_id

@@ -4,7 +4,7 @@ All users that a key without `trusted` names count, for others, as `people` esta
 they may have as many votes as these would have, at the mean of the other caller whose people voted most on it. The
 limit holds once so many people of other callers are established, by votes on `DAYS` days; trusted keys have none.
 
-The learner counts votes as it learns them; `left_out` does it for readers of a log who conclude something for others.
+The learner counts votes as it learns them; `LeftOut` does it for readers of a log who conclude something for others.
 """
 
 from __future__ import annotations
@@ -108,23 +108,33 @@ class _Voter:
         self.votes: Counter[str] = Counter()
 
 
-def left_out(votes: Iterable[LoggedVote], *, people: int, votes_per_day: int) -> Iterator[int]:
-    """Yield `seq` of the votes, in the log's order, of keys with a limit that do not count for others.
+class LeftOut:
+    """Finds the votes of a log that do not count for others, those of keys with a limit.
 
     Unlike the learner, this takes votes as they came, not once their answers are scored, and believes every answer.
+
+    Args:
+        people: the limit `feedback.people_per_key`.
+        votes_per_day: that of `feedback.votes_per_day`.
     """
-    tenants: defaultdict[str, Vouching] = defaultdict(Vouching)
-    voters: defaultdict[tuple[str, str | None], _Voter] = defaultdict(_Voter)
-    for seq, tenant, person, caller, arm, dimension, day in votes:
-        vouching, voter = tenants[tenant], voters[tenant, person]
-        on, counted = (arm, arm) if dimension == OVERALL else (f"{arm} *", f"{arm} {dimension}")
-        left = vouching.left(caller, on, people=people, votes_per_day=votes_per_day)
-        if day != voter.day:
-            voter.day, voter.votes = day, Counter()
-        if within := voter.votes[counted] < votes_per_day:
-            before = voter.days
-            voter.days += not voter.votes
-            voter.votes[counted] += 1
-            vouching.observe(caller, on, days=voter.days, before=before, left=left)
-        if left < math.inf and not (within and left > 0):
-            yield seq
+
+    def __init__(self, *, people: int, votes_per_day: int) -> None:
+        self._people, self._votes_per_day = people, votes_per_day
+        self._tenants: defaultdict[str, Vouching] = defaultdict(Vouching)
+        self._voters: defaultdict[tuple[str, str | None], _Voter] = defaultdict(_Voter)
+
+    def read(self, votes: Iterable[LoggedVote]) -> Iterator[int]:
+        """Yield `seq` of those that are left out; votes are in the log's order, and follow those read before."""
+        for seq, tenant, person, caller, arm, dimension, day in votes:
+            vouching, voter = self._tenants[tenant], self._voters[tenant, person]
+            on, counted = (arm, arm) if dimension == OVERALL else (f"{arm} *", f"{arm} {dimension}")
+            left = vouching.left(caller, on, people=self._people, votes_per_day=self._votes_per_day)
+            if day != voter.day:
+                voter.day, voter.votes = day, Counter()
+            if within := voter.votes[counted] < self._votes_per_day:
+                before = voter.days
+                voter.days += not voter.votes
+                voter.votes[counted] += 1
+                vouching.observe(caller, on, days=voter.days, before=before, left=left)
+            if left < math.inf and not (within and left > 0):
+                yield seq

@@ -48,7 +48,7 @@ _RATINGS = f"""
     WITH latest AS MATERIALIZED (
         SELECT arg_max(ts, seq) AS ts, arg_max(y, seq) AS y, any_value(hash(coalesce("user", decision_id))) AS person,
             hash(decision_id) AS decision{{who}}
-        FROM feedback WHERE {_WHERE} AND {RATED} GROUP BY decision
+        FROM {{votes}} WHERE {_WHERE} AND {RATED} GROUP BY decision
     ), own AS (
         SELECT grouping(key) AS whole, key, person, sum(y) AS total, count(*) AS n
         FROM (SELECT {{by}} AS key, y, person FROM latest {{served}}) GROUP BY GROUPING SETS ((person), (key, person))
@@ -254,8 +254,11 @@ def traffic(
 
 
 def ratings(who: Identity | None = None, *, since: float = 0.0, by: str = "''") -> Figure[Groups[Rating]]:
-    """Mean ratings; arguments as of `traffic`, `by` is SQL over the columns `ts` and, for answers, `served_by`."""
-    sql = _RATINGS.format(by=by, served=_SERVED if "served_by" in by else "", who="")
+    """Mean ratings of the votes that count for others; arguments as of `traffic`.
+
+    `by` is SQL over the columns `ts` and, for answers, `served_by`.
+    """
+    sql = _RATINGS.format(by=by, served=_SERVED if "served_by" in by else "", who="", votes="heard_feedback")
     return Figure((sql, _whose(who, since)), lambda rows: _grouped(rows, _rating))
 
 
@@ -268,7 +271,10 @@ def least_satisfied(tenant: str | None, *, since: float, fewest: int = 3) -> Fig
         fewest: rated answers of those who are listed.
     """
     sql = _RATINGS.format(
-        by='[tenant, "user"]', served="", who=', any_value(tenant) AS tenant, any_value("user") AS "user"'
+        by='[tenant, "user"]',
+        served="",
+        who=', any_value(tenant) AS tenant, any_value("user") AS "user"',
+        votes="feedback",
     )
     sql = f"SELECT * FROM ({sql}) WHERE whole = 0 AND key[2] IS NOT NULL AND average < 0.5 AND rated >= $5"  # noqa: S608
     return Figure(

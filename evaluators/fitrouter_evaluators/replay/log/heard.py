@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fitrouter.config import FeedbackConfig
-from fitrouter.state.vouching import LoggedVote, left_out
+from fitrouter.state.vouching import LeftOut, LoggedVote
 
 if TYPE_CHECKING:
     import duckdb
@@ -43,7 +43,7 @@ def hear(connection: duckdb.DuckDBPyConnection, limits: FeedbackConfig | None = 
     """
     limits = limits or FeedbackConfig()
     votes = map(LoggedVote._make, connection.execute(_FIRST, [tenant]).fetchall())
-    found = list(left_out(votes, people=limits.people_per_key, votes_per_day=limits.votes_per_day))
+    found = list(LeftOut(people=limits.people_per_key, votes_per_day=limits.votes_per_day).read(votes))
     connection.execute(_LEFT_OUT, [found])
     connection.execute(_HEARD)
     return len(found)

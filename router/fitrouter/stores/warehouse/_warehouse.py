@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from fitrouter.errors import NoWarehouse, StoreError, WarehouseLocked
 from fitrouter.stores._files import make_folder, quarantine
 from fitrouter.stores.journal import Row
+from fitrouter.stores.warehouse._heard import VIEWS, Heard, Limits
 from fitrouter.stores.warehouse._schema import TABLES, Cells, create_sql, quoted, rows_of, schema, version
 from fitrouter.stores.warehouse._words import describe
 from fitrouter.types import Erasure
@@ -71,10 +72,15 @@ class Warehouse:
         path: the file; its folder is created.
         memory_limit: DuckDB's setting of this name.
         clock: seconds since the epoch, for the name of a quarantined file.
+        limits: of votes; queries may read the view `heard_feedback`, which has the votes that count for others.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], memory_limit: str = "512MB", clock: Callable[[], float] = time.time
+        self,
+        path: str | os.PathLike[str],
+        memory_limit: str = "512MB",
+        clock: Callable[[], float] = time.time,
+        limits: Limits = Limits(),  # noqa: B008 - immutable
     ) -> None:
         self.path = Path(path).absolute()
         self.quarantined: Path | None = None
@@ -83,6 +89,7 @@ class Warehouse:
         self._limit = memory_limit
         self._clock = clock
         self._mutex = threading.Lock()
+        self._heard = Heard(limits)
 
     def position(self) -> int:
         """Sequence number of the last copied row.
@@ -302,6 +309,8 @@ class Warehouse:
                         if limit_s is not None:
                             guard.start()
                         try:
+                            if any(name in sql for sql, _ in statements for name in VIEWS):
+                                self._heard.show(connection)
                             return [result(connection.execute(sql, list(params)))() for sql, params in statements]
                         finally:
                             guard.cancel()
