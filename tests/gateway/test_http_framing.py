@@ -121,6 +121,63 @@ def test_a_body_is_no_second_request(url: str, upgrade: str, frame: str) -> None
         assert status == 404
 
 
+CHUNKED = b"%x\r\n%s\r\n0\r\n" % (len(BODY), BODY)
+LENGTH = b"content-length: %d\r\n" % len(BODY)
+ODD: dict[str, bytes] = {
+    "a length in a trailer": b"transfer-encoding: chunked\r\n\r\n" + CHUNKED + b"content-length: 55\r\n\r\n",
+    "a coding in a trailer": b"transfer-encoding: chunked\r\n\r\n" + CHUNKED + b"transfer-encoding: chunked\r\n\r\n",
+    "a length and a coding": b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n" + CHUNKED + b"\r\n",
+    "the same with an upgrade": (
+        b"connection: upgrade\r\nupgrade: x\r\ncontent-length: 5\r\n"
+        b"transfer-encoding: chunked\r\n\r\n" + CHUNKED + b"\r\n"
+    ),
+    "two lengths with an upgrade": (
+        b"connection: upgrade\r\nupgrade: x\r\ncontent-length: 5\r\n" + LENGTH + b"\r\n" + BODY
+    ),
+    "another coding": b"transfer-encoding: xchunked\r\n\r\n" + CHUNKED + b"\r\n",
+    "another coding at the end": b"transfer-encoding: chunked, identity\r\n\r\n" + CHUNKED + b"\r\n",
+    "a blank before the colon": b"transfer-encoding : chunked\r\n\r\n" + CHUNKED + b"\r\n",
+    "a length with a sign": b"content-length: +%d\r\n\r\n%s" % (len(BODY), BODY),
+    "a list of lengths": b"content-length: 5, %d\r\n\r\n%s" % (len(BODY), BODY),
+    "a chunk in another notation": b"transfer-encoding: chunked\r\n\r\n0x" + CHUNKED + b"\r\n",
+    "a chunk that ends with a line feed": (
+        b"transfer-encoding: chunked\r\n\r\n" + CHUNKED.replace(b"\r\n", b"\n", 1) + b"\r\n"
+    ),
+    "a line feed within a header": b"x-a: b\nx-fitrouter-user: mallory\r\n" + LENGTH + b"\r\n" + BODY,
+    "a folded header": b"x-a: b\r\n x-fitrouter-user: mallory\r\n" + LENGTH + b"\r\n" + BODY,
+}
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
+def test_what_proxies_read_otherwise_is_not_read_on(url: str, odd: bytes) -> None:
+    """Whatever another server takes for the end of the request, nothing behind it is answered here."""
+    with connected(url) as connection, suppress(OSError):
+        connection.sendall(HEAD + odd + HIDDEN)
+        connection.settimeout(2.0)
+        received = b""
+        while part := connection.recv(65_536):
+            received += part
+            assert b"HTTP/1.1 404" not in received
+            assert b"HTTP/1.1 200" not in received
+
+
+TWICE = (
+    "host: localhost",
+    "origin: http://localhost",
+    "authorization: Bearer x",
+    "x-api-key: x",
+    "x-fitrouter-task: a",
+)
+
+
+@pytest.mark.parametrize("header", TWICE)
+def test_what_identifies_a_caller_is_said_once(url: str, header: str) -> None:
+    """A proxy may have looked at the other one."""
+    other = header.partition(":")[0] + ": mallory"
+    said = [*dict.fromkeys(("host: localhost", header)), other, "connection: close"]
+    assert b"appears twice" in raw(url, "\r\n".join(("GET /v1/models HTTP/1.1", *said, "", "")).encode())
+
+
 @pytest.mark.parametrize("upgrade", UPGRADES)
 def test_an_upgrade_without_a_body_is_a_request(url: str, upgrade: str) -> None:
     """It is answered as any other, as often as it comes on a connection."""

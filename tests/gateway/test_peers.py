@@ -411,6 +411,17 @@ def test_rates_count_calls(tmp_path: Path, n: int, stream: bool) -> None:
         assert int(reply.headers["retry-after"]) >= (answered * n - 20) * 3
 
 
+@pytest.mark.parametrize(
+    "name", ["best_of", "candidate_count", "num_return_sequences", "num_generations", "fallback_models", "models"]
+)
+def test_calls_by_another_name_are_refused(tmp_path: Path, name: str) -> None:
+    """What other servers call `n`, and lists of further models: they would be neither counted nor chosen."""
+    with serving(make_router(tmp_path), config(keys=NAMED)) as url, speaking(url, "KEY_A") as http:
+        for value in (4, ["dear"]):
+            reply = http.post("/v1/chat/completions", json={**chat(), name: value})
+            assert (reply.status_code, name in reply.text) == (400, True)
+
+
 def test_votes_of_one_answer_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each reads all of them, so that a crowd of votes would slow down everybody's; other answers take theirs."""
     monkeypatch.setattr(feedback, "MOST_EVENTS", 12)

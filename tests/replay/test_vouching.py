@@ -28,6 +28,7 @@ from fitrouter_evaluators.replay.evaluation import ReplaySettings, evaluate
 from fitrouter_evaluators.replay.gate_file import Gate
 from fitrouter_evaluators.replay.log.sources import read_log
 from fitrouter_evaluators.replay.report import Report
+from fitrouter_evaluators.training.train_policy import heard
 from fitrouter_integrations import cli
 
 DAYS, TEAM, RATED = 20, 60, {"a": 0.8, "b": 0.4}
@@ -205,3 +206,43 @@ def test_a_file_that_is_made_anew_is_read_anew(tmp_path: Path) -> None:
         warehouse.ingest(part)
         found.append(figures(warehouse.queries, ratings())[0].all.ratings)
     assert found[0] == found[2] > found[1]
+
+
+def test_a_prior_that_is_trained_from_a_log_leaves_out_as_many() -> None:
+    """`train policy` is for others: invented users of a key teach it as little as the learner."""
+    events = crowd(0.35)
+    events.append(msgspec.structs.replace(next(each for each in events if isinstance(each, Feedback)), id="again"))
+    votes, limits = [each for each in events if isinstance(each, Feedback)], FeedbackConfig()
+    found = [*heard(((each, ()) for each in events), limits)]
+    left_out = len(events) - len(found)
+    assert (
+        100
+        < left_out
+        == sum(1 for each in votes if each.vouched)
+        - sum(isinstance(each, Feedback) and each.vouched == "app" for each, _ in found)
+    )
+    journal = MemoryJournal()
+    journal.append(*map(Entry, events)).result()
+    assert left_out == fold(journal, Learner(3, 1, expects_scores=False)).projections.vouching.left_out
+    unheard = {each.id for each in votes} - {each.id for each, _ in found}
+    late = [*heard(((each, tuple(votes) if each is events[-1] else ()) for each in events), limits)][-1]
+    assert not unheard & {each.id for each in late[1]}
+    assert len([*heard(((each, ()) for each in events), FeedbackConfig(people_per_key=10**6))]) == len(events)
+
+
+def test_the_limits_of_a_gateway_are_those_of_its_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`replay` of a log beside the `fitrouter.yaml` that names its folder takes the limits from there."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    write_journal(folder / "journal.db", crowd(0.35))
+    monkeypatch.chdir(tmp_path)
+    settings = (
+        "models: [{name: a, provider: p}]\nproviders: {p: {kind: simulated}}\nfeedback: {people_per_key: 1000000}\n"
+    )
+    for data, left in (("data", False), ("elsewhere", True)):
+        Path("fitrouter.yaml").write_text(f"data: {data}\n{settings}")
+        asked = CliRunner().invoke(cli.app, ["replay", "--log", str(folder / "journal.db")])
+        assert asked.exit_code == 0, asked.output
+        assert ("ratings were left out" in asked.output) is left

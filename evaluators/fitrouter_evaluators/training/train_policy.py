@@ -9,12 +9,13 @@ wrong prior is soon overruled. ParetoBandit (arXiv:2604.00136) has a similar war
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fitrouter.config import Config
+from fitrouter.config import Config, FeedbackConfig
 from fitrouter.context.encoders import get_encoder
 from fitrouter.context.features import context_features, context_names, estimate_tokens, read_prompt
 from fitrouter.errors import ConfigError
@@ -23,11 +24,12 @@ from fitrouter.posterior.arms import Arms, base_arm
 from fitrouter.posterior.labels import FitParams
 from fitrouter.posterior.tastes import OVERALL, TastePrior, Tastes
 from fitrouter.state.learner import Learner
+from fitrouter.state.vouching import LeftOut, LoggedVote
 from fitrouter.stores.journal import Row
 from fitrouter.types import Execution, Feedback, Floats, Request, Score
 from fitrouter_evaluators.scoring import Answer, ResponseFeatures, global_scalar
 from fitrouter_evaluators.scoring.prior import load_prior, shipped_prior
-from fitrouter_evaluators.training._logged import LabelLog, LoggedAnswer, TextEncoding, read_log
+from fitrouter_evaluators.training._logged import LabelLog, LoggedAnswer, Related, TextEncoding, read_log
 
 TRUST = 5.0
 """Effective number of observations of a trained arm prior."""
@@ -64,7 +66,7 @@ def train_policy(
         raise ConfigError(f"--scale: {scale[0]!r} to {scale[1]!r} is not allowed; give the lowest reward first")
     reading, learner = _parts(config, responses)
     log = read_log(data, reading, scale)
-    seen = _fold(learner, log)
+    seen = _fold(learner, log._replace(events=heard(log.events, config.feedback)))
     models = {
         name: _model(learner.fit.arms, k, int(learner.fit.widths.weights.argmax()), seen[name], trust)
         for name, k in sorted(learner.fit.arms.names.items())
@@ -137,6 +139,28 @@ def _frozen(config: Config, features: ResponseFeatures | None) -> TastePrior:
         names, encoder = features.names, features.encoder.id
         mean = (shipped_prior(names, encoder) if name == "shipped" else load_prior(Path(name), names, encoder)).mean
     return TastePrior("frozen", mean.copy(), np.zeros((D, D)))
+
+
+def heard(events: Iterable[Related], limits: FeedbackConfig) -> Iterator[Related]:
+    """Leave out the votes that do not count for others (`fitrouter.state.vouching`): a prior is for others."""
+    votes = LeftOut(people=limits.people_per_key, votes_per_day=limits.votes_per_day)
+    served, known, unheard = dict[str, str](), set[Any](), set[Any]()
+
+    def key(vote: Feedback) -> Any:
+        return vote.decision_id, vote.kind, vote.dimension, vote.other
+
+    for n, (event, related) in enumerate(events):
+        if isinstance(event, Execution) and event.served_by is not None:
+            served[event.decision_id] = event.served_by
+        if isinstance(event, Feedback):
+            if key(event) not in known and (arm := served.get(event.decision_id)) is not None:
+                known.add(key(event))
+                who, day = event.identity, int(event.ts // 86_400.0)
+                vote = LoggedVote(n, who.tenant, who.user, event.vouched, arm, event.dimension, day)
+                unheard |= {key(event) for _ in votes.read([vote])}
+            if key(event) in unheard:
+                continue
+        yield event, tuple(each for each in related if not (isinstance(each, Feedback) and key(each) in unheard))
 
 
 def _fold(learner: Learner, log: LabelLog) -> dict[str, Counter[str]]:

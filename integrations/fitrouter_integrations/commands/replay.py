@@ -24,10 +24,10 @@ from rich.console import Console
 
 from fitrouter.errors import ConfigError, FitrouterError, MissingExtra, require
 from fitrouter_integrations.commands._files import write_private
-from fitrouter_integrations.commands._options import verbs
+from fitrouter_integrations.commands._options import DEFAULT, verbs
 
 if TYPE_CHECKING:
-    from fitrouter.config import Config
+    from fitrouter.config import Config, FeedbackConfig
     from fitrouter_evaluators.replay.candidates.load import Candidate
     from fitrouter_evaluators.replay.evaluation import ReplaySettings
     from fitrouter_evaluators.replay.gate_file import Gate
@@ -310,10 +310,21 @@ def replay(
     raise typer.Exit(_exit_code(report))
 
 
+def _limits(log: Path, config: Path | None) -> FeedbackConfig | None:
+    """Return the limits on votes of a configuration: the given one, or that of here if it names the log's folder."""
+    from fitrouter.config import load_config
+
+    if config is not None:
+        return load_config(config).feedback
+    if not DEFAULT.is_file():
+        return None
+    here, at = load_config(DEFAULT), log.resolve()
+    return here.feedback if here.data.resolve() in (at, *at.parents) else None
+
+
 @contextlib.contextmanager
 def _log_at(log: Path, select: str | None, config: Path | None, *, skip_bad: bool) -> Iterator[Callable[[], Log]]:
     """Open a log for reading; a table of another program is imported for the duration of the context."""
-    from fitrouter.config import load_config
     from fitrouter_evaluators.replay.importing.import_log import imported
     from fitrouter_evaluators.replay.importing.selection import quoted
     from fitrouter_evaluators.replay.importing.tables import is_table
@@ -322,7 +333,7 @@ def _log_at(log: Path, select: str | None, config: Path | None, *, skip_bad: boo
     if not is_table(log):
         if select is not None:
             raise ConfigError(f"--select: {str(log)!r} is no table of another program; leave it out")
-        yield lambda: read_log(log, limits=None if config is None else load_config(config).feedback)
+        yield lambda: read_log(log, limits=_limits(log, config))
         return
     with imported(log, select, skip_bad=skip_bad) as found:
         if found.select != select:

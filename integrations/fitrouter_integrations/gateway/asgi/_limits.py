@@ -287,6 +287,8 @@ class _Parser:
                 return
 
 
+_ONCE = frozenset({"authorization", "host", "origin", "x-api-key"})
+"""Headers of which a proxy may have read another one than the first."""
 _FRAMES = frozenset({b"content-length", b"transfer-encoding"})
 _TOO_LARGE = f"the headers exceed {HEADER_BYTES} bytes or {HEADER_COUNT} fields; send fewer"
 
@@ -327,7 +329,7 @@ def headers_of(scope: Scope) -> dict[str, bytes]:
     headers: dict[str, bytes] = {}
     for raw, value in scope["headers"]:
         name = raw.decode("latin-1")
-        if name in headers and (name in {"authorization", "x-api-key"} or name.startswith("x-fitrouter-")):
+        if name in headers and (name in _ONCE or name.startswith("x-fitrouter-")):
             raise InvalidRequest(f"header {name}: appears twice")
         headers.setdefault(name, value)
     if (given := authorization(headers.get("authorization"), headers.get("x-api-key"))) is not None:
