@@ -236,3 +236,35 @@ def test_a_login_needs_a_key_that_may_read(place: Place) -> None:
             if given.status_code == 200:
                 listed = http.get("/console/api/decisions")
                 assert (listed.status_code != 403) is may(kind, "GET /console/api/decisions"), (kind, listed.text)
+
+
+BLIND = [kind for kind, scopes in KINDS.items() if scopes and not {"trusted", "admin"} & {*scopes}]
+PLANTED = "canary-of-a-person"
+
+
+@pytest.mark.parametrize("kind", BLIND)
+def test_no_view_names_people_to_keys_that_may_not_see_them(place: Place, kind: str) -> None:
+    """Whatever route is asked, for whatever person: neither users, nor sessions, words, comments, or statements."""
+    who = {"user": PLANTED, "metadata": {"session": f"{PLANTED}-session"}}
+    with client(place.url, headers=place.headers("trusted")) as http:
+        said = http.post("/v1/chat/completions", json={**chat(f"{PLANTED} asks"), **who})
+        place.decision = said.headers["x-fitrouter-decision"]
+        vote = {"decision_id": place.decision, "user": PLANTED, "kind": "thumb", "value": "up"}
+        assert http.post("/v1/feedback", json={**vote, "comment": f"too long, {PLANTED}"}).status_code == 200
+        stated = {"user": PLANTED, "statements": [f"brief answers, {PLANTED}"]}
+        assert http.put("/v1/profile", json=stated).status_code in {200, 400}
+        wait_for(lambda: http.get(f"/console/api/decisions/{place.decision}").json().get("content"))
+    asked = {"user": PLANTED, "session": f"{PLANTED}-session", "id": place.decision, "last": "50", "window": "all"}
+    told = []
+    for route in RIGHTS:
+        method, _, path = route.partition(" ")
+        if method != "GET" or path in {"/", "/openapi.json"} or "{name}" in path:
+            continue
+        path = re.sub(r"\{[^}]*\}", "alpha", path.replace("{decision_id}", place.decision))
+        for query in ({}, {"now": "1"}, *({name: value} for name, value in asked.items())):
+            for named in ({}, {"x-fitrouter-user": PLANTED}, {"x-fitrouter-session": f"{PLANTED}-session"}):
+                with client(place.url, headers={**named, **place.headers(kind)}) as http:
+                    reply = http.get(path, params=query)
+                    if PLANTED in reply.text and PLANTED not in str(reply.json().get("error", "")):
+                        told.append((path, query, named))
+    assert not told

@@ -227,12 +227,12 @@ class FeedbackIntake:
                 readable = text.encode("utf-8", "replace").decode()
                 said = await asyncio.to_thread(self.scorer.comment, readable)
             if not said.moved:
-                return Understood({}, said.not_understood, reasons=said.reasons)
+                return Understood({}, said.not_understood, reasons=dict(said.reasons))
             moved, unclear, reasons = said.moved, said.not_understood, said.reasons
         now = self.clock()
         event = Remark(id=uuid7(now), ts=now, decision_id=decision_id, identity=judged.identity, moved=moved)
         await self.recorder.keep(event, judged.served_by)
-        return Understood(moved, unclear, event.id, reasons)
+        return Understood(moved, unclear, event.id, dict(reasons))
 
     @staticmethod
     def _checked(field: str, values: Mapping[str, float], names: Sequence[str]) -> dict[str, float]:
