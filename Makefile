@@ -93,7 +93,7 @@ bench-clients: ## whole answers, streams and tool calls of other clients, of Pyt
 	cp benchmarks/gateway/node/package.json .venv-clients/node
 	.venv-clients/bin/npm install --silent --ignore-scripts --prefix .venv-clients/node
 	.venv-clients/bin/npm install --silent --ignore-scripts --omit=optional --prefix .venv-clients/promptfoo promptfoo@0.123.1 @libsql/linux-x64-gnu@0.5.29
-	.venv-clients/bin/python -m benchmarks.gateway.clients $(ARGS)
+	.venv-clients/bin/python -m benchmarks.gateway.clients --page docs/results/clients.md $(ARGS)
 
 bench-crash: install ## kill the gateway 50 times under load; check that nothing is lost
 	$(BIN)/python -m benchmarks.gateway.crash $(ARGS)

@@ -1,6 +1,6 @@
 """Matrix of other clients against the gateway: whole answers, streams and tool calls. Prints JSON; 1 if one fails.
 
-    python -m benchmarks.gateway.clients
+    python -m benchmarks.gateway.clients --page docs/results/clients.md
 
 Each client is the published package, pointed at a gateway by its base URL and nothing else, over a model that gives one
 answer, calls the first tool it is offered, and repeats what the tool returned. A client that is not installed is named
@@ -316,15 +316,29 @@ def of_node(url: str) -> dict[str, dict[str, str]]:
     return {f"{name} (Node)": row for name, row in rows.items()}
 
 
+def written(page: str, rows: dict[str, dict[str, str]]) -> str:
+    """A page with the table of these rows in place of its own."""
+    names = ("version", *KINDS)
+    lines = [f"| client | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+    for client, row in rows.items():
+        lines.append(f"| {' | '.join([client, *(row.get(name, '').replace('|', '/') for name in names)])} |")
+    before, _, rest = page.partition("| client |")
+    _, _, after = rest.partition("\n\n")
+    return before + "\n".join(lines) + "\n\n" + after
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", nargs="*", default=[*CLIENTS, "node"], help="names of clients")
+    parser.add_argument("--page", type=Path, help="file whose table is replaced, if all clients were asked")
     chosen = parser.parse_args()
     os.environ.update(QUIET)
     with tempfile.TemporaryDirectory() as folder, serving(make_router(Path(folder), {"echo": Scripted()})) as url:
         rows = {name: of_python(url, name) for name in chosen.only if name in CLIENTS}
         rows |= of_node(url) if "node" in chosen.only else {}
     print(json.dumps(rows, indent=1, ensure_ascii=False))
+    if chosen.page is not None and {*CLIENTS, "node"} <= {*chosen.only}:
+        chosen.page.write_text(written(chosen.page.read_text("utf-8"), rows), encoding="utf-8")
     fine = ("passed", "none", "not installed")
     if any(not row.get(kind, "").startswith(fine) for row in rows.values() for kind in KINDS):
         raise SystemExit(1)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from benchmarks.gateway.clients import CLIENTS, KINDS, written
 
 ROOT = Path(__file__).parents[2]
 CASES = yaml.safe_load((ROOT / "tests" / "acceptance" / "cases.yaml").read_text(encoding="utf-8"))
@@ -95,6 +96,17 @@ def test_every_attack_has_a_test(row: str) -> None:
     assert name in {getattr(node, "name", "") for node in tree.body}
     assert case.get("alone") or rows_of(case["test"], case.get("rows")) >= 2
     assert {int(each.split()[0]) for each in HOSTILE} == {*range(1, 20)} - {12}  # outages, elsewhere
+
+
+def test_the_page_of_other_clients_is_what_the_bench_writes() -> None:
+    """`make bench-clients` replaces its table, and nothing else; each client of the matrix is there, and passed."""
+    page = (ROOT / "docs" / "results" / "clients.md").read_text(encoding="utf-8")
+    lines = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    rows = {name: dict(zip(("version", *KINDS), cells, strict=True)) for name, *cells in lines[1:]}
+    assert rows.keys() >= CLIENTS.keys()
+    assert {cell.split(":")[0] for row in rows.values() for cell in list(row.values())[1:]} == {"passed", "none"}
+    assert written(page, rows) == page
+    assert written(page, {}).replace("\n\n\n", "\n\n").count("|") < page.count("|")
 
 
 def test_lower_bounds_are_above_fixes() -> None:
