@@ -33,6 +33,7 @@ from fitrouter.serving.services import ScorerPlugin, Service, load_scorer
 from fitrouter.serving.slots import SlotParams
 from fitrouter.state.added_models import AddedModel
 from fitrouter.state.budgets import BudgetParams
+from fitrouter.state.heard import Heard
 from fitrouter.state.learner import Learner
 from fitrouter.state.projections import ProjectionParams
 from fitrouter.state.tenants import TenantLearner
@@ -45,7 +46,7 @@ from fitrouter.stores.identities import FILE as FILE_OF_IDENTITIES
 from fitrouter.stores.identities import Identities, SqliteIdentities, TemporaryIdentities
 from fitrouter.stores.journal import Journal, SqliteJournal, UnloggedJournal
 from fitrouter.stores.keys import FILE, read_keys
-from fitrouter.stores.warehouse import Limits, Warehouse, WarehouseFeed
+from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
 from fitrouter.types import ModelCard, Prices
 
 
@@ -111,8 +112,8 @@ def assemble(
     feed = None
     steps = []
     if find_spec("duckdb"):  # else the journal has it all, and a later start with DuckDB fills the warehouse from it
-        limits = Limits(config.feedback.people_per_key, config.feedback.votes_per_day)
-        feed = WarehouseFeed(journal, Warehouse(config.data / "fitrouter.duckdb", limits=limits), clock=clock)
+        hear = Heard(config.feedback.people_per_key, config.feedback.votes_per_day)
+        feed = WarehouseFeed(journal, Warehouse(config.data / "fitrouter.duckdb", hear=hear), clock=clock)
         steps.append(Service("warehouse", feed.step, hooks, idle_s=2.0, full=feed.batch))
     if (kept := config.cold).place is not None:
         cold = ColdFeed(

@@ -13,10 +13,11 @@ from tests.kits.tables import table_driven
 from typer.testing import CliRunner
 
 from fitrouter.config import FeedbackConfig
+from fitrouter.state.heard import Heard
 from fitrouter.state.learner import Learner
 from fitrouter.stores.figures import figures, least_satisfied, ratings
 from fitrouter.stores.journal import Entry, MemoryJournal, Row
-from fitrouter.stores.warehouse import Limits, Warehouse
+from fitrouter.stores.warehouse import Warehouse
 from fitrouter.types import Decision, Event, Execution, Feedback, FeedbackKind, Identity, Mode, PolicyVersion, pack
 from fitrouter_dashboards.console import Reads, overview
 from fitrouter_dashboards.console.models import model_figures
@@ -174,7 +175,7 @@ def test_live_figures_leave_out_what_replay_does(tmp_path: Path) -> None:
     n = read_log(write_journal(tmp_path / "journal.db", events), features=False).outcomes.left_out
     votes = sum(isinstance(each, Feedback) for each in events)
     rows = [Row(i + 1, each) for i, each in enumerate(events)]
-    whole, growing = (Warehouse(tmp_path / name) for name in ("whole.duckdb", "growing.duckdb"))
+    whole, growing = (Warehouse(tmp_path / name, hear=Heard()) for name in ("whole.duckdb", "growing.duckdb"))
     whole.ingest(rows)
     for start in range(0, len(rows), 2000):
         growing.ingest(rows[start : start + 2000])
@@ -192,7 +193,7 @@ def test_live_figures_leave_out_what_replay_does(tmp_path: Path) -> None:
         own = figures(warehouse.queries, least_satisfied("acme", since=0.0, fewest=1))
         assert own  # what a person said of answers is that person's, whoever vouches
         reads.close()
-    unlimited = Warehouse(whole.path, limits=Limits(people=10**6))
+    unlimited = Warehouse(whole.path, hear=Heard(people=10**6))
     (everything,) = figures(unlimited.queries, ratings())
     assert everything.all.ratings == votes
 
@@ -200,7 +201,7 @@ def test_live_figures_leave_out_what_replay_does(tmp_path: Path) -> None:
 def test_a_file_that_is_made_anew_is_read_anew(tmp_path: Path) -> None:
     """A warehouse that was deleted and filled again leaves out the same votes, in the process that read it before."""
     rows, found = [Row(i + 1, each) for i, each in enumerate(crowd(0.35))], list[int]()
-    warehouse = Warehouse(tmp_path / "w.duckdb")
+    warehouse = Warehouse(tmp_path / "w.duckdb", hear=Heard())
     for part in (rows, rows[:90], rows):
         warehouse.path.unlink(missing_ok=True)
         warehouse.ingest(part)

@@ -18,10 +18,11 @@ from fitrouter.config import Config, parse_config
 from fitrouter.context.encoders import get_encoder
 from fitrouter.errors import InvalidRequest, StoreError
 from fitrouter.router import Router
+from fitrouter.state.heard import Heard
 from fitrouter.stores.audits import KEY, audit_file
 from fitrouter.stores.erasure import WAREHOUSE
 from fitrouter.stores.signing import signing_key, verified
-from fitrouter.stores.warehouse import Limits, Warehouse
+from fitrouter.stores.warehouse import Warehouse
 from fitrouter.types import Identity
 from fitrouter_evaluators.background import in_background, work
 from fitrouter_evaluators.personal.audit.page import audit_page
@@ -166,8 +167,8 @@ def _satisfaction(config: Config, router: Router, who: Identity) -> dict[str, An
     from fitrouter_evaluators.personal.satisfaction import measure_satisfaction
 
     found = measure_satisfaction(config.data, router, tenant=who.tenant, now=time.time(), limits=config.feedback)
-    limits = Limits(config.feedback.people_per_key, config.feedback.votes_per_day)
-    warehouse = Warehouse(config.data / WAREHOUSE, limits=limits) if found.people else None
+    hear = Heard(config.feedback.people_per_key, config.feedback.votes_per_day)
+    warehouse = Warehouse(config.data / WAREHOUSE, hear=hear) if found.people else None
     return _builtins(found) | {"saved": saved_in(warehouse, router.policy.default, who.tenant)}
 
 

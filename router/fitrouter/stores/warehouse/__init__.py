@@ -1,7 +1,6 @@
 """DuckDB tables filled from the journal, for queries, reports and replay. They can be rebuilt at any time."""
 
 from fitrouter.stores.warehouse._feed import WarehouseFeed
-from fitrouter.stores.warehouse._heard import Limits
 from fitrouter.stores.warehouse._schema import TABLES, rows_of, schema, tables_sql
 from fitrouter.stores.warehouse._warehouse import PERSONAL, OutOfStep, Warehouse, create, is_present
 from fitrouter.stores.warehouse._words import described
@@ -9,7 +8,6 @@ from fitrouter.stores.warehouse._words import described
 __all__ = [
     "PERSONAL",
     "TABLES",
-    "Limits",
     "OutOfStep",
     "Warehouse",
     "WarehouseFeed",

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from fitrouter.errors import NoWarehouse, StoreError, WarehouseLocked
 from fitrouter.stores._files import make_folder, quarantine
 from fitrouter.stores.journal import Row
-from fitrouter.stores.warehouse._heard import VIEWS, Heard, Limits
 from fitrouter.stores.warehouse._schema import TABLES, Cells, create_sql, quoted, rows_of, schema, version
 from fitrouter.stores.warehouse._words import describe
 from fitrouter.types import Erasure
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+_HEARD = ("heard_feedback", "left_out")
 
 _log = logging.getLogger(__name__)
 
@@ -72,7 +72,8 @@ class Warehouse:
         path: the file; its folder is created.
         memory_limit: DuckDB's setting of this name.
         clock: seconds since the epoch, for the name of a quarantined file.
-        limits: of votes; queries may read the view `heard_feedback`, which has the votes that count for others.
+        hear: makes the view `heard_feedback`, of the votes that count for others, and the table `left_out` of the rest,
+            in a connection of a query that reads one of them (`fitrouter.state.heard`); by default all votes count.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Warehouse:
         path: str | os.PathLike[str],
         memory_limit: str = "512MB",
         clock: Callable[[], float] = time.time,
-        limits: Limits = Limits(),  # noqa: B008 - immutable
+        hear: Callable[[duckdb.DuckDBPyConnection], None] | None = None,
     ) -> None:
         self.path = Path(path).absolute()
         self.quarantined: Path | None = None
@@ -89,7 +90,7 @@ class Warehouse:
         self._limit = memory_limit
         self._clock = clock
         self._mutex = threading.Lock()
-        self._heard = Heard(limits)
+        self._hear = hear or _hear_all
 
     def position(self) -> int:
         """Sequence number of the last copied row.
@@ -309,8 +310,8 @@ class Warehouse:
                         if limit_s is not None:
                             guard.start()
                         try:
-                            if any(name in sql for sql, _ in statements for name in VIEWS):
-                                self._heard.show(connection)
+                            if any(name in sql for sql, _ in statements for name in _HEARD):
+                                self._hear(connection)
                             return [result(connection.execute(sql, list(params)))() for sql, params in statements]
                         finally:
                             guard.cancel()
@@ -497,6 +498,11 @@ def _knows(connection: duckdb.DuckDBPyConnection, digests: Sequence[str]) -> boo
         ).fetchone()
         for table in PERSONAL
     )
+
+
+def _hear_all(connection: duckdb.DuckDBPyConnection) -> None:
+    connection.execute("CREATE TEMP VIEW heard_feedback AS SELECT * FROM feedback")
+    connection.execute("CREATE TEMP VIEW left_out AS SELECT * FROM feedback WHERE false")
 
 
 def _retried(use: Callable[[], T], patience_s: float) -> T:

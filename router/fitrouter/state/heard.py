@@ -1,15 +1,14 @@
-"""The view `heard_feedback`: votes without those that do not count for others (`fitrouter.state.vouching`)."""
+"""The view `heard_feedback` of a warehouse: votes without those that do not count for others (`state.vouching`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
+
+from fitrouter.state.vouching import LeftOut, LoggedVote
 
 if TYPE_CHECKING:
     import duckdb
 
-VIEWS = ("heard_feedback", "left_out")
-"""The view, and the table with the keys of the votes that it lacks."""
 _END = "SELECT coalesce(max(seq), 0), count(*) FILTER (vouched <> '') FROM feedback"
 _FIRST = """
     SELECT f.seq, f.tenant, f."user", coalesce(f.vouched, ''), x.served_by, f.dimension, CAST(f.ts // 86400 AS BIGINT)
@@ -38,45 +37,32 @@ _PART = 1000
 """Votes that are read at a time."""
 
 
-class Limits(NamedTuple):
-    """Of votes, in the settings `feedback`."""
-
-    people: int = 3
-    """`people_per_key`."""
-    votes_per_day: int = 3
-
-
 class Heard:
     """Finds the votes that are left out; each vote is read once, so that later queries read what came since.
 
     Args:
-        limits: in force.
+        people: the limit `feedback.people_per_key`.
+        votes_per_day: that of `feedback.votes_per_day`.
     """
 
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
+    def __init__(self, people: int = 3, votes_per_day: int = 3) -> None:
+        self._people, self._votes_per_day = people, votes_per_day
         self._begin()
 
     def _begin(self) -> None:
-        from fitrouter.state.vouching import LeftOut
-
-        self._end, self._read = 0, LeftOut(people=self.limits.people, votes_per_day=self.limits.votes_per_day).read
+        self._end, self._read = 0, LeftOut(people=self._people, votes_per_day=self._votes_per_day).read
         self._found: list[int] = []
 
-    def show(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Make the view in a connection to the warehouse."""
+    def __call__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        """Make the view in a connection to the warehouse, and the table `left_out` with the votes that it lacks."""
         ((end, vouched),) = connection.execute(_END).fetchall()
         if end < self._end:  # the file was made anew
             self._begin()
         if vouched and end > self._end:
-            self._found += self._read(_parts(connection.execute(_FIRST, [self._end]).fetchmany))
+            found = connection.execute(_FIRST, [self._end])
+            while rows := found.fetchmany(_PART):  # an interrupted query goes on from here
+                self._found += list(self._read(map(LoggedVote._make, rows)))
+                self._end = rows[-1][0]
             self._end = end
         connection.execute(_TABLE, [self._found])
         connection.execute(_MADE)
-
-
-def _parts(fetch: Callable[[int], list[tuple[Any, ...]]]) -> Iterator[Any]:
-    from fitrouter.state.vouching import LoggedVote
-
-    while rows := fetch(_PART):
-        yield from map(LoggedVote._make, rows)
