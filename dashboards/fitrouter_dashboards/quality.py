@@ -3,10 +3,12 @@
 Satisfaction is of the people who rated, most recent ratings first, and always four figures together: a mean can rise
 while the people who are served worst, or a whole role, lose.
 
-Savings are against the default model, and against the single model with the best mean reward (self-normalised inverse
-propensity weighting of the ratings). The cost of a request had that model answered is estimated doubly robustly from
-the drawn decisions, as the logged expectation plus the weighted difference of what was paid; a normal interval, for one
-look (Dudík, Langford and Li 2011, "Doubly robust policy evaluation and learning"), of a share by the delta method.
+Savings and gains are against the default model, and against the single model with the best mean rating
+(self-normalised inverse propensity weighting), over the latest `DECISIONS` drawn decisions. The cost of a request had
+that model answered is estimated doubly robustly, as the logged expectation plus the weighted difference of what was
+paid; a normal interval, for one look (Dudík, Langford and Li 2011, "Doubly robust policy evaluation and learning"), of
+a share by the delta method. The mean rating had that model answered is Σ w y / Σ w with w = 1[chosen] / p; its
+interval, and that of the difference, take people as independent.
 """
 
 from __future__ import annotations
@@ -19,14 +21,17 @@ import msgspec
 import numpy as np
 
 from fitrouter.errors import NoWarehouse
-from fitrouter.stores.figures import Query, Z
+from fitrouter.stores.figures import FEWEST, RATED, Query, Z, interval
 from fitrouter.stores.warehouse import Warehouse
+from fitrouter.types import Floats
 
 MEASURES = ("mean", "variance", "cvar10", "worst_role")
 DECISIONS = 20_000
 """Latest drawn decisions that are read for savings."""
 LEAST = 30
-"""Decisions before savings are shown."""
+"""Decisions before savings are shown, and rated answers of a model before its mean rating is."""
+FAR = 100_000
+"""Ratings that nobody waits for."""
 
 _LEFT_OUT = "SELECT count(*) FROM left_out WHERE $1::VARCHAR IS NULL OR tenant = $1"
 _WHOSE = "untrusted keys' users, more than feedback.people_per_key lets count"
@@ -53,6 +58,40 @@ _MOMENTS = """
         (SELECT count(*) FROM drawn WHERE paid IS NULL)
     FROM pairs, means
 """
+
+
+_DRAWN = f"""
+    WITH drawn AS MATERIALIZED (
+        SELECT decision_id, seq, "user", mode <> 'shadow' AS ours, chosen, propensity AS p, eligible, unpriced,
+            CASE WHEN len(cost) = len(eligible) THEN cost END AS cost
+        FROM decisions WHERE rowid IN (  -- arrays are read for these rows only
+            SELECT rowid FROM decisions
+            WHERE mode IN ('online', 'uniform', 'shadow') AND propensity > 0 AND ts >= $3
+                AND ($2::VARCHAR IS NULL OR tenant = $2) ORDER BY seq DESC LIMIT $1)
+    ), ended AS (
+        SELECT decision_id, arg_max(status, seq) = 'ok' AS ok, bool_and(served_by = chosen) AS plain,
+            CASE WHEN NOT coalesce(arg_max(cost_assumed, seq), false) THEN arg_max(cost_usd, seq) END AS paid
+        FROM executions
+        WHERE seq > (SELECT min(seq) FROM drawn) AND decision_id IN (SELECT decision_id FROM drawn)
+        GROUP BY decision_id
+    ), rated AS (
+        SELECT decision_id, arg_max(y, seq) AS y FROM heard_feedback
+        WHERE seq > (SELECT min(seq) FROM drawn) AND decision_id IN (SELECT decision_id FROM drawn)
+            AND {RATED} AND "user" IS NOT NULL AND y BETWEEN 0 AND 1
+        GROUP BY decision_id
+    ), unit AS MATERIALIZED (
+        SELECT chosen, p, ok AND cost IS NOT NULL AS priced, paid, CASE WHEN ours THEN y END AS y,
+            hash("user") AS person, eligible, cost, coalesce(unpriced, []) AS unpriced
+        FROM drawn JOIN ended USING (decision_id) LEFT JOIN rated USING (decision_id) WHERE plain
+    ), best AS (
+        SELECT chosen AS best FROM unit WHERE y IS NOT NULL GROUP BY chosen HAVING count(*) >= {LEAST}
+        ORDER BY sum(y / p) / sum(1 / p) DESC, chosen LIMIT 1
+    )
+    SELECT best, chosen, p, priced, paid, y, person, list_contains(eligible, $4), list_contains(eligible, best),
+        CASE WHEN NOT list_contains(unpriced, $4) THEN cost[list_position(eligible, $4)] END,
+        CASE WHEN NOT list_contains(unpriced, best) THEN cost[list_position(eligible, best)] END
+    FROM unit LEFT JOIN best ON true
+"""  # noqa: S608 - constants
 
 
 class Estimate(NamedTuple):
@@ -84,6 +123,8 @@ class Savings(NamedTuple):
     """Of what the model would have cost."""
     unpriced: int
     """Requests that are not counted, since what they cost is not known."""
+    requests: int = 0
+    """Requests that are."""
 
     def __str__(self) -> str:
         """The share in words.
@@ -96,6 +137,62 @@ class Savings(NamedTuple):
         ends = "" if low is None or high is None else f" [{low}, {high}]"
         less = f", without {self.unpriced:,} answers of unknown cost" if self.unpriced else ""
         return f"{size}{ends} against {self.model}{less}"
+
+
+class Gain(msgspec.Struct, frozen=True, kw_only=True):
+    """Mean rating of drawn answers, beside what it had been with a single model alone."""
+
+    ratings: int
+    """Rated answers that it could have given."""
+    own: int
+    """Those that it did give."""
+    alone: Estimate | None = None
+    """Mean rating of the model alone; None, like `gain`, with too few of its own."""
+    gain: Estimate | None = None
+    """Mean rating less that."""
+    more: int | None = None
+    """About how many more ratings tell the sign of the gain, if it stays; None for none, or more than `FAR`."""
+
+
+class Against(msgspec.Struct, frozen=True, kw_only=True):
+    """Routing against a single model."""
+
+    model: str
+    saved: Savings | None
+    rating: Gain
+
+
+def against(
+    run: Callable[..., Sequence[list[tuple[Any, ...]]]], default: str | None, tenant: str | None, since: float = 0.0
+) -> dict[str, Against]:
+    """Compare with the `default` model and the `best` single one, where they are known; `run` reads queries. Blocks.
+
+    Args:
+        run: reads queries.
+        default: the default model.
+        tenant: whose requests; None for all.
+        since: time of the first.
+
+    Raises:
+        StoreError: the warehouse cannot be read.
+    """
+    (rows,) = run((_DRAWN, [DECISIONS, tenant, since, default or ""]))
+    names = {"default": default, "best": rows[0][0] if rows else None}
+    found = {}
+    for at, (name, model) in enumerate(names.items()):
+        if model:
+            priced = [(chosen, p, costs[2 + at], paid) for _, chosen, p, ok, paid, _, _, *costs in rows if ok]
+            rated = [
+                (who, chosen == model, p, y) for _, chosen, p, _, _, y, who, *can in rows if y is not None and can[at]
+            ]
+            pairs = [
+                (cost + (paid - cost) / p * (chosen == model), paid)
+                for chosen, p, cost, paid in priced
+                if paid is not None and cost is not None
+            ]
+            saved = _of_pairs(model, pairs, sum(paid is None for *_, paid in priced))
+            found[name] = Against(model=model, saved=saved, rating=gain(rated))
+    return found
 
 
 def measure(warehouse: Warehouse, default: str | None) -> Quality:
@@ -179,13 +276,17 @@ def savings(drawn: Sequence[tuple[Any, ...]], model: str) -> Savings | None:
         if paid is not None and model in eligible and model not in unpriced:
             cost = expected[eligible.index(model)]
             pairs.append((cost + (paid - cost) / p * (chosen == model), paid))
+    return _of_pairs(model, pairs, sum(paid is None for *_, paid in drawn))
+
+
+def _of_pairs(model: str, pairs: Sequence[tuple[float, float]], unknown: int) -> Savings | None:
+    """Savings by what each request would have cost and what was paid."""
     if len(pairs) < LEAST:
         return None
     theirs, ours = np.array(pairs).T
     mean, whole = float(ours.mean()), float(theirs.mean())
     off = float((ours - mean / whole * theirs).std(ddof=1)) if whole > 0.0 else None
-    spread, unknown = float((theirs - ours).std(ddof=1)), sum(paid is None for *_, paid in drawn)
-    return _savings(model, len(pairs), mean, whole, spread, off, unknown)
+    return _savings(model, len(pairs), mean, whole, float((theirs - ours).std(ddof=1)), off, unknown)
 
 
 def _savings(
@@ -198,7 +299,54 @@ def _savings(
     share = Estimate(math.nan, math.nan, math.nan)
     if off is not None and theirs > 0.0:
         share = _mean(1.0 - ours / theirs, off / theirs, n) or share
-    return Savings(model, usd, share, unknown)
+    return Savings(model, usd, share, unknown, n)
+
+
+def gain(rated: Sequence[tuple[Any, bool, float, float]]) -> Gain:
+    """Compare the mean rating with that of a single model alone.
+
+    Args:
+        rated: (person, whether the model answered, propensity, rating) of each drawn answer that it could have given.
+    """
+    own = sum(each[1] for each in rated)
+    found = Gain(ratings=len(rated), own=own)
+    if own < LEAST:
+        return msgspec.structs.replace(found, more=_rounded((LEAST - own) * len(rated) / own) if own else None)
+    people, codes = np.unique([each[0] for each in rated], return_inverse=True)
+    y, w = np.array([each[3] for each in rated]), np.array([each[1] / each[2] for each in rated])
+    mean, alone = float(y.mean()), float(w @ y / w.sum())
+    ours, theirs = (y - mean) / len(y), w * (y - alone) / w.sum()
+    m = len(people)
+
+    def half(influence: Floats) -> float:
+        return (
+            Z * math.sqrt(float((np.bincount(codes, influence) ** 2).sum()) * m / (m - 1)) if m >= FEWEST else math.nan
+        )
+
+    by, apart = half(theirs), half(ours - theirs)
+    low, high = (math.nan, math.nan) if math.isnan(by) else interval(alone, by, m)
+    better = mean - alone
+    more = None
+    if abs(better) < apart and better:
+        more = _rounded(len(rated) * ((apart / better) ** 2 - 1.0))
+    return msgspec.structs.replace(
+        found,
+        alone=Estimate(low, alone, high),
+        gain=Estimate(max(better - apart, -1.0), better, min(better + apart, 1.0)),
+        more=more,
+    )
+
+
+def _rounded(ratings: float) -> int | None:
+    """A number of ratings to wait for, upwards to one digit and a half; None if nobody waits for as many.
+
+    >>> _rounded(0.3), _rounded(41.0), _rounded(1234.0), _rounded(1e7)
+    (1, 45, 1500, None)
+    """
+    if not ratings <= FAR:
+        return None
+    step: int = max(1, 5 * 10 ** (len(str(math.ceil(ratings))) - 2))
+    return int(max(1, math.ceil(ratings / step) * step))
 
 
 def _mean(mean: float, sd: float, n: int) -> Estimate | None:

@@ -286,6 +286,7 @@ def figures(books: Ledger) -> dict[str, Any]:
         "requests_by_model": by(model, decided),
         "requests_by_person_and_model": by(lambda e: (*person(e), model(e)[1]), decided),
         "answered_by_person_and_model": by(lambda e: (*person(e), e.model), answered),
+        "traffic_by_person": by(person, [*decided, *turned]),
         "traffic_by_person_and_model": by(lambda e: (*person(e), model(e)[1]), [*decided, *turned]),
         "requests_by_role_and_model": by(lambda e: (*role(e), e.model), [*decided, *turned]),
         "ids": {each.id for each in decided},

@@ -221,6 +221,22 @@ def _(s: Surfaces) -> Figures:
     }
 
 
+@reads("GET /console/api/gains")
+def _(s: Surfaces) -> Figures:
+    found = {tenant: s.get("/console/api/gains?since=60&from=0", tenant)["looked"] for tenant in TENANTS}
+    totals = {tenant: one["traffic"]["since"] for tenant, one in found.items()}
+    rated = {tenant: one["ratings"]["since"] for tenant, one in found.items()}
+    return {
+        "requests": {tenant: one["requests"] for tenant, one in totals.items()},
+        "answered": {tenant: one["answered"] for tenant, one in totals.items()},
+        "money": {tenant: one["cost"]["usd"] for tenant, one in totals.items()},
+        "unpriced": {tenant: one["cost"]["unpriced"] for tenant, one in totals.items() if one["cost"]["unpriced"]},
+        "ratings": {tenant: one["ratings"] for tenant, one in rated.items()},
+        "rating": {tenant: one["mean"] for tenant, one in rated.items()},
+        "rating_interval": {tenant: bounds(one) for tenant, one in rated.items()},
+    }
+
+
 # --- DuckDB ---
 
 
@@ -365,7 +381,12 @@ def _(s: Surfaces) -> Figures:
     roles = {
         (tenant, each["role"]): each for tenant in TENANTS for each in s.get("/console/api/people", tenant)["roles"]
     }
+    pages = {tenant: s.get("/console/api/people?order=requests", tenant) for tenant in TENANTS}
+    assert all(one["next"] is None for one in pages.values())
+    listed = {(tenant, each["user"]): each for tenant, one in pages.items() for each in one["listed"] if each["user"]}
     return of_reports({who: one["report"] for who, one in found.items()}) | {
+        "traffic_by_person": {who: each["requests"] for who, each in listed.items()},
+        "rating_by_person": {who: each["rating"]["mean"] for who, each in listed.items() if each["rating"]},
         "votes_by_person_and_kind": {key: each["votes"] for key, each in votes.items()},
         "value_by_person_and_kind": {key: each["mean"] for key, each in votes.items()},
         "traffic_by_person_and_model": {

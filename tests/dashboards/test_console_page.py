@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 from urllib.parse import quote
 
 import httpx
@@ -16,6 +17,7 @@ from tests.kits.unreadable import REASON, WAREHOUSE, unreadable
 
 from fitrouter.assemble import extender
 from fitrouter.config import parse_config
+from fitrouter.errors import ProviderUnavailable
 from fitrouter.router import Router
 from fitrouter.serving.services import Service
 from fitrouter.stores.contents import ContentStore
@@ -120,11 +122,11 @@ def watched(gateway: tuple[str, Router], browser: Any, scheme: str, width: int) 
 
 
 def test_the_figures_of_the_first_view_are_the_apis(shown: Shown) -> None:
-    """Each number, its interval, and the table of the traffic; the page weighs less than 300 kB."""
+    """Each number, its interval, and the table of the traffic; the page weighs less than 120 kB."""
     weights: list[int] = []
     shown.page.on("response", lambda answer: weights.append(len(answer.body())))
     shown.open("now?window=all")
-    assert sum(weights) < 300_000
+    assert sum(weights) < 120_000
     api = shown.http.get("/console/api/now", params={"window": "all"}).json()
     figure = {
         name: shown.page.inner_text(f"[data-figure={name}]") for name in ("requests", "reward", "cost", "latency")
@@ -317,20 +319,15 @@ def test_a_model_with_a_server_of_its_own_needs_a_public_address(shown: Shown) -
 
 
 def test_a_role_and_a_person_are_shown(shown: Shown) -> None:
-    """The role with most traffic at first; a person by name, whose votes are counted, or chosen, or by their token."""
+    """A role is chosen; a person is found by name, whose votes are counted, or by their token."""
     shown.open("decisions")
     token = shown.page.inner_text("td.person code >> nth=0")
     assert len(token) == 12
     shown.open(f"people?user={token}")  # as the log's list shows it
     assert token in shown.page.inner_text("section[aria-label='This person']")
     shown.open("people")
-    (some, *_) = shown.http.get("/console/api/people").json()["persons"]
-    choice = shown.page.locator("[data-key=f-people-person]")
-    label = f"{some['user']}: {some['requests']} requests, {some['votes']} votes"
-    sync_api.expect(choice).to_contain_text(label)
-    choice.select_option(label=label)
-    sync_api.expect(shown.page.locator("section[aria-label='This person']")).to_contain_text(some["user"])
-    shown.open("people")
+    shown.page.select_option("[data-key=f-people-role]", label="cook")
+    sync_api.expect(shown.page.locator("section[aria-label='This role']")).to_contain_text("cook")
     assert "How well each model fits" in shown.page.inner_text("main")
     shown.page.fill("[data-key=person]", "person-1")
     shown.page.keyboard.press("Enter")
@@ -367,13 +364,32 @@ def small(tmp_path: Path, browser: Any) -> Iterator[Shown]:
 
 
 def test_people_without_a_role_are_somebody(small: Shown) -> None:
-    """The view shows one of them at first, and lists all with their requests and votes."""
+    """The view lists all with their requests and votes."""
     small.open("people")
     assert "Nobody yet" not in small.page.inner_text("main")
-    assert "person-" in small.page.inner_text("section[aria-label='This person']")
-    choice = small.page.locator("[data-key=f-people-person]")
     for user in ("person-0", "person-1"):
-        sync_api.expect(choice).to_contain_text(f"{user}: 3 requests, 3 votes")
+        row = small.page.locator(f"table.persons tr:has-text('{user}')")
+        assert row.locator("td").all_inner_texts()[:3] == ["none", "3", "3"]
+
+
+def test_what_is_wrong_is_seen_at_once(small: Shown) -> None:
+    """The first screen names a model without a price, somebody unhappy, and an outage, each with a link to more."""
+    small.open("now")
+    alarms = small.page.locator("ul.alarms")
+    sync_api.expect(alarms).to_contain_text("No price is known of blank")
+    for _ in range(4):
+        made = small.http.post("/v1/chat/completions", json=chat(user="carla"))
+        vote = {"decision_id": made.headers["x-fitrouter-decision"], "kind": "thumb", "value": "down", "user": "carla"}
+        assert small.http.post("/v1/feedback", json=vote).status_code == 200
+    sync_api.expect(alarms).to_contain_text("carla is unhappy: mean rating 0.00 of 4 rated answers.")
+    alarms.locator("li:has-text('carla') a").click()
+    figure = small.page.locator("section[aria-label='This person'] [data-figure=rating]")
+    sync_api.expect(figure).to_have_text("0.00 (0.00 to 0.49), 4 ratings")
+    with mock.patch.object(Echo, "complete", side_effect=ProviderUnavailable("down", 503)):
+        for _ in range(6):
+            assert small.http.post("/v1/chat/completions", json=chat(user="carla")).status_code >= 500
+        small.open("now")
+        sync_api.expect(alarms.locator("li.bad").first).to_contain_text("answered")
 
 
 OUTSIDE_OF_CHARTS = """() => {
@@ -394,23 +410,57 @@ def test_costs_need_no_legend(small: Shown) -> None:
 
 
 def test_the_least_satisfied_people_are_listed(shown: Shown) -> None:
-    """By the tokens of the log, with what they rate, the lowest first; a click shows the person."""
-
-    def listed() -> Any:
-        return shown.http.get("/console/api/people").json()["lowest"]
-
+    """With what the log says of each; what they have and would have is the leaderboard's; a click shows the person."""
     given = [one for one in shown.http.get("/v1/decisions?last=100").json()["data"] if one["user"] == "person-2"]
     for decision in given:
         vote = {"decision_id": decision["decision_id"], "kind": "thumb", "value": "down", "user": "person-2"}
         assert shown.http.post("/v1/feedback", json=vote).status_code == 200
-    lowest = wait_for(lambda: (found := listed()) and found[0]["ratings"] == len(given) and found[0])
-    assert lowest["mean"] == 0.0
+
+    def listed() -> Any:
+        first = shown.http.get("/console/api/people").json()["listed"][0]
+        return first["rating"]["ratings"] == len(given) and not first["waits"] and first
+
+    low = wait_for(listed)
+    assert (low["user"], low["rating"]["mean"], low["requests"]) == ("person-2", 0.0, len(given))
+    board = shown.http.get("/v1/leaderboard", headers={"x-fitrouter-user": "person-2"}).json()["models"]
+    ratings = {each["model"]: each["rating"] for each in board}
+    assert low["with_model"]["mean"] == pytest.approx(ratings[low["model"]], abs=1e-9)
+    assert low["with_default"] is None, "there is no default model"
     shown.open("people")
-    card = shown.page.locator("section[aria-label='Least satisfied people']")
-    sync_api.expect(card).to_contain_text(f"{lowest['subject'][:12]} {lowest['mean']:.2f} of {lowest['ratings']} rated")
-    card.locator("a").first.click()
+    row = shown.page.locator("table.persons tbody tr").first
+    sync_api.expect(row).to_contain_text(f"0.00 ({low['rating']['low']:.2f} to {low['rating']['high']:.2f})")
+    sync_api.expect(row.locator("[data-label='expected with it']")).to_contain_text(f"{ratings[low['model']]:.2f}")
+    row.locator("a").click()
     person = shown.page.locator("section[aria-label='This person']")
-    sync_api.expect(person).to_contain_text(lowest["subject"][:12])
+    sync_api.expect(person).to_contain_text(low["subject"][:12])
+    told = person.locator("[data-figure=rating]").inner_text()
+    assert told == f"0.00 ({low['rating']['low']:.2f} to {low['rating']['high']:.2f}), {len(given)} ratings"
+    shown.open("people?order=requests")
+    users = {f"person-{i}" for i in range(5)}
+    names = set(shown.page.locator("table.persons tbody th a").all_inner_texts())
+    assert users <= names
+
+
+def test_what_happened_since_is_the_logs(shown: Shown) -> None:
+    """Three sentences with links, which a browser counts from its last visit on; the first of all is of a day."""
+    shown.open("now?window=all")
+    sentences = shown.page.locator("ul.sentences li")
+    sync_api.expect(sentences).to_have_count(3)
+    decisions = shown.http.get("/v1/decisions?last=1000").json()["data"]
+    asked, usd = len(decisions), sum(one["cost_usd"] for one in decisions)
+    rated = [one for one in decisions if "thumb" in one["votes"]]
+    mean = sum(one["votes"]["thumb"] for one in rated) / len(rated)
+    happier, cost, changed = sentences.all_inner_texts()
+    assert f"People rate {mean:.2f} on average" in happier
+    assert f"{len(rated)} ratings" in happier
+    assert f"{asked} requests cost ${usd:.4f}" in cost
+    assert changed
+    assert [link.get_attribute("href") for link in sentences.locator("a").all()][:1] == ["#/people"]
+    shown.page.evaluate("localStorage.setItem('fitrouter looked', JSON.stringify({last: Date.now() / 1000 - 1000}))")
+    shown.page.reload()
+    sync_api.expect(sentences).to_have_count(3)
+    kept = shown.page.evaluate("JSON.parse(localStorage.getItem('fitrouter looked'))")
+    assert 900 < kept["last"] - kept["before"] < 1300, "counted from the visit before this one"
 
 
 PLAIN = {
@@ -443,7 +493,14 @@ def test_long_texts_of_others_break_nothing(gateway: tuple[str, Router], browser
         made = [_asked(http, text) for text in texts]
     for shown in watched(gateway, browser, "dark", 390):
         people = f"people?user={quote(texts[0])}"
-        for view in ("now", "decisions", "people", people, *(f"decisions/{one}" for one in made)):
+        for view in (
+            "now",
+            "decisions",
+            "people",
+            "people?order=requests",
+            people,
+            *(f"decisions/{one}" for one in made),
+        ):
             shown.open(view)
             wide = shown.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
             assert wide <= 0, view
@@ -472,7 +529,7 @@ def test_views_are_accessible_and_text_stays_text(gateway: tuple[str, Router], b
     for width in (1440, 390):
         for shown in watched(gateway, browser, scheme, width):
             one = shown.http.get("/console/api/decisions").json()["decisions"][0]["decision_id"]
-            for view in [*VIEWS, f"decisions/{one}"]:
+            for view in [*VIEWS, "people?role=cook", f"decisions/{one}"]:
                 shown.open(view)
                 if view == "models":  # the form at its largest
                     shown.page.select_option("#add-provider", label="A server of its own …")

@@ -7,13 +7,14 @@ import tracemalloc
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fitrouter.stores.journal import Row
 from fitrouter.stores.warehouse import Warehouse
 from fitrouter.types import Decision, Execution, Feedback, FeedbackKind, Identity, Mode, PolicyVersion
-from fitrouter_dashboards.quality import LEAST, Estimate, Quality, measure, saved_in, savings
+from fitrouter_dashboards.quality import LEAST, Estimate, Quality, gain, measure, saved_in, savings
 from fitrouter_evaluators.personal.satisfaction import measure_satisfaction
 
 
@@ -70,6 +71,49 @@ def test_dearer_than_a_model_is_no_saving() -> None:
     dearer = savings([("b", 0.5, ["a", "b"], [1.0, 2.0], [], 2.0)] * LEAST, "a")
     assert str(dearer) == "+100 % against a"
     assert str(savings([("b", 0.5, ["a", "b"], [0.0, 2.0], [], 2.0)] * LEAST, "a")) == "not known against a"
+
+
+def test_gains_are_the_weighted_means_of_the_log() -> None:
+    """The mean had one model answered, and the difference, with the intervals of people; what is missing is told."""
+    rng, rated = np.random.default_rng(3), list[tuple[int, bool, float, float]]()
+    for i in range(600):
+        own = rng.random() < 0.4
+        rated.append((i % 30, bool(own), 0.4, float(rng.random() < (0.5 if own else 0.8))))
+    found = gain(rated)
+    weights = [own / p for _, own, p, _ in rated]
+    alone = sum(w * y for w, (*_, y) in zip(weights, rated, strict=True)) / sum(weights)
+    mean = sum(y for *_, y in rated) / len(rated)
+    assert found.alone is not None
+    assert found.gain is not None
+    assert (found.alone.estimate, found.gain.estimate) == (pytest.approx(alone), pytest.approx(mean - alone))
+    sums = dict.fromkeys(range(30), 0.0)
+    for w, (who, _, _, y) in zip(weights, rated, strict=True):
+        sums[who] += (y - mean) / len(rated) - w * (y - alone) / sum(weights)
+    half = 1.959964 * math.sqrt(sum(each * each for each in sums.values()) * 30 / 29)
+    assert found.gain.high - found.gain.estimate == pytest.approx(half)
+    assert found.gain.low > 0.0
+    assert found.more is None, "the sign is clear"
+    few = gain(rated[:60])
+    assert few.gain is None
+    assert few.own < LEAST
+    assert few.more == pytest.approx((LEAST - few.own) * 60 / few.own, abs=5)
+    unclear = gain(rated[:90])
+    assert unclear.gain is not None
+    assert (unclear.more is None) == (unclear.gain.low > 0.0 or unclear.gain.high < 0.0)
+    assert (gain([]).own, gain([]).more) == (0, None)
+
+
+def test_gains_cover() -> None:
+    """Of 200 logs, about 95 in 100 intervals hold the true difference; and people whose answers agree widen them."""
+    rng, covered = np.random.default_rng(4), 0
+    for _ in range(200):
+        taste = rng.normal(0.0, 0.15, 40)
+        own = rng.random((40, 8)) < 0.5
+        y = np.clip(np.where(own, 0.5, 0.6) + taste[:, None] + rng.normal(0, 0.05, (40, 8)), 0.0, 1.0)
+        found = gain([(u, bool(own[u, i]), 0.5, float(y[u, i])) for u in range(40) for i in range(8)]).gain
+        assert found is not None
+        covered += found.low <= 0.05 <= found.high
+    assert 180 <= covered <= 199
 
 
 @given(

@@ -23,11 +23,12 @@ from fitrouter.policies import SquareCB
 from fitrouter.router import Router
 from fitrouter.routing.explanation import TERMS
 from fitrouter.stores.contents import ContentStore
-from fitrouter.stores.figures import figures, least_satisfied
+from fitrouter.stores.figures import figures, raters
 from fitrouter.stores.identities import SqliteIdentities
 from fitrouter.stores.journal import MemoryJournal
 from fitrouter.stores.keys import FILE, SCOPES, StoredKey, change_keys, digest_of, new_key
 from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
+from fitrouter.types import Identity
 from fitrouter_dashboards.console import Reads, assets
 from fitrouter_integrations.gateway import _keys
 from fitrouter_integrations.gateway.console._sessions import COOKIE, TOKEN, Sessions
@@ -38,7 +39,7 @@ NAMES = [
     {"name": "team-b", "tenant": "b", "key_env": "KEY_B", "trusted": True},
     {"name": "operator", "admin": True, "key_env": "KEY_ADMIN"},
 ]
-READS = ["now", "decisions", "people", "policy", "models", "learning"]
+READS = ["now", "gains", "decisions", "people", "policy", "models", "learning"]
 HOSTILE = [
     "<script>alert(1)</script>",
     '"><img src=x onerror=alert(1)>',
@@ -319,10 +320,10 @@ def test_people_are_seen_by_trusted_keys(tmp_path: Path, monkeypatch: pytest.Mon
                 assert http.post("/v1/feedback", json=vote, headers=headers).status_code == 200
         installation.copied()
         assert installation.router.warehouse is not None
-        (unhappy,) = figures(installation.router.warehouse.queries, least_satisfied("a", since=0.0))
-        assert unhappy
+        (unhappy,) = figures(installation.router.warehouse.queries, raters(Identity(tenant="a"), since=0.0))
+        assert unhappy.listed
         with login(url, "KEY_A") as http:
-            assert http.get("/console/api/people").json()["lowest"] == []
+            assert "listed" not in http.get("/console/api/people").json()
             assert http.get(f"/console/api/decisions/{decision}").json()["user"] is None
             assert http.get("/console/api/people", params={"role": "cook"}).json()["people"] is False
             for user in ("ann", "nobody"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections import defaultdict
@@ -16,7 +17,7 @@ from fitrouter.stores.figures import (
     Money,
     Votes,
     figures,
-    least_satisfied,
+    raters,
     ratings,
     tallies,
     traffic,
@@ -135,7 +136,7 @@ def test_ratings_are_the_ledgers(tmp_path: Path) -> None:
 
 
 def test_the_least_satisfied_are_the_ledgers(tmp_path: Path) -> None:
-    """Who rates below the middle, by the same mean as everywhere, the lowest first; of a tenant or of all."""
+    """All who rated, by the upper end of a share's interval, the lowest first; in pages, of a tenant, some, or all."""
     warehouse, ends, given = written(tmp_path)
     nobody = [  # votes without a user are of no person
         Feedback(
@@ -149,20 +150,38 @@ def test_the_least_satisfied_are_the_ledgers(tmp_path: Path) -> None:
         for i in range(5)
     ]
     warehouse.ingest([Row(len(ends) + len(given) + 1 + i, vote) for i, vote in enumerate(nobody)])
-    for tenant, since, fewest in ((None, 0.0, 3), ("a", 0.0, 20), ("b", 300.0, 3), (None, 380.0, 1)):
-        wanted = least_satisfied(tenant, since=since, fewest=fewest)
-        (found,) = figures(warehouse.queries, wanted)
+    for tenant, since, users in ((None, 0.0, None), ("a", 0.0, ["u1", "u2"]), ("b", 300.0, None), (None, 380.0, None)):
+        who = None if tenant is None else Identity(tenant=tenant)
         people: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
         for vote in given:
-            who = vote.identity.tenant, str(vote.identity.user)
             if vote.ts >= since and vote.dimension == "overall" and vote.kind is not FeedbackKind.EDIT:
-                people[who][vote.decision_id] = vote.y
-        low = {who: mean(ys.values()) for who, ys in people.items() if tenant in {None, who[0]} and len(ys) >= fewest}
-        expected = sorted((y, who) for who, y in low.items() if y < 0.5)[:10]
-        assert [(t, user) for t, user, _ in found] == [who for _, who in expected]
-        assert [each.mean for *_, each in found] == pytest.approx([y for y, _ in expected])
-        assert [each.ratings for *_, each in found] == [len(people[who]) for _, who in expected]
-    assert expected, "the last question has an answer"
+                people[vote.identity.tenant, str(vote.identity.user)][vote.decision_id] = vote.y
+        ledger = {
+            key: list(ys.values())
+            for key, ys in people.items()
+            if tenant in {None, key[0]} and (users is None or key[1] in users)
+        }
+
+        def ends_of(ys: list[float]) -> tuple[float, float]:
+            n, p, z2 = len(ys), mean(ys), 1.959964**2
+            half = math.sqrt(z2 * p * (1 - p) / n + z2 * z2 / 4 / n / n)
+            return (p + z2 / 2 / n - half) / (1 + z2 / n), (p + z2 / 2 / n + half) / (1 + z2 / n)
+
+        found = [
+            page
+            for skip in range(0, len(ledger), 3)
+            for page in figures(warehouse.queries, raters(who, since=since, users=users, most=3, skip=skip))
+        ]
+        listed = [each for page in found for each in page.listed]
+        assert {(t, user): each.ratings for t, user, each in listed} == {who: len(ys) for who, ys in ledger.items()}
+        for t, user, each in listed:
+            assert each.mean == pytest.approx(mean(ledger[t, user]))
+            assert (each.low, each.high) == pytest.approx(ends_of(ledger[t, user]))
+        highs = [each.high for *_, each in listed]
+        assert all(a <= b + 1e-12 for a, b in itertools.pairwise(highs))
+        unhappy = sum(ends_of(ys)[1] < 0.5 for ys in ledger.values())
+        assert {(page.people, page.unhappy) for page in found} == {(len(ledger), unhappy)}
+    assert figures(warehouse.queries, raters(Identity(tenant="nobody"), since=0.0)) == [(0, 0, [])]
 
 
 def test_up_and_down_are_of_ratings_alone(tmp_path: Path) -> None:

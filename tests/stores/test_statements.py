@@ -82,7 +82,7 @@ def test_hostile_names_are_values_everywhere(tmp_path: Path) -> None:
                         page = decisions(reads, "default", {name: text}, None)["decisions"]
                         assert len(page) == {"role": 1, "rated": len(HOSTILE)}.get(name, 0), (name, text)
                     assert decisions(reads, text, {}, None)["decisions"] == []
-                assert overview(reads, "default", "all", router.clock(), None)["totals"]["requests"] == len(HOSTILE)
+                assert overview(reads, "default", "all", router.clock())["totals"]["requests"] == len(HOSTILE)
             finally:
                 reads.close()
             before = counts(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -23,6 +24,18 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     view: str
     """The view that shows more."""
+    params: dict[str, str] = {}
+    """Of its address."""
+
+
+class Unhappy(NamedTuple):
+    """People whose mean rating is surely below the middle of the scale."""
+
+    people: int
+    shown: list[tuple[str, str, float, int]]
+    """Tenant, token, mean rating and number of ratings of the unhappiest; none for keys that may not see people."""
+    name: str = ""
+    """Name of the unhappiest, if it is known."""
 
 
 def alarms(
@@ -31,6 +44,9 @@ def alarms(
     outages: Sequence[Outage],
     flattered: Mapping[str, str],
     tenant: str | None,
+    unhappy: Unhappy = Unhappy(0, []),  # noqa: B008 - immutable
+    unpriced: Sequence[str] = (),
+    share: float = 1.0,
 ) -> list[Alarm]:
     """Return the current alarms, the worst first.
 
@@ -40,6 +56,9 @@ def alarms(
         outages: that `tenant` may know of.
         flattered: model → what is wrong with its scores.
         tenant: who asks, and sees no other tenant's budget; None for an administrator.
+        unhappy: people.
+        unpriced: models whose price is not known.
+        share: of the requests that the policy routes.
     """
     found = [
         Alarm(level="bad", text=f"The {part} does not work: {why}", view="learning") for part, why in faults.items()
@@ -50,6 +69,21 @@ def alarms(
 
     for outage in outages:
         say("bad", outage.text, "models" if outage.scope in {"all", "model"} else "decisions")
+    for owner, token, mean, ratings in unhappy.shown:
+        also = unhappy.people - 1
+        more = f" So {'is one more person' if also == 1 else f'are {also:,} more people'}." if also else ""
+        text = f"{unhappy.name or token[:12]} is unhappy: mean rating {mean + 1e-9:.2f} of {ratings:,} rated answers.{more}"
+        params = {"user": token} | ({"tenant": owner} if tenant is None else {})
+        found.append(Alarm(level="warn", text=text, view="people", params=params))
+        break
+    else:
+        if unhappy.people:
+            say("warn", f"{unhappy.people:,} people are unhappy: they surely rate below the middle.", "people")
+    if unpriced:
+        names = ", ".join(unpriced[:3]) + (f" and {len(unpriced) - 3} more" if len(unpriced) > 3 else "")
+        say("warn", f"No price is known of {names}: all costs leave these answers out.", "models")
+    if share <= 0.0:
+        say("warn", "The router only watches: the default model answers all requests (share 0).", "policy")
     if status is None:
         return found
     for name, why in status.breakers.items():

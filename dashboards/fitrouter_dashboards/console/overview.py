@@ -1,17 +1,19 @@
-"""Data of the view *Now*: requests, ratings, cost and latency over time, and traffic from roles to models."""
+"""Data of the view *Now*: requests, ratings, cost and latency over time, gains, and what happened since a time."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from statistics import NormalDist
 from typing import Any
 
 import msgspec
 
-from fitrouter.stores.figures import Figure, Traffic, ratings, traffic
+from fitrouter.stores.figures import MODEL, Figure, Rating, Traffic, Z, raters, ratings, traffic
 from fitrouter.types import Identity
+from fitrouter_dashboards.console.alarms import Unhappy
 from fitrouter_dashboards.console.reads import Reads
-from fitrouter_dashboards.quality import saved
+from fitrouter_dashboards.quality import against
 
 WINDOWS = {"1h": 3600.0, "24h": 86_400.0, "7d": 604_800.0, "30d": 2_592_000.0}
 """Name → seconds. `all` begins with the first request; `auto` is the shortest with `ENOUGH` requests, or with all."""
@@ -25,6 +27,10 @@ SPARSE = 4
 NAMES = 8
 """Roles and models that are shown by name; others are summed up."""
 
+CHANGES = 20
+"""Latest changes of the policy that are told."""
+
+_CHANGED = "SELECT ts, action, name, settings FROM policies WHERE ts >= $1 ORDER BY seq DESC LIMIT $2"
 _SPAN = """
     SELECT min(ts), sum(n), sum(n) FILTER (ts > $2 - 3600), sum(n) FILTER (ts > $2 - 86400),
         sum(n) FILTER (ts > $2 - 604800), sum(n) FILTER (ts > $2 - 2592000)
@@ -37,7 +43,7 @@ _FLOWS = """
 """
 
 
-def overview(reads: Reads, tenant: str | None, window: str, now: float, default: str | None) -> dict[str, Any]:
+def overview(reads: Reads, tenant: str | None, window: str, now: float) -> dict[str, Any]:
     """Read the figures of a window that ends now. Blocks.
 
     Args:
@@ -45,7 +51,6 @@ def overview(reads: Reads, tenant: str | None, window: str, now: float, default:
         tenant: whose requests; None for all.
         window: `auto`, `all`, or a name of `WINDOWS`.
         now: seconds since the epoch.
-        default: the default model, which savings are against.
     """
     ((first, *spans),) = reads.rows((_SPAN, [tenant, now]))[0]
     everything, *counts = (int(n or 0) for n in spans)
@@ -88,9 +93,72 @@ def overview(reads: Reads, tenant: str | None, window: str, now: float, default:
             for at, each in moving.by.items()
         ],
         "ratings": [{"point": at, **msgspec.to_builtins(each)} for at, each in rated.by.items()],
-        "saved": saved(reads.rows, default, tenant),
         "flows": _folded(flows, totals.requests),
     }
+
+
+def gains(reads: Reads, tenant: str | None, since: float, default: str | None) -> dict[str, Any]:
+    """Compare with the default and the best single model since a time, see `quality.against`. Blocks."""
+    return {name: msgspec.to_builtins(each) for name, each in against(reads.rows, default, tenant, since).items()}
+
+
+def looked(reads: Reads, tenant: str | None, since: float, now: float) -> dict[str, Any]:
+    """Read what happened since somebody last looked, beside as long a time before. Blocks.
+
+    Args:
+        reads: the warehouse.
+        tenant: whose requests; None for all, with the changes of the policy.
+        since: time of the last look.
+        now: seconds since the epoch.
+    """
+    whose, begin = None if tenant is None else Identity(tenant=tenant), 2.0 * since - now
+    half = f"CASE WHEN ts >= {since!r} THEN 'since' ELSE 'before' END"
+    moving, models, rated, roles, changed = reads.figures(
+        traffic(whose, since=begin, by=half),
+        traffic(whose, since=begin, by=f"[{half}, {MODEL}]"),
+        ratings(whose, since=begin, by=half),
+        ratings(whose, since=begin, by=f"[{half}, role]"),
+        Figure((_CHANGED, [since, CHANGES]), list),
+    )
+    compared = sum(when == "since" for when, _ in roles.by)  # at once, so that none seems to change by chance (Šidák)
+    wider = NormalDist().inv_cdf(0.5 + 0.5 * 0.95 ** (1.0 / max(compared, 1))) / Z
+    apart = [
+        {"role": role, **change}
+        for (when, role), after in roles.by.items()
+        if when == "since" and role and (change := _change(roles.by.get(("before", role)), after, wider)) is not None
+    ]
+    clear = [each for each in apart if each["low"] > 0.0 or each["high"] < 0.0]
+    return {
+        "since": since,
+        "traffic": {name: msgspec.to_builtins(each) for name, each in moving.by.items()},
+        "ratings": {name: msgspec.to_builtins(each) for name, each in rated.by.items()},
+        "change": _change(rated.by.get("before"), rated.by.get("since")),
+        "roles": sorted(clear, key=lambda each: -abs(each["mean"])),
+        "models": {
+            when: {model: each.requests for (at, model), each in models.by.items() if at == when and model}
+            for when in ("since", "before")
+        },
+        "changes": [dict(zip(("ts", "action", "name", "settings"), row, strict=True)) for row in changed]
+        if tenant is None
+        else [],
+    }
+
+
+def _change(before: Rating | None, after: Rating | None, wider: float = 1.0) -> dict[str, float] | None:
+    """Difference of two mean ratings with its 95 % interval, as if of different people; None if it is not known."""
+    if before is None or after is None or None in (before.low, after.low):
+        return None
+    mean = after.mean - before.mean
+    low = mean - wider * math.hypot(after.mean - after.low, before.high - before.mean)  # type: ignore[operator]
+    high = mean + wider * math.hypot(after.high - after.mean, before.mean - before.low)  # type: ignore[operator]
+    return {"mean": mean, "low": low, "high": high}
+
+
+def unhappy(reads: Reads, tenant: str | None, since: float) -> Unhappy:
+    """Read how many people are unhappy, and who is unhappiest. Blocks."""
+    whose = None if tenant is None else Identity(tenant=tenant)
+    (found,) = reads.figures(raters(whose, since=since, most=1))
+    return Unhappy(found.unhappy, [(t, user, r.mean, r.ratings) for t, user, r in found.listed][: found.unhappy])
 
 
 def _step(length: float) -> float:

@@ -1,4 +1,4 @@
-"""Data of the view *People and roles*: requests, feedback, declared values and decisions of each."""
+"""Data of the view *People*: who is least satisfied; requests, feedback, declared values and decisions of each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from fitrouter.stores.figures import MODEL, Figure, least_satisfied, traffic, votes
+from fitrouter.stores.figures import MODEL, Figure, raters, ratings, traffic, votes
 from fitrouter.types import FeedbackKind, Identity
 from fitrouter_dashboards.console.reads import Reads
 
@@ -14,6 +14,8 @@ PROMPTS = 40
 """Latest decisions that are decided again."""
 ROLES = 50
 """Roles that can be chosen."""
+PERSONS = 15
+"""People of a page."""
 MODELS = 20
 """Models with the most requests."""
 SAID = frozenset({FeedbackKind.THUMB, FeedbackKind.RATING, FeedbackKind.PAIR})
@@ -23,6 +25,17 @@ _ROLES = """
     SELECT tenant, role, count(*) AS requests, count(DISTINCT "user") FROM decisions
     WHERE ($1::VARCHAR IS NULL OR tenant = $1) AND coalesce(role, '') <> '' AND ts >= $2
     GROUP BY ALL ORDER BY requests DESC, role LIMIT $3
+"""
+_MOST = """
+    SELECT tenant, "user", sum(n) AS requests FROM requests
+    WHERE ($1::VARCHAR IS NULL OR tenant = $1) AND ts >= $2 AND "user" IS NOT NULL
+    GROUP BY tenant, "user" ORDER BY requests DESC, tenant, "user" LIMIT $3 OFFSET $4
+"""
+_USED = """
+    SELECT tenant, "user", coalesce(served_by, ''), CAST(sum(n) AS BIGINT), left(coalesce(arg_max(role, seq), ''), 200),
+        max(seq)
+    FROM requests WHERE ($1::VARCHAR IS NULL OR tenant = $1) AND ts >= $2 AND "user" IN (SELECT unnest($3::VARCHAR[]))
+    GROUP BY ALL
 """
 _KNOWN = """
     SELECT DISTINCT "user" FROM decisions
@@ -47,10 +60,47 @@ def roles(reads: Reads, tenant: str | None, since: float) -> list[dict[str, Any]
     return [dict(zip(("tenant", "role", "requests", "people"), row, strict=True)) for row in found]
 
 
-def lowest(reads: Reads, tenant: str | None, since: float) -> list[dict[str, Any]]:
-    """Read who rates lowest, below the middle of the scale; tenant and time as of `roles`. Blocks."""
-    (found,) = reads.figures(least_satisfied(tenant, since=since))
-    return [{"tenant": t, "subject": subject, "mean": r.mean, "ratings": r.ratings} for t, subject, r in found]
+def listed(reads: Reads, tenant: str | None, since: float, *, satisfied: bool = True, skip: int = 0) -> dict[str, Any]:
+    """Read a page of the people who rated, the least satisfied first, or of all, those with the most requests first.
+
+    Blocks.
+
+    Args:
+        reads: the warehouse.
+        tenant: of the people; None for all.
+        since: requests and ratings from this time on.
+        satisfied: whether by satisfaction.
+        skip: people before the page.
+    """
+    whose = None if tenant is None else Identity(tenant=tenant)
+    if satisfied:
+        (rated,) = reads.figures(raters(whose, since=since, most=PERSONS + 1, skip=skip))
+        order = [(t, user) for t, user, _ in rated.listed]
+    else:
+        (found,) = reads.rows((_MOST, [tenant, since, PERSONS + 1, skip]))
+        order = [(t, user) for t, user, _ in found]
+        (rated,) = reads.figures(raters(whose, since=since, users=[user for _, user in order], most=len(order)))
+    shown, own = order[:PERSONS], {(t, user): each for t, user, each in rated.listed}
+    (rows,) = reads.rows((_USED, [tenant, since, [user for _, user in shown]]))
+    used: dict[tuple[Any, Any], list[tuple[Any, ...]]] = {}
+    for t, user, *rest in rows:
+        used.setdefault((t, user), []).append(tuple(rest))
+    return {
+        "listed": [
+            {
+                "tenant": t,
+                "subject": user,
+                "requests": sum(n for _, n, _, _ in used.get((t, user), ())),
+                "role": max(used.get((t, user), [("", 0, "", 0)]), key=lambda each: each[3])[2],
+                "model": max((n, model) for model, n, *_ in [*used.get((t, user), ()), ("", 0)] if model or not n)[1],
+                "rating": msgspec.to_builtins(own.get((t, user))),
+            }
+            for t, user in shown
+        ],
+        "raters": rated.people if satisfied else None,
+        "unhappy": rated.unhappy if satisfied else None,
+        "next": skip + PERSONS if len(order) > PERSONS else None,
+    }
 
 
 def known(reads: Reads, who: Identity) -> list[str]:
@@ -58,11 +108,13 @@ def known(reads: Reads, who: Identity) -> list[str]:
     return [token for (token,) in reads.rows((_KNOWN, [who.tenant, who.user]))[0]]
 
 
-def history(reads: Reads, who: Identity, since: float) -> dict[str, Any]:
-    """Read all feedback of a person or role, and their requests and decisions since a time. Blocks."""
+def history(reads: Reads, who: Identity, since: float, rated_since: float) -> dict[str, Any]:
+    """Read all feedback of a person or role; mean rating, requests and decisions since a time. Blocks."""
     whose = [who.tenant, who.user, who.role]
-    given, moved, moving, latest = reads.figures(
+    given, rated, everybody, moved, moving, latest = reads.figures(
         votes(who),
+        raters(who, since=rated_since, most=1),
+        ratings(who, since=rated_since),
         Figure((_REMARKS, whose), list),
         traffic(who, since=since, by=MODEL),
         Figure((_LATEST, [*whose, since, PROMPTS]), list),
@@ -76,6 +128,7 @@ def history(reads: Reads, who: Identity, since: float) -> dict[str, Any]:
             ({"model": model or "no model", "requests": each.requests} for model, each in moving.by.items()),
             key=lambda each: -each["requests"],
         )[:MODELS],
+        "rating": msgspec.to_builtins(rated.listed[0][2] if who.user and rated.listed else everybody.all),
         "requests": moving.all.requests,
         "decisions": dict(latest),
     }

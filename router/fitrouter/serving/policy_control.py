@@ -36,6 +36,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """Tenant → USD per period, where it overrides the configuration."""
     unpriced: tuple[str, ...] = ()
     """Models without a price, which `fitrouter.types.UNPRICED` says how budgets weigh."""
+    share: float = 1.0
+    """Of the requests that the policy routes; the default model answers the others."""
 
 
 class BudgetState(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,6 +116,7 @@ class PolicyControl:
                 if tenant in {None, name}
             },
             unpriced=tuple(name for name, card in self._models().items() if not card.prices.known),
+            share=rules.share,
         )
 
     def budget(self, tenant: str, **changed: float | None) -> BudgetState:

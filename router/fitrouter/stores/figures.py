@@ -4,7 +4,9 @@ A request counts once its end is logged, as what docs/console.md, Counts, says (
 latest thumb or rating of an answer as a whole, from 0 to 1. A mean rating is that of the rated answers; its 95 %
 interval takes people as independent, and the ratings of one person as dependent: mean ± 1.96 · √(Σᵤ (Sᵤ − nᵤ · mean)² ·
 m / (m − 1)) / n, of m people with nᵤ ratings of sum Sᵤ; where all are alike, that of a share of m people. A rating is
-up above the middle of its scale, down below it. Money of unknown amount is no money: it is counted apart.
+up above the middle of its scale, down below it. The mean rating of one person takes their answers as independent: its
+interval is that of a share of as many, and they are unhappy if it ends below the middle of the scale. Money of unknown
+amount is no money: it is counted apart.
 """
 
 from __future__ import annotations
@@ -47,8 +49,8 @@ _TRAFFIC = f"""
 _RATINGS = f"""
     WITH latest AS MATERIALIZED (
         SELECT arg_max(ts, seq) AS ts, arg_max(y, seq) AS y, any_value(hash(coalesce("user", decision_id))) AS person,
-            hash(decision_id) AS decision{{who}}
-        FROM {{votes}} WHERE {_WHERE} AND {RATED} GROUP BY decision
+            hash(decision_id) AS decision, any_value(left(coalesce(role, ''), 200)) AS role
+        FROM heard_feedback WHERE {_WHERE} AND {RATED} GROUP BY decision
     ), own AS (
         SELECT grouping(key) AS whole, key, person, sum(y) AS total, count(*) AS n
         FROM (SELECT {{by}} AS key, y, person FROM latest {{served}}) GROUP BY GROUPING SETS ((person), (key, person))
@@ -57,6 +59,22 @@ _RATINGS = f"""
         sqrt(sum((total - n * mean) ** 2)) / sum(n)
     FROM own JOIN together ON own.whole = together.whole AND own.key IS NOT DISTINCT FROM together.key
     GROUP BY own.whole, own.key ORDER BY own.key
+"""  # noqa: S608 - constants
+_RATERS = f"""
+    WITH latest AS MATERIALIZED (
+        SELECT any_value(tenant) AS tenant, any_value("user") AS "user", arg_max(y, seq) AS y
+        FROM feedback WHERE {_WHERE} AND {RATED} AND "user" IS NOT NULL
+            AND ($5::VARCHAR[] IS NULL OR "user" IN (SELECT unnest($5::VARCHAR[])))
+        GROUP BY hash(decision_id)
+    ), own AS MATERIALIZED (
+        SELECT any_value(tenant) AS tenant, any_value("user") AS "user", avg(y) AS mean, count(*) AS n FROM latest
+        GROUP BY hash(tenant, "user")
+    ), rated AS MATERIALIZED (
+        SELECT *, (mean + {Z * Z} / n / 2 + sqrt({Z * Z} * mean * (1 - mean) / n + {Z**4} / n / n / 4))
+            / (1 + {Z * Z} / n) AS high FROM own
+    )
+    SELECT tenant, "user", mean, n, (SELECT count(*) FROM rated), (SELECT count(*) FROM rated WHERE high < 0.5)
+    FROM rated ORDER BY high, n DESC, tenant, "user" LIMIT $6 OFFSET $7
 """  # noqa: S608 - constants
 _SERVED = """JOIN (
     SELECT hash(decision_id) AS decision, arg_max(served_by, seq) AS served_by FROM executions
@@ -192,6 +210,15 @@ class Rating(msgspec.Struct, frozen=True, kw_only=True):
     people: int
 
 
+class Raters(NamedTuple):
+    """People who rated, those first who are least satisfied: whose interval ends lowest."""
+
+    people: int
+    unhappy: int
+    listed: list[tuple[str, str, Rating]]
+    """Tenant, user (as events name them) and rating of each that was asked for."""
+
+
 class Votes(msgspec.Struct, frozen=True, kw_only=True):
     """Feedback of a kind on a dimension, each as it stands now."""
 
@@ -229,7 +256,7 @@ def traffic(
     Args:
         who: tenant, and the user (as events name them) and role where given.
         since: time of the first.
-        by: SQL of the group over `requests`, such as `MODEL`.
+        by: SQL of the group over `requests`, such as `MODEL`; of several in a list.
         last: number of the latest answers that count alone; None for all requests.
     """
     part = "" if last is None else f" AND status = 'ok' AND served_by IS NOT NULL ORDER BY seq DESC LIMIT {last:d}"
@@ -256,31 +283,34 @@ def traffic(
 def ratings(who: Identity | None = None, *, since: float = 0.0, by: str = "''") -> Figure[Groups[Rating]]:
     """Mean ratings of the votes that count for others; arguments as of `traffic`.
 
-    `by` is SQL over the columns `ts` and, for answers, `served_by`.
+    `by` is SQL over the columns `ts`, `role` and, for answers, `served_by`.
     """
-    sql = _RATINGS.format(by=by, served=_SERVED if "served_by" in by else "", who="", votes="heard_feedback")
+    sql = _RATINGS.format(by=by, served=_SERVED if "served_by" in by else "")
     return Figure((sql, _whose(who, since)), lambda rows: _grouped(rows, _rating))
 
 
-def least_satisfied(tenant: str | None, *, since: float, fewest: int = 3) -> Figure[list[Any]]:
-    """Ten people whose mean rating is below the middle of the scale: tenant, user and `Rating`, the lowest first.
+def raters(
+    who: Identity | None = None, *, since: float, users: Sequence[str] | None = None, most: int = 25, skip: int = 0
+) -> Figure[Raters]:
+    """People who rated, the least satisfied first; arguments as of `traffic`.
 
     Args:
-        tenant: of the people; None for all.
+        who: tenant, and the user and role where given.
         since: votes from this time on, in seconds since the epoch.
-        fewest: rated answers of those who are listed.
+        users: those alone, as events name them.
+        most: people that are listed.
+        skip: people before them.
     """
-    sql = _RATINGS.format(
-        by='[tenant, "user"]',
-        served="",
-        who=', any_value(tenant) AS tenant, any_value("user") AS "user"',
-        votes="feedback",
-    )
-    sql = f"SELECT * FROM ({sql}) WHERE whole = 0 AND key[2] IS NOT NULL AND average < 0.5 AND rated >= $5"  # noqa: S608
-    return Figure(
-        (f"{sql} ORDER BY average, rated DESC, key LIMIT 10", [tenant, None, None, since, fewest]),
-        lambda rows: [(*k, _rating(r)) for _, k, *r in rows],
-    )
+
+    def read(rows: list[tuple[Any, ...]]) -> Raters:
+        listed = []
+        for tenant, user, mean, n, *_ in rows:
+            low, high = interval(mean, 0.0, n)
+            listed.append((tenant, user, Rating(mean=mean, low=low, high=high, ratings=n, people=1)))
+        people, unhappy = rows[0][4:] if rows else (0, 0)
+        return Raters(people, unhappy, listed)
+
+    return Figure((_RATERS, [*_whose(who, since), None if users is None else list(users), most, skip]), read)
 
 
 def votes(who: Identity) -> Figure[list[Votes]]:
@@ -320,6 +350,7 @@ def _whose(who: Identity | None, since: float) -> list[Any]:
 
 
 def _grouped(rows: list[tuple[Any, ...]], read: Callable[[tuple[Any, ...]], T]) -> Groups[T]:
-    found = [(bool(whole), key, read(tuple(rest))) for whole, key, *rest in rows]
+    keys = (tuple(key) if isinstance(key, list) else key for _, key, *_ in rows)
+    found = [(bool(whole), key, read(tuple(rest))) for key, (whole, _, *rest) in zip(keys, rows, strict=True)]
     total = next((value for whole, _, value in found if whole), None)
     return Groups(total, {key: value for whole, key, value in found if not whole})

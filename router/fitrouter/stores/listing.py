@@ -247,6 +247,11 @@ class Lists:
             declared=dict(profiles[-1].declared) if profiles else {},
         )
 
+    def names(self, subjects: Sequence[str]) -> dict[str, str]:
+        """Names of users by their tokens; without those that are erased, or unknown."""
+        known = ((subject, self._identities.reveal(subject)) for subject in subjects)
+        return {subject: person[1] for subject, person in known if person and person[1]}
+
     # --- rows ---
 
     def _rows(self, kinds: Sequence[str], tenant: str | None, user: str | None) -> Iterator[Row]:

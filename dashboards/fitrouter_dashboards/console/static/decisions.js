@@ -12,7 +12,7 @@ const TERMS = {
   model: "rated higher than its text suggests", offset: "this person and this model", price: "price", latency: "latency", availability: "risk of no answer",
 };
 
-export const decisions = {
+export const view = {
   every: 3000,
   read: (params) => api.get("decisions", params),
   draw(data, { tools, params, set, session }) {
@@ -69,7 +69,7 @@ function row(d, session) {
 const mark = (y) => h("span", { class: y >= 0.5 ? "good" : "bad" }, ratio(y));
 
 /** One decision. */
-export function decision(id) {
+export function one(id) {
   return {
     title: "Why this model",
     every: 3000,

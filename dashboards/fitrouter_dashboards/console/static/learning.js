@@ -2,12 +2,12 @@
 
 import { h, card, note, empty, name, count, ratio, percent, duration } from "./dom.js";
 import { bar, calibration } from "./charts.js";
-import { personal } from "./now.js";
+import { personal } from "./gains.js";
 import { api } from "./main.js";
 
 const HEADS = { population: "everybody’s taste", declared: "declared wishes", narrow: "own ratings, cautiously", length: "own ratings on length", form: "own ratings on length and lists", recent: "own recent ratings", medium: "own ratings", wide: "own ratings, boldly" };
 
-export const learning = {
+export const view = {
   every: 5000,
   read: () => api.get("learning"),
   draw(data, { tools }) {

@@ -1,21 +1,24 @@
 // The frame: who is logged in, which view is open, and when it is read again.
 
 import { h, name } from "./dom.js";
-import { now } from "./now.js";
-import { decisions, decision } from "./decisions.js";
-import { people } from "./people.js";
-import { policy } from "./policy.js";
-import { models } from "./models.js";
-import { learning } from "./learning.js";
+import { W } from "./words.js";
 
-export const VIEWS = [
-  ["now", "Now", now],
-  ["decisions", "Decisions", decisions],
-  ["people", "People", people],
-  ["policy", "Policy", policy],
-  ["models", "Models", models],
-  ["learning", "Learning", learning],
-];
+/** Each view is a module of its name, loaded when it is first opened. */
+export const VIEWS = Object.entries(W.views);
+const loaded = new Map();
+let tries = 0;
+
+async function load(view) {
+  if (!loaded.has(view)) {
+    try {
+      loaded.set(view, await import(`./${view}.js${tries ? `?${tries}` : ""}`));
+    } catch {
+      tries++;  // a browser may keep what has failed
+      throw Object.assign(new Error(W.unreachable), { status: 0 });
+    }
+  }
+  return loaded.get(view);
+}
 const main = document.getElementById("main"), nav = document.getElementById("nav"), who = document.getElementById("who");
 let session = { csrf: "" };
 let open = 0;
@@ -26,7 +29,7 @@ async function ask(path, options = {}) {
   try {
     answer = await fetch("/console/api/" + path, { credentials: "same-origin", cache: "no-store", ...options });
   } catch {
-    throw Object.assign(new Error("The gateway does not answer. Is it running? The page goes on trying."), { status: 0 });
+    throw Object.assign(new Error(W.unreachable), { status: 0 });
   }
   let body = {};
   try {
@@ -129,20 +132,24 @@ const unread = (data) => Object.entries(data.unread ?? {}).map(([part, why]) => 
 /** Open the view of the address, and read it again while the page is seen. */
 async function show() {
   const mine = ++open, { view, rest, params } = place();
-  const [id, title, make] = VIEWS.find(([known]) => known === view) ?? VIEWS[0];
-  const shown = id === "decisions" && rest[0] ? decision(rest[0]) : make;
+  const [id, title] = VIEWS.find(([known]) => known === view) ?? VIEWS[0];
   frame(id);
   document.title = `${title} · fitrouter`;
-  const heading = h("h1", { tabindex: "-1" }, shown.title ?? title), tools = h("div", { class: "tools" }), stale = h("p", { class: "stale", role: "status" });
+  const heading = h("h1", { tabindex: "-1" }, title), tools = h("div", { class: "tools" }), stale = h("p", { class: "stale", role: "status" });
   const body = h("div", { class: "body", "aria-busy": "true" }, h("div", { class: "loading" }, "Reading the log …"));
   main.replaceChildren(h("div", { class: "top" }, heading, tools), stale, body);
   if (show.before !== undefined && show.before !== id + rest) heading.focus({ preventScroll: true });
   if (show.before !== id + rest) window.scrollTo(0, 0);
   show.before = id + rest;
-  let text = "", state = { tools, params, session, set: (more) => { location.hash = href([id, ...rest.map(encodeURIComponent)].join("/"), { ...params, ...more }); }, again: () => read(true) };
+  let shown, text = "", state = { tools, params, session, set: (more) => { location.hash = href([id, ...rest.map(encodeURIComponent)].join("/"), { ...params, ...more }); }, again: () => read(true) };
   async function read(now = false) {
     if (mine !== open) return;
     try {
+      if (!shown) {
+        const module = await load(id);
+        shown = rest[0] && module.one ? module.one(rest[0]) : module.view;
+        heading.textContent = shown.title ?? title;
+      }
       const data = await shown.read(params, state);
       if (mine !== open) return;
       stale.textContent = "";
@@ -164,8 +171,8 @@ async function show() {
     }
   }
   await read(true);
-  while (mine === open && shown.every) {
-    await new Promise((done) => setTimeout(done, shown.every));
+  while (mine === open) {
+    await new Promise((done) => setTimeout(done, state.soon ?? shown?.every ?? 5000));
     if (document.visibilityState === "visible") await read();
   }
 }

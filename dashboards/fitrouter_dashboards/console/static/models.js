@@ -5,7 +5,7 @@ import { bar, hue, learnColours } from "./charts.js";
 import { ask, panel } from "./effect.js";
 import { api, href, say } from "./main.js";
 
-export const models = {
+export const view = {
   every: 5000,
   read: () => api.get("models"),
   draw(data, { tools, again }) {

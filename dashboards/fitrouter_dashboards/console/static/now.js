@@ -1,27 +1,40 @@
-// What happens now: four figures over time, traffic from roles to models, what personalisation buys, and alarms.
+// What happens now: alarms, what happened since one last looked, what routing gains, four figures over time, traffic.
 
-import { h, card, note, empty, name, count, ratio, signed, usd, money, tokens, duration, percent, interval, switcher, moment } from "./dom.js";
-import { overTime, sankey, whisker, learnColours, hue } from "./charts.js";
+import { h, card, empty, name, note, count, ratio, usd, money, tokens, duration, percent, interval, switcher } from "./dom.js";
+import { overTime, sankey, learnColours } from "./charts.js";
+import { alone, personal } from "./gains.js";
+import { looked, start } from "./since.js";
 import { api, href } from "./main.js";
+import { W } from "./words.js";
 
 const SPANS = [["auto", "Auto"], ["1h", "1 hour"], ["24h", "24 hours"], ["7d", "7 days"], ["30d", "30 days"], ["all", "All"]];
 const SPOKEN = { "1h": "the last hour", "24h": "the last 24 hours", "7d": "the last 7 days", "30d": "the last 30 days", all: "all of the log" };
 
-export const now = {
+export const view = {
   every: 3000,
-  read: (params) => api.get("now", { window: params.window }),
-  draw(data, { tools, params, set }) {
+  async read(params, state) {
+    const data = await api.get("now", { window: params.window });
+    if (!data.ever) return data;
+    const asked = state.asked ??= { from: data.from, since: start(data.to) };
+    if (params.window !== state.window || data.from - asked.from > 60) Object.assign(asked, { from: data.from });
+    state.window = params.window;
+    const more = api.get("gains", asked).then((found) => { state.more = found; }, (error) => { state.more = { unread: error.message }; });
+    if (!state.more) more.then(() => state.again());  // the first figures do not wait for it
+    else await more;
+    return { ...data, more: state.more ?? null };
+  },
+  draw(data, { tools, params, set, session }) {
     tools.replaceChildren(h("span", { class: "quiet" }, `Showing ${SPOKEN[data.window]}`), switcher("Time span", SPANS, params.window ?? "auto", (window) => set({ window })));
     if (!data.ever) return [alarmList(data.alarms), card("No requests yet", {}, empty("Nothing has been asked so far.",
       "Send a request to ", h("code", null, "/v1/chat/completions"), " with the model ", h("code", null, "fitrouter/auto"), ". It shows up here a few seconds later."))];
-    return [alarmList(data.alarms), figures(data), h("div", { class: "pair" }, traffic(data), personal(data.personalisation))];
+    return [alarmList(data.alarms), h("div", { class: "pair" }, looked(data.more, session), alone(data.more && data.more.against)), figures(data), h("div", { class: "pair" }, traffic(data), personal(data.personalisation))];
   },
 };
 
 function alarmList(alarms) {
   if (!alarms.length) return h("p", { class: "calm" }, h("span", { class: "mark", "aria-hidden": "true" }, "✓"), "All is well: no alarm.");
   return h("ul", { class: "alarms", "aria-label": "Alarms" }, alarms.map((alarm) =>
-    h("li", { class: alarm.level }, h("strong", null, alarm.level === "bad" ? "Alarm" : "Look at this"), h("span", null, alarm.text), h("a", { href: href(alarm.view) }, "Show"))));
+    h("li", { class: alarm.level }, h("strong", null, alarm.level === "bad" ? "Alarm" : "Look at this"), h("span", null, alarm.text), h("a", { href: href(alarm.view, alarm.params) }, W.show))));
 }
 
 function figures(data) {
@@ -29,12 +42,12 @@ function figures(data) {
   const of = (key) => new Map(series.filter((s) => s[key] !== null).map((s) => [s.point, s[key]]));
   const filled = (key) => new Map(Array.from({ length: data.points }, (_, i) => [i, series.find((s) => s.point === i)?.[key] ?? (series.some((s) => s.point === i) ? null : 0)]).filter(([, value]) => value !== null));
   const reward = totals.reward;
-  const ended = ["failed", "refused", "rejected", "cancelled", "unknown"].filter((key) => totals[key]).map((key) => `${count(totals[key])} ${key}`);
+  const ended = ["failed", "refused", "rejected", "cancelled", "unknown"].filter((key) => totals[key]).map((key) => [", ", key === "failed" ? h("a", { class: "bad", href: href("decisions", { status: key }) }, `${count(totals[key])} ${key}`) : `${count(totals[key])} ${key}`]);
   const figure = (id, title, value, about, chart) => card(title, { class: "figure" },
     h("p", { class: "value", "data-figure": id }, value), h("p", { class: "about" }, about), chart);
   return h("div", { class: "figures" },
     figure("requests", "Requests", count(totals.requests),
-      ended.length || totals.fallbacks ? [`${count(totals.answered)} answered`, ...ended, ...(totals.fallbacks ? [`${count(totals.fallbacks)} by fallback`] : [])].join(", ") : "all answered by the chosen model",
+      ended.length || totals.fallbacks ? [`${count(totals.answered)} answered`, ended, totals.fallbacks ? `, ${count(totals.fallbacks)} by fallback` : ""] : "all answered by the chosen model",
       overTime({ label: "Requests", ...axis, show: count, lines: [{ name: "requests", values: filled("requests"), class: "k0", area: true }] })),
     figure("reward", "Mean rating, 0 to 1", reward ? ratio(reward.mean, 3) : "–",
       reward ? [interval(reward.low, reward.high, (v) => ratio(v, 3)) ? `95 % interval ${interval(reward.low, reward.high, (v) => ratio(v, 3))}; ` : reward.people > 1 ? "too few people for an interval; " : "one person; ", `${count(reward.ratings)} rated answers by ${count(reward.people)} people, the latest thumb or rating of each`]
@@ -43,7 +56,7 @@ function figures(data) {
         lines: [{ name: "mean", values: new Map(data.ratings.map((r) => [r.point, r.mean])), class: "k2" }] })),
     figure("cost", "Cost", money(totals.cost),
       [totals.cost.each === null ? "" : `${usd(totals.cost.each)} per request${totals.cost.unpriced ? " with a known price" : ""}`,
-        totals.estimated ? `${count(totals.estimated)} estimated` : "", `tokens: ${tokens(totals)}`, ...data.saved.map((text) => `ever: ${text}`)].filter(Boolean).join("; "),
+        totals.estimated ? `${count(totals.estimated)} estimated` : "", `tokens: ${tokens(totals)}`].filter(Boolean).join("; "),
       overTime({ label: "Cost", ...axis, show: usd, lines: [{ name: "cost", values: filled("cost_usd"), class: "k1", area: true }] })),
     figure("latency", "Latency, median", duration(totals.p50_ms), `95 % of answers within ${duration(totals.p95_ms)}`,
       overTime({ label: "Latency", ...axis, show: duration, lines: [{ name: "median", values: of("p50_ms"), class: "k4" }, { name: "95 %", values: of("p95_ms"), class: "k4 thin" }] })));
@@ -69,19 +82,4 @@ function traffic(data) {
       h("thead", null, h("tr", null, h("th", { scope: "col" }, "Role"), models.map((m) => h("th", { scope: "col", class: "num" }, name(rightName(m), 30))))),
       h("tbody", null, roles.map((role) => h("tr", null, h("th", { scope: "row" }, name(leftName(role), 40)),
         models.map((m) => h("td", { class: "num" }, count(flows.find((f) => f.from === role && f.to === m)?.n ?? 0))))))))));
-}
-
-export function personal(found) {
-  const rows = Object.entries(found).sort(([a], [b]) => (a !== "") - (b !== "") || a.localeCompare(b)).slice(0, 12);
-  if (!rows.length) return card("What personalisation buys", {}, empty("Not known yet.", "It is estimated once people rate answers."));
-  const most = Math.max(0.05, ...rows.map(([, r]) => Math.min(1, Math.max(Math.abs(r.low), Math.abs(r.high)))));
-  return card("What personalisation buys", {},
-    note("Gain per rating (0 to 1) over a router that does not know the person, with its 95 % interval, valid at every look. While 0 is in it, it is not known whether that helps."),
-    h("ul", { class: "gains" }, rows.map(([role, report]) => {
-      const words = report.low > 0 ? ": it helps" : report.high < 0 ? ": it harms" : "";
-      return h("li", null,
-        h("div", { class: "gain-head" }, role ? name(role, 40) : h("strong", null, "Everybody"), h("span", { class: "num" }, signed(report.gain))),
-        whisker({ low: report.low, mid: report.gain, high: report.high, most, label: `${role || "Everybody"}: ${signed(report.gain)}, between ${signed(report.low)} and ${signed(report.high)}` }),
-        h("p", { class: "about" }, `${signed(report.low, 2)} to ${signed(report.high, 2)}, ${count(report.labels)} ratings${words}`, report.off ? "; switched off" : ""));
-    })));
 }

@@ -1,42 +1,64 @@
-// A role or a person: how the models fit, what was said, done and declared, and what would be chosen now.
+// Who is least satisfied; of a role or a person how the models fit, what was said, done and declared, what would lead now.
 
-import { h, card, note, empty, name, count, ratio, signed, usd, duration, percent, choice } from "./dom.js";
+import { h, card, note, empty, name, count, ratio, signed, usd, duration, percent, choice, interval } from "./dom.js";
 import { sankey, span, hue, learnColours } from "./charts.js";
 import { api, href } from "./main.js";
+import { W } from "./words.js";
 
 const KINDS = { thumb: "thumbs", rating: "ratings", pair: "comparisons", accept: "accepted unchanged", copy: "copied in part", edit: "edited", dwell: "reading time", regenerate: "asked for another answer" };
 const words = (text) => text.replaceAll("_", " ");
 
-export const people = {
-  title: "People and roles",
+export const view = {
+  title: W.people.title,
   every: 10000,
   async read(params, state) {
-    if (params.role === undefined && params.user === undefined) {
-      const first = await api.get("people"), shown = first.roles[0] ?? first.persons[0];
-      return shown ? api.get("people", { tenant: state.session.admin ? shown.tenant : undefined, role: shown.role, user: shown.user }) : first;
-    }
-    return api.get("people", { tenant: params.tenant, role: params.role, user: params.user });
+    if (params.role !== undefined || params.user !== undefined) return api.get("people", { tenant: params.tenant, role: params.role, user: params.user });
+    const found = await api.get("people", { order: params.order, skip: params.skip }), first = found.roles[0];
+    state.soon = found.listed?.some((p) => p.waits) ? 1500 : undefined;
+    if (found.listed || !first) return found;
+    return api.get("people", { tenant: state.session.admin ? first.tenant : undefined, role: first.role });  // a key that may not see people
   },
-  draw(data, { tools, session }) {
-    tools.replaceChildren(h("span", { class: "quiet" }, data.shown?.user ? `as the router knows this person now` : ""));
+  draw(data, { tools, session, params, set }) {
     const shown = data.shown, several = new Set(data.roles.map((r) => r.tenant)).size > 1;
-    const go = (params) => { location.hash = href("people", params); };
+    tools.replaceChildren(shown && data.people ? h("a", { href: "#/people" }, W.people.back) : h("span", { class: "quiet" }, shown ? "" : W.people.span));
+    const go = (where) => { location.hash = href("people", where); };
     const options = data.roles.map((r, i) => [String(i), several ? `${r.role} (${r.tenant})` : r.role]);
-    const at = data.roles.findIndex((r) => !shown?.user && r.role === shown?.role && r.tenant === shown?.tenant);
-    const whom = data.persons.findIndex((p) => p.user === shown?.user && p.tenant === shown?.tenant);
-    const field = h("input", { type: "search", "data-key": "person", value: shown?.user ?? "", maxlength: 512, size: 22, placeholder: "name in your application" });
-    const filters = h("form", { class: "filters", role: "search", "aria-label": "Whom to show", onsubmit: (event) => {
+    const at = data.roles.findIndex((r) => shown && !shown.user && r.role === shown.role && r.tenant === shown.tenant);
+    const field = h("input", { type: "search", "data-key": "person", value: shown?.user ?? "", maxlength: 512, size: 22, placeholder: W.people.hint });
+    const filters = h("form", { class: "filters", role: "search", "aria-label": W.people.whom, onsubmit: (event) => {
       event.preventDefault();
       if (field.value.trim()) go({ user: field.value.trim(), tenant: session.admin ? shown?.tenant : undefined });
-    } }, choice("Role", at < 0 ? [["", shown?.role || "choose one"], ...options] : options, at < 0 ? "" : String(at), (i) => { if (i !== "") go({ role: data.roles[i].role, tenant: session.admin ? data.roles[i].tenant : undefined }); }, "f-people-role"),
-    data.persons.length ? choice("Person", [["", "choose one"], ...data.persons.map((p, i) => [String(i), `${p.user.slice(0, 40)}: ${count(p.requests)} requests, ${count(p.votes)} votes`])], whom < 0 ? "" : String(whom),
-      (i) => { if (i !== "") go({ user: data.persons[i].user, tenant: session.admin ? data.persons[i].tenant : undefined }); }, "f-people-person") : null,
-    data.people ? h("label", { class: "field" }, h("span", null, "or a person"), h("span", { class: "with" }, field, h("button", null, "Show"))) : null);
-    if (!shown) return [filters, card("Nobody yet", {}, empty("No request has named a role or a user.", "Name one in the request’s ", h("code", null, "metadata.role"), data.people ? ", or show a person by name." : "."))];
+    } }, data.listed ? choice(W.people.first, W.people.orders, params.order ?? "", (order) => set({ order: order || undefined, skip: undefined }), "f-order") : null,
+    choice(W.people.role, at < 0 ? [["", shown?.role || W.people.choose], ...options] : options, at < 0 ? "" : String(at), (i) => { if (i !== "") go({ role: data.roles[i].role, tenant: session.admin ? data.roles[i].tenant : undefined }); }, "f-people-role"),
+    data.people ? h("label", { class: "field" }, h("span", null, W.people.person), h("span", { class: "with" }, field, h("button", null, W.show))) : null);
+    if (data.listed) return [filters, list(data, params, session)];
+    if (!shown) return [filters, card(W.people.nobody, {}, empty(W.people.unnamed, data.people ? W.people.name : W.people.nameRole))];
     if (data.report) learnColours(data.report.board.models.map((m) => m.model));
-    return [filters, h("div", { class: "pair" }, fit(data), lived(data)), h("div", { class: "pair" }, again(data), told(data)), data.people ? lowest(data, session) : null].filter(Boolean);
+    return [filters, h("div", { class: "pair" }, fit(data), lived(data)), h("div", { class: "pair" }, again(data), told(data))];
   },
 };
+
+/** People with what they rate, what they have, and what they would have with the default model. */
+function list({ listed, raters, unhappy, next, default: standard }, params, session) {
+  const w = W.people;
+  if (!listed.length) return card(w.nobody, {}, empty(params.order ? w.unnamed : w.unrated, w.name), params.order ? null : h("p", { class: "acts" }, h("a", { href: href("people", { order: "requests" }) }, w.all)));
+  learnColours(listed.map((p) => p.model));
+  const expected = (p, key) => (p.waits ? h("span", { class: "quiet" }, "…") : p[key] ? [ratio(p[key].mean), h("span", { class: "quiet" }, ` (${interval(p[key].low, p[key].high)})`)] : h("span", { class: "quiet" }, "–"));
+  return h("section", { class: "card", "aria-label": w.title }, raters === null ? null : note(w.summary(unhappy, raters)),
+    h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": w.title }, h("table", { class: "persons" },
+      h("thead", null, h("tr", null, w.columns(standard?.slice(0, 30)).map((title, i) => h("th", { scope: "col", class: [2, 3, 4, 6, 7].includes(i) ? "num" : null }, title)))),
+      h("tbody", null, listed.map((p) => h("tr", null,
+        h("th", { scope: "row" }, h("a", { href: href("people", { user: p.user ?? p.subject, tenant: session.admin ? p.tenant : undefined }), "data-key": p.subject }, p.user ? name(p.user, 40) : h("code", null, p.subject.slice(0, 12))),
+          p.rating?.high < 0.5 ? h("span", { class: "tag bad" }, w.unhappy) : null),
+        h("td", null, p.role ? name(p.role, 40) : h("span", { class: "quiet" }, w.norole)),
+        h("td", { class: "num", "data-label": w.labels[0] }, count(p.requests)), h("td", { class: "num", "data-label": w.labels[1] }, count(p.rating?.ratings ?? 0)),
+        h("td", { class: "num", "data-label": w.labels[2] }, p.rating ? [h("strong", { class: p.rating.high < 0.5 ? "bad" : null }, ratio(p.rating.mean)), h("span", { class: "quiet" }, ` (${interval(p.rating.low, p.rating.high)})`)] : "–"),
+        h("td", null, p.model ? [h("span", { class: "swatch " + hue(p.model), "aria-hidden": "true" }), name(p.model, 40)] : "–"),
+        h("td", { class: "num", "data-label": w.labels[3] }, expected(p, "with_model")), h("td", { class: "num", "data-label": w.labels[4] }, expected(p, "with_default"))))))),
+    h("p", { class: "note" }, w.legend),
+    h("div", { class: "pages" }, Number(params.skip) > 0 ? h("a", { href: href("people", { ...params, skip: undefined }), "data-key": "first" }, w.start) : h("span"),
+      next ? h("a", { href: href("people", { ...params, skip: next }), "data-key": "next" }, w.next) : h("span")));
+}
 
 function fit(data) {
   const title = "How well each model fits";
@@ -55,12 +77,6 @@ function fit(data) {
       h("thead", null, h("tr", null, h("th", { scope: "col" }, "Model"), ["overall", ...dims].map((d) => h("th", { scope: "col", class: "num" }, name(words(d), 24))))),
       h("tbody", null, board.models.map((m) => h("tr", null, h("th", { scope: "row" }, name(m.model, 30)), ["overall", ...dims].map((d) => cell(of.get(m.model)?.dimensions[d])))))))
       , note("Green: above everybody’s expected rating, red: below it. ± is one standard deviation.")] : null);
-}
-
-function lowest(data, session) {
-  return card("Least satisfied people", {}, note("Mean rating below 0.5, of at least three answers rated in the last 7 days; the lowest first."),
-    data.lowest.length ? h("ul", { class: "plain-list" }, data.lowest.map((p) => h("li", null, h("a", { href: href("people", { user: p.subject, tenant: session.admin ? p.tenant : undefined }) }, h("code", null, p.subject.slice(0, 12))),
-      ` ${ratio(p.mean)}`, h("span", { class: "about" }, ` of ${count(p.ratings)} rated answers`)))) : note("Nobody."));
 }
 
 function cell(d) {
@@ -90,6 +106,7 @@ function lived(data) {
   return card(data.shown.user ? "This person" : "This role", {},
     h("dl", { class: "facts one first" }, h("dt", null, data.shown.user ? "Person" : "Role"), h("dd", null, name(data.shown.user ?? data.shown.role, 60)),
       data.shown.subject ? [h("dt", null, "In the log"), h("dd", null, h("code", null, data.shown.subject.slice(0, 12)))] : null,
+      data.rating ? [h("dt", null, W.people.rating), h("dd", { "data-figure": "rating" }, W.people.rated(ratio(data.rating.mean), interval(data.rating.low, data.rating.high), data.rating))] : null,
       h("dt", null, "Requests of the last 7 days"), h("dd", null, count(data.requests)),
       board ? [h("dt", null, "Ratings that count"), h("dd", null, count(board.labels), board.people === null ? "" : ` by ${count(board.people)} people`)] : null,
       worth ? [h("dt", null, "Own first model over everybody’s"), h("dd", null, `${signed(worth.satisfaction)} rating (${signed(worth.low)} to ${signed(worth.high)})`)] : null),

@@ -1,7 +1,7 @@
 // The policy in force, its candidates and versions, and the controls that change it.
 
 import { h, card, note, empty, name, count, percent, ratio, signed, interval, usd, when } from "./dom.js";
-import { personal } from "./now.js";
+import { personal } from "./gains.js";
 import { ask, panel } from "./effect.js";
 import { api } from "./main.js";
 
@@ -13,7 +13,7 @@ const CONTROLS = [
 ];
 const listed = (settings) => Object.entries(settings).map(([key, value]) => `${key} ${typeof value === "string" ? `“${value}”` : value}`).join(", ") || "none";
 
-export const policy = {
+export const view = {
   every: 5000,
   read: () => api.get("policy"),
   draw(data, { tools, again }) {

@@ -16,6 +16,7 @@ CONSOLE_ROUTES = (
     ("POST", "/console/api/login", "enter", None),
     ("POST", "/console/api/logout", "leave", None),
     ("GET", "/console/api/now", "now", "read"),
+    ("GET", "/console/api/gains", "gains", "read"),
     ("GET", "/console/api/decisions", "decisions", "read"),
     ("GET", "/console/api/decisions/{decision_id}", "decision", "read"),
     ("POST", "/console/api/feedback", "feedback", "feedback"),

@@ -1,7 +1,10 @@
-"""The view *People and roles*: fit, history, and what would be chosen now."""
+"""The view *People*: who is least satisfied; of a person or role fit, history, and what would be chosen now."""
 
 from __future__ import annotations
 
+import time
+from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -12,19 +15,55 @@ from fitrouter.config import Config
 from fitrouter.errors import InvalidRequest
 from fitrouter.router import Router
 from fitrouter.serving.people import STRANGER
+from fitrouter.serving.recorder import read_in_time
 from fitrouter.types import Identity
 from fitrouter_dashboards.console import Reads
 from fitrouter_dashboards.console.overview import WINDOWS
-from fitrouter_dashboards.console.people import history, known, lowest, roles
+from fitrouter_dashboards.console.people import history, known, listed, roles
 from fitrouter_evaluators.personal import Reports
+from fitrouter_evaluators.personal.leaderboard import Leaderboard
 from fitrouter_integrations.gateway._call import AuthenticatedCall
 from fitrouter_integrations.gateway.asgi._wire import Problem
 from fitrouter_integrations.gateway.console._calls import json_response, tenant_of
 
-_PERSONS = 20
-"""Persons to choose from, those first that were met last."""
+_DEEPEST = 100_000
+"""People that a page may skip."""
+_BOARDS = 512
+"""Leaderboards that are kept,"""
+_AGE_S = 600.0
+"""and for how long at most."""
 _LONGEST = 512
 """Characters of a name."""
+
+
+class Boards:
+    """Leaderboards of the people of a list, computed one after another in a thread of their own.
+
+    Args:
+        reports: computes them.
+    """
+
+    def __init__(self, reports: Reports) -> None:
+        self._reports = reports
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="fitrouter-boards")
+        self._kept: OrderedDict[tuple[Any, ...], Future[Leaderboard]] = OrderedDict()
+
+    def get(self, who: Identity, ratings: int) -> tuple[Leaderboard | None, bool]:
+        """Return a person's leaderboard, if it is known, and whether it is being computed: anew with a new rating."""
+        key = who, ratings, time.monotonic() // _AGE_S
+        if key not in self._kept:
+            self._kept[key] = self._thread.submit(self._reports.boards.read, who, who)
+            while len(self._kept) > _BOARDS:
+                self._kept.popitem(last=False)[1].cancel()
+        self._kept.move_to_end(key)
+        made = self._kept[key]
+        if not made.done():
+            return None, True
+        return (None if made.cancelled() or made.exception() else made.result()), False
+
+    def close(self) -> None:
+        """Stop the thread."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
 
 class People:
@@ -39,6 +78,11 @@ class People:
     def __init__(self, router: Router, config: Config, reads: Reads) -> None:
         self._router, self._reads = router, reads
         self._reports = Reports(router, config)
+        self._boards = Boards(self._reports)
+
+    def close(self) -> None:
+        """Stop the thread of the leaderboards."""
+        self._boards.close()
 
     async def show(self, call: AuthenticatedCall) -> Response:
         """Return the roles to choose from, and the view of the chosen role or person."""
@@ -47,16 +91,10 @@ class People:
         found: dict[str, Any] = {
             "roles": await self._reads.get(("choice", scope), partial(roles, self._reads, scope, week)),
             "people": call.sees_people,
-            "persons": [],
-            "lowest": [],
         }
-        if found["people"]:
-            listed = await self._reads.get(
-                ("persons", scope), partial(self._router.lists.users, _PERSONS, tenant=scope)
-            )
-            found["persons"] = msgspec.to_builtins(listed)
-            found["lowest"] = await self._reads.get(("lowest", scope), partial(lowest, self._reads, scope, week))
         user, role = query.get("user") or None, query.get("role") or None
+        if found["people"] and not (user or role):
+            found |= await self._listed(scope, query.get("order") != "requests", query.get("skip", "0"))
         tenant = query.get("tenant", call.tenant) if scope is None else scope
         if any(len(name) > _LONGEST for name in (user or "", role or "", tenant)):
             raise Problem(400, "invalid_request", f"names have at most {_LONGEST} characters")
@@ -65,6 +103,36 @@ class People:
             found["shown"] = {"tenant": tenant, "user": user, "subject": who.user, "role": role}
             found |= await self._of(who, week)
         return json_response(found)
+
+    async def _listed(self, scope: str | None, satisfied: bool, skip: str) -> dict[str, Any]:
+        """Return a page of people, with what the leaderboard expects of their model and of the default for them."""
+        if not (skip.isascii() and skip.isdigit() and int(skip) <= _DEEPEST):
+            raise Problem(400, "invalid_request", "skip: give the 'next' of the page before")
+        since = self._router.clock() - WINDOWS["30d"]
+        read = partial(listed, self._reads, scope, since, satisfied=satisfied, skip=int(skip))
+        found: dict[str, Any] = await self._reads.get(("listed", scope, satisfied, skip), read)
+        default, rows = self._router.policy.default, []
+        names = await read_in_time(self._router.lists.names, [one["subject"] for one in found["listed"]])
+        for one in found["listed"]:
+            who, rating = Identity(tenant=one["tenant"], user=one["subject"]), one["rating"]
+            board, waits = self._boards.get(who, rating["ratings"] if rating else 0)
+            expected = {} if board is None else {each.model: each for each in board.models}
+            with_ = {"with_model": expected.get(self._name(one["model"])), "with_default": expected.get(default or "")}
+            rows.append(
+                {**one, "user": names.get(one["subject"]), "waits": waits}
+                | {
+                    key: each and {"mean": each.rating, "low": each.low, "high": each.high}
+                    for key, each in with_.items()
+                }
+            )
+        return {**found, "listed": rows, "default": default}
+
+    def _name(self, arm: str) -> str:
+        """Name of a model in requests, of that with variant and revision; itself if it is not in use."""
+        try:
+            return self._router.name_of(arm)
+        except KeyError:
+            return arm
 
     async def _who(self, call: AuthenticatedCall, identity: Identity) -> Identity:
         """Return the identity as events hold it. A user is known by the application's name, or by that of the log."""
@@ -81,7 +149,8 @@ class People:
         return who
 
     async def _of(self, who: Identity, since: float) -> dict[str, Any]:
-        past = await self._reads.get(("history", who), partial(history, self._reads, who, since))
+        month = self._router.clock() - WINDOWS["30d"]
+        past = await self._reads.get(("history", who), partial(history, self._reads, who, since, month))
         declared = await self._reads.get(("declared", who), partial(self._router.people.declared, who))
         found: dict[str, Any] = {**past, "declared": {"values": declared[0], "topics": declared[1]}, "report": None}
         try:

@@ -7,6 +7,7 @@ tenant; an administrator's sees all. What is changed here goes the way of `/v1/f
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping
 from functools import partial
 from importlib import metadata
@@ -19,13 +20,14 @@ from fitrouter.errors import InvalidRequest, StoreError
 from fitrouter.identity import decision_id_of
 from fitrouter.posterior.arms import base_arm
 from fitrouter.router import Router
+from fitrouter.serving.recorder import read_in_time
 from fitrouter.stores.audit_log import Act, AuditLog
 from fitrouter.types import UNPRICED, Decision, FeedbackKind, Identity
 from fitrouter_dashboards.console import Reads, alarms, assets, decisions, overview
-from fitrouter_dashboards.console.alarms import EVIDENCE
+from fitrouter_dashboards.console.alarms import EVIDENCE, Unhappy
 from fitrouter_dashboards.console.decisions import FILTERS, role_names
 from fitrouter_dashboards.console.models import calibration, label_rates, model_figures, replays
-from fitrouter_dashboards.console.overview import WINDOWS
+from fitrouter_dashboards.console.overview import WINDOWS, gains, looked, unhappy
 from fitrouter_dashboards.metrics import Metrics
 from fitrouter_integrations.gateway._call import AuthenticatedCall
 from fitrouter_integrations.gateway._explain import content_json, decision_json
@@ -77,8 +79,9 @@ class Console:
         self._estimates = Estimates(router, config, self._reads)
 
     def close(self) -> None:
-        """Stop the thread of the warehouse queries."""
+        """Stop the threads of the queries."""
         self._reads.close()
+        self.people.close()
 
     # --- the page ---
 
@@ -141,18 +144,44 @@ class Console:
         if window not in {*WINDOWS, "auto", "all"}:
             raise Problem(400, "invalid_request", f"window: got {window[:40]!r}; give auto, all, {', '.join(WINDOWS)}")
         tenant = tenant_of(call)
-        found = await self._reads.get(
-            ("now", tenant, window),
-            partial(overview, self._reads, tenant, window, self._router.clock(), self._router.policy.default),
+        now, policy = self._router.clock(), self._router.policy
+        shown = partial(overview, self._reads, tenant, window, now)
+        found = await self._reads.get(("now", tenant, window), shown)
+        people = partial(unhappy, self._reads, tenant, now - WINDOWS["30d"])
+        low: Unhappy = await self._reads.get(("unhappy", tenant), people)
+        if low.shown and call.sees_people:
+            names = await read_in_time(self._router.lists.names, [token for _, token, *_ in low.shown])
+            low = low._replace(name=" ".join(names.values())[:80])
+        outlook, standing = policy.outlook(call.tenant), policy.standing(tenant)
+        said = alarms(
+            self._metrics.status,
+            self._router.faults(),
+            self._router.health.outages(tenant),
+            outlook.flattered,
+            tenant,
+            low if call.sees_people else low._replace(shown=[]),
+            standing.unpriced,
+            standing.share,
         )
-        outlook = self._router.policy.outlook(call.tenant)
-        outages = self._router.health.outages(tenant)
-        said = alarms(self._metrics.status, self._router.faults(), outages, outlook.flattered, tenant)
         return json_response(
             {
                 **found,
                 "personalisation": msgspec.to_builtins(outlook.personalisation),
                 "alarms": readable(msgspec.to_builtins(said), call.http.scope),
+            }
+        )
+
+    async def gains(self, call: AuthenticatedCall) -> Response:
+        """Return what routing gains over a single model, and what happened since somebody looked."""
+        tenant, now, query = tenant_of(call), self._router.clock(), call.http.query_params
+        begin, since = (_time(query.get(name), now) for name in ("from", "since"))
+        default = self._router.policy.default
+        against = partial(gains, self._reads, tenant, begin, default)
+        then = partial(looked, self._reads, tenant, since, now)
+        return json_response(
+            {
+                "against": await self._reads.get(("gains", tenant, begin, default), against),
+                "looked": await self._reads.get(("looked", tenant, since), then),
             }
         )
 
@@ -356,6 +385,17 @@ class Console:
         found = await self._steer(call)
         self._reads.forget()
         return found
+
+
+def _time(text: str | None, now: float) -> float:
+    """Read a time in seconds since the epoch, a whole minute at least one before now; a day ago if there is none."""
+    try:
+        ts = now - WINDOWS["24h"] if text is None else float(text)
+    except ValueError:
+        ts = math.nan
+    if not 0.0 <= ts < _SHOWN:
+        raise Problem(400, "invalid_request", "from and since: give seconds since the epoch")
+    return min(ts, now - 60.0) // 60.0 * 60.0
 
 
 def _file(name: str, headers: Mapping[str, bytes]) -> Response:

@@ -1,0 +1,44 @@
+// What routing gains: over one model alone, and over a router that does not know the person.
+
+import { h, card, note, empty, name, count, ratio, signed, usd, percent } from "./dom.js";
+import { whisker } from "./charts.js";
+import { W } from "./words.js";
+
+/** A comparison with the default model and the best single one: {default, best} of `quality.against`. */
+export function alone(found) {
+  const { default: standard, best } = found ?? {}, w = W.alone;
+  const same = standard && best && standard.model === best.model;
+  const shown = [standard && [standard, same ? w.both : w.standard], best && !same && [best, w.best]].filter(Boolean);
+  const gains = shown.map(([one]) => one.rating.gain).filter(Boolean);
+  const most = Math.max(0.05, ...gains.flatMap(([low, , high]) => [Math.abs(low ?? 0), Math.abs(high ?? 0)]));
+  return card(w.title, { class: "alone" }, found === null ? note(W.reading) : !shown.length ? empty(W.unknown, w.none)
+    : h("ul", { class: "gains" }, shown.map(([one, which]) => {
+      const { gain, alone: mean, ratings, own, more } = one.rating;
+      return h("li", { "data-against": which },
+        h("div", { class: "gain-head" }, h("span", null, h("strong", null, name(one.model, 40)), h("span", { class: "about" }, ` ${which}`)), h("span", { class: "num" }, gain ? signed(gain[1], 2) : "")),
+        gain && gain[0] !== null ? whisker({ low: gain[0], mid: gain[1], high: gain[2], most, label: w.label(one.model, signed(gain[1], 2), signed(gain[0], 2), signed(gain[2], 2)) }) : null,
+        h("p", { class: "about" }, gain ? w.rating(gain, mean, ratings, more) : w.few(own, more)),
+        h("p", { class: "about" }, money(one)));
+    }), !best ? h("li", { class: "about" }, w.nobest) : null));
+}
+
+function money({ model, saved }) {
+  if (!saved) return W.alone.nomoney(model);
+  const [, [, each], [low, share, high], unpriced, requests] = saved;
+  return W.alone.money({ usd: usd(Math.abs(each * requests)), less: each >= 0, share: percent(Math.abs(share)), low, high, requests: count(requests), unpriced });
+}
+
+export function personal(found) {
+  const rows = Object.entries(found).sort(([a], [b]) => (a !== "") - (b !== "") || a.localeCompare(b)).slice(0, 12);
+  if (!rows.length) return card("What personalisation buys", {}, empty("Not known yet.", "It is estimated once people rate answers."));
+  const most = Math.max(0.05, ...rows.map(([, r]) => Math.min(1, Math.max(Math.abs(r.low), Math.abs(r.high)))));
+  return card("What personalisation buys", {},
+    note("Gain per rating (0 to 1) over a router that does not know the person, with its 95 % interval, valid at every look. While 0 is in it, it is not known whether that helps."),
+    h("ul", { class: "gains" }, rows.map(([role, report]) => {
+      const words = report.low > 0 ? ": it helps" : report.high < 0 ? ": it harms" : "";
+      return h("li", null,
+        h("div", { class: "gain-head" }, role ? name(role, 40) : h("strong", null, "Everybody"), h("span", { class: "num" }, signed(report.gain))),
+        whisker({ low: report.low, mid: report.gain, high: report.high, most, label: `${role || "Everybody"}: ${signed(report.gain)}, between ${signed(report.low)} and ${signed(report.high)}` }),
+        h("p", { class: "about" }, `${signed(report.low, 2)} to ${signed(report.high, 2)}, ${count(report.labels)} ratings${words}`, report.off ? "; switched off" : ""));
+    })));
+}

@@ -1,0 +1,67 @@
+// Every English sentence of the views that use it; to translate the page is to replace this file.
+
+const s = (n) => (n === 1 ? "" : "s");
+
+export const W = {
+  views: { now: "Now", decisions: "Decisions", people: "People", policy: "Policy", models: "Models", learning: "Learning" },
+  unreachable: "The gateway does not answer. Is it running? The page goes on trying.",
+  reading: "Reading the log …",
+  unknown: "Not known yet.",
+  show: "Show",
+  alone: {
+    title: "Against one model for everybody",
+    standard: "the default model", best: "the best single model", both: "the default and the best single model",
+    none: "It is known once a model has 30 rated answers; fewer say nothing.",
+    nobest: "The best single model is known once a model has 30 rated answers.",
+    label: (model, mid, low, high) => `Ratings against ${model}: ${mid}, between ${low} and ${high}`,
+    rating: ([low, mid, high], mean, ratings, more) => {
+      const signs = (v) => (v > 0 ? "+" : v < 0 ? "−" : "") + Math.abs(v).toFixed(2), n = ratings.toLocaleString("en");
+      const ends = low === null ? "too few people for an interval" : `95 % interval ${signs(low)} to ${signs(high)}`;
+      const sure = low === null ? "" : low > 0 ? ": people are happier so." : high < 0 ? ": people would be happier with it." : more ? `: not clear yet, about ${more.toLocaleString("en")} more ratings tell.` : ": no difference that shows.";
+      return `Rating ${(mean[1] + mid).toFixed(2)}, with it alone ${mean[1].toFixed(2)}; ${ends}, ${n} ratings${sure}`;
+    },
+    few: (own, more) => `Ratings: not known yet; it has ${own} of the 30 rated answers that it takes${more ? `, about ${more.toLocaleString("en")} more ratings at this pace` : ""}.`,
+    nomoney: () => "Money: not known; it has no price, or fewer than 30 requests could have gone to it.",
+    money: ({ usd, less, share, low, high, requests, unpriced }) => {
+      const ends = low === null ? "" : ` (${[low, high].map((v) => Math.round(100 * (less ? v : -v))).sort((a, b) => a - b).join(" to ")} %)`;
+      return `${usd} ${less ? "saved" : "more spent"}: ${share}${ends} ${less ? "less" : "more"} than it would have cost, on ${requests} requests${unpriced ? `; ${unpriced.toLocaleString("en")} of unknown cost are left out` : ""}.`;
+    },
+  },
+  people: {
+    title: "People and roles",
+    back: "← All people", span: "last 30 days", whom: "Whom to show", hint: "name in your application",
+    first: "First", orders: [["", "least satisfied"], ["requests", "most requests"]], role: "Role", choose: "choose one", person: "Person",
+    nobody: "Nobody yet", unnamed: "No request has named a role or a user.", unrated: "Nobody has rated an answer in the last 30 days.",
+    nameRole: "Name a role in the request’s metadata.role.", name: "Name the user in the request’s field user, and the role in metadata.role.",
+    all: "Show everybody who asked",
+    summary: (unhappy, raters) => `${unhappy ? unhappy.toLocaleString("en") : "Nobody"} of ${raters.toLocaleString("en")} ${raters === 1 ? "person" : "people"} who rated ${unhappy > 1 ? "are" : "is"} unhappy: the whole 95 % interval of their mean rating is below 0.5.`,
+    columns: (standard) => ["Person", "Role", "Requests", "Ratings", "Mean rating", "Mostly answered by", "Expected with it", standard ? `Expected with ${standard}` : "Expected with the default"],
+    labels: ["requests", "ratings", "mean rating", "expected with it", "with the default"],
+    unhappy: "unhappy", norole: "none",
+    legend: "Mean rating of the last 30 days with its 95 % interval, ordered by its upper end: first those who are surely least satisfied. Expected ratings are those of the person’s leaderboard, with its 80 % interval.",
+    start: "← First", next: "Next →",
+    rating: "Mean rating of the last 30 days",
+    rated: (mean, ends, { ratings, people }) => `${mean}${ends ? ` (${ends})` : ""}, ${ratings.toLocaleString("en")} rating${s(ratings)}${people > 1 ? ` by ${people.toLocaleString("en")} people` : ""}`,
+  },
+  since: {
+    title: "Since you last looked",
+    people: "Who is happy?", models: "What does it cost?", policy: "What is in force?", decisions: "Why these models?",
+    unrated: "Nobody has rated an answer.",
+    rated: (mean, ends, n, number) => `People rate ${mean} on average (${ends ? `${ends}, ` : ""}${n} rating${s(number)})`,
+    few: "; too few people to compare with the time before.",
+    up: (by) => `: happier than in as long a time before, by ${by}.`,
+    down: (by) => `: less happy than in as long a time before, by ${by}.`,
+    same: (low, high) => `; no clear change to as long a time before (${low} to ${high}).`,
+    role: (role, by) => ` Most changed: ${role}, ${by}.`,
+    quiet: "Nobody has asked anything.",
+    cost: (n, money, number) => `${n} request${s(number)} cost ${money}`,
+    answered: (n) => (n ? `, ${n} of them got no answer` : ""),
+    alike: ", as much per request as before.",
+    dearer: (by, more) => `, ${by} ${more ? "more" : "less"} per request than before.`,
+    saved: (by, less, model) => ` In the time shown that is ${by} ${less ? "less" : "more"} than ${model} alone.`,
+    changes: (said) => `Changed: ${said.join("; ")}.`,
+    unchanged: (admin) => (admin ? "No setting was changed. " : ""),
+    steady: "Each model answers the same share as before.",
+    moved: (model, now, before) => `${model} answers ${now} of the requests, ${before} before.`,
+  },
+};
