@@ -730,6 +730,16 @@ class Router:
         kept = await asyncio.to_thread(self._contents.of, [decision.id])
         return kept[0].content if kept else None
 
+    async def prompts(self, decision_ids: Sequence[str]) -> dict[str, str]:
+        """The last user messages of those decisions of which they are kept and can be read.
+
+        Raises:
+            StoreError: the contents cannot be read now.
+        """
+        if self._contents is None:
+            return {}
+        return {kept.decision_id: kept.content.prompt for kept in await read_in_time(self._contents.of, decision_ids)}
+
     async def explain(self, decision_id: str, tenant: str | None = "default", *, now: bool = False) -> Explanation:
         """Explain why a decision chose its model, from the predictions logged with it; the result never changes.
 

@@ -381,12 +381,7 @@ def _(s: Surfaces) -> Figures:
     roles = {
         (tenant, each["role"]): each for tenant in TENANTS for each in s.get("/console/api/people", tenant)["roles"]
     }
-    pages = {tenant: s.get("/console/api/people?order=requests", tenant) for tenant in TENANTS}
-    assert all(one["next"] is None for one in pages.values())
-    listed = {(tenant, each["user"]): each for tenant, one in pages.items() for each in one["listed"] if each["user"]}
     return of_reports({who: one["report"] for who, one in found.items()}) | {
-        "traffic_by_person": {who: each["requests"] for who, each in listed.items()},
-        "rating_by_person": {who: each["rating"]["mean"] for who, each in listed.items() if each["rating"]},
         "votes_by_person_and_kind": {key: each["votes"] for key, each in votes.items()},
         "value_by_person_and_kind": {key: each["mean"] for key, each in votes.items()},
         "traffic_by_person_and_model": {
@@ -396,6 +391,17 @@ def _(s: Surfaces) -> Figures:
         "comments": {who: n for who, one in found.items() if (n := sum(each["comments"] for each in one["comments"]))},
         "roles": {key: each["people"] for key, each in roles.items()},
         "requests_by_role": {key: each["requests"] for key, each in roles.items()},
+    }
+
+
+@reads("GET /console/api/people, the list")
+def _(s: Surfaces) -> Figures:
+    pages = {tenant: s.get("/console/api/people?order=requests", tenant) for tenant in TENANTS}
+    assert all(one["next"] is None for one in pages.values())
+    listed = {(tenant, each["user"]): each for tenant, one in pages.items() for each in one["listed"]}
+    return {
+        "traffic_by_person": {who: each["requests"] for who, each in listed.items()},
+        "rating_by_person": {who: each["rating"]["mean"] for who, each in listed.items() if each["rating"]},
     }
 
 

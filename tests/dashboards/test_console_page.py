@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -164,6 +166,24 @@ def test_a_decision_is_followed_and_gets_a_thumb(shown: Shown) -> None:
     shown.page.wait_for_selector("[data-key=thumb-down][aria-pressed=true]")
     votes = shown.http.get(f"/v1/decisions/{decision}").json()["feedback"]
     assert [vote["value"] for vote in votes][-1] == 0.0
+
+
+def test_the_log_is_live(shown: Shown) -> None:
+    """A new decision and its vote appear by themselves, as text; the row keeps the focus of the keyboard."""
+    shown.open("decisions")
+    shown.page.locator("table.decisions a[data-key]").first.focus()
+    focused = shown.page.evaluate("document.activeElement.dataset.key")
+    made = shown.http.post("/v1/chat/completions", json=chat("<img src=x onerror=alert(5)> live", user="person-3"))
+    decision = made.headers["x-fitrouter-decision"]
+    row = shown.page.locator(f"tr:has(a[data-key='{decision}'])")
+    sync_api.expect(row.locator(".prompt")).to_have_text("<img src=x onerror=alert(5)> live")
+    assert shown.page.evaluate("document.activeElement.dataset.key") == focused
+    vote = {"decision_id": decision, "kind": "thumb", "value": "up", "user": "person-3"}
+    assert shown.http.post("/v1/feedback", json=vote).status_code == 200
+    sync_api.expect(row.locator(".rated .good")).to_have_text("1.00")
+    shown.open("decisions?first=regressions")
+    gaps = [float(text.replace("−", "-")) for text in shown.page.locator(".gap").all_inner_texts()]
+    assert gaps == sorted(gaps)
 
 
 def test_what_cannot_be_read_is_said(gateway: tuple[str, Router], browser: Any) -> None:
@@ -397,6 +417,30 @@ OUTSIDE_OF_CHARTS = """() => {
     main.querySelectorAll("svg").forEach((each) => each.remove());
     return main.textContent;
 }"""  # axes begin at $0
+
+
+@pytest.fixture
+def fresh(tmp_path: Path, browser: Any) -> Iterator[Shown]:
+    """A gateway that nobody has asked."""
+    journal = MemoryJournal()
+    feed = WarehouseFeed(journal, Warehouse(tmp_path / "fitrouter.duckdb"))
+    router = make_router(tmp_path, journal=journal, feed=feed)
+    router._services.append(Service("warehouse", feed.step, router.hooks, idle_s=0.05))
+    with serving(router, config()) as url:
+        yield from watched((url, router), browser, "light", 390)
+
+
+def test_who_begins_gets_something_to_copy(fresh: Shown) -> None:
+    """Where nothing was asked, there is a request for this address, which works as it stands."""
+    fresh.open("now")
+    fresh.page.wait_for_selector(".snippet")
+    curl, python = fresh.page.locator(".snippet code").all_inner_texts()
+    assert fresh.url in python
+    words = shlex.split(curl.replace("\\\n", " "))
+    assert words[1] == f"{fresh.url}/v1/chat/completions"
+    assert fresh.http.post(words[1], json=json.loads(words[-1])).status_code == 200
+    compile(python, "python", "exec")
+    assert fresh.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
 
 
 def test_costs_need_no_legend(small: Shown) -> None:

@@ -7,7 +7,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -22,6 +22,7 @@ from fitrouter.errors import StoreError
 from fitrouter.policies import SquareCB
 from fitrouter.router import Router
 from fitrouter.routing.explanation import TERMS
+from fitrouter.stores.audit_log import FILE as AUDIT
 from fitrouter.stores.contents import ContentStore
 from fitrouter.stores.figures import figures, raters
 from fitrouter.stores.identities import SqliteIdentities
@@ -31,6 +32,8 @@ from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
 from fitrouter.types import Identity
 from fitrouter_dashboards.console import Reads, assets
 from fitrouter_integrations.gateway import _keys
+from fitrouter_integrations.gateway._worker import GRACE_S
+from fitrouter_integrations.gateway.console._decisions import PER_KEY
 from fitrouter_integrations.gateway.console._sessions import COOKIE, TOKEN, Sessions
 
 KEYS = {"KEY_A": "aaaa-secret-of-tenant-a", "KEY_B": "bbbb-secret-of-tenant-b", "KEY_ADMIN": "cccc-secret-of-the-admin"}
@@ -557,3 +560,83 @@ def test_a_secret_that_was_cut_short_seals_nothing(tmp_path: Path, caplog: pytes
     sent = {"cookie": one.cookie("secret", secure=True).partition(";")[0].encode()}
     assert (one.key(sent), other.key(sent)) == ("secret", "")
     assert "does not hold 32 bytes; delete it" in caplog.text
+
+
+def told(lines: Iterator[str]) -> list[dict[str, Any]]:
+    """The rows of the next event of a feed that has some."""
+    line = next(line for line in lines if line.startswith("data: "))
+    found: list[dict[str, Any]] = json.loads(line.removeprefix("data: "))
+    return found
+
+
+def test_a_feed_tells_what_is_new_and_what_has_changed(url: str, installation: Installation) -> None:
+    """Of the own tenant, by the filters, with the first words of prompts, whose reading is noted; a later vote, too."""
+    ask(url, "KEY_A", user="ann", metadata={"role": "cook"})
+    installation.copied()
+    with login(url, "KEY_A") as http:
+        page = http.get("/console/api/decisions", params={"role": "cook"}).json()
+        (first,) = page["decisions"]
+        floor = first["seq"]
+        params = {"role": "cook", "prompts": "1", "after": page["position"], "floor": floor}
+        with http.stream("GET", "/console/api/feed", params=params) as reply:
+            assert reply.headers["content-type"].startswith("text/event-stream")
+            assert "script-src 'self'" in reply.headers["content-security-policy"]
+            lines = reply.iter_lines()
+            ask(url, "KEY_B", user="ann", metadata={"role": "cook"})
+            ask(url, "KEY_A", user="ann", metadata={"role": "judge"})
+            new = ask(url, "KEY_A", text="What is <b>this</b>? " * 50, user="bob", metadata={"role": "cook"})
+            installation.copied()
+            (row,) = told(lines)
+            assert row["decision_id"] == new
+            assert row["prompt"].startswith("What is <b>this</b>? What")
+            assert len(row["prompt"]) <= 120
+            vote = {"decision_id": first["decision_id"], "kind": "thumb", "value": "down", "user": "ann"}
+            headers = {"authorization": f"Bearer {KEYS['KEY_A']}"}
+            assert http.post("/v1/feedback", json=vote, headers=headers).status_code == 200
+            installation.copied()
+            changed = [one for one in told(lines) if one["decision_id"] == first["decision_id"]]
+            assert [(one["rating"], one["votes"]) for one in changed] == [(0.0, 1)]
+    acts = [json.loads(line) for line in (installation.router.warehouse.path.parent / AUDIT).read_text().splitlines()]  # type: ignore[union-attr]
+    assert {"decisions": "1", "first": new, "last": new, "part": "first words"} in [each["about"] for each in acts]
+
+
+def test_feeds_are_few_and_end_with_the_gateway(installation: Installation, tmp_path: Path) -> None:
+    """A key has so many; one that is left makes room for the next; all end when the gateway does, not later."""
+    ask_for = {"after": "0", "floor": "0"}
+    with serving(installation.router, config().model_copy(update={"data": tmp_path})) as url, ExitStack() as stack:
+        ask(url)
+        installation.copied()
+        http = stack.enter_context(client(url))
+        open_ = [stack.enter_context(ExitStack()) for _ in range(PER_KEY)]
+        feeds = [
+            each.enter_context(http.stream("GET", "/console/api/feed", params=ask_for)).iter_lines() for each in open_
+        ]
+        assert all(told(lines) for lines in feeds)
+        refused = http.get("/console/api/feed", params=ask_for)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "too_many_requests")
+        open_[0].close()
+
+        def again() -> bool:
+            with http.stream("GET", "/console/api/feed", params=ask_for) as reply:
+                return reply.status_code == 200
+
+        wait_for(again)
+        for bad in ({}, {"after": "-1", "floor": "0"}, {"after": "0", "floor": "x"}, {"after": "9" * 30, "floor": "0"}):
+            assert http.get("/console/api/feed", params=bad).status_code == 400, bad
+        leaving = time.monotonic()
+        stack.pop_all()
+    assert time.monotonic() - leaving < GRACE_S / 2
+
+
+def test_regressions_come_first(open_url: str, installation: Installation) -> None:
+    """By the rating, or 0 for no answer, less what was expected of the default model, or of a middling answer."""
+    votes = {ask(open_url, user=f"u{i}"): value for i, value in enumerate((1.0, 0.25, 0.0, None))}
+    with client(open_url) as http:
+        for decision, value in votes.items():
+            if value is not None:
+                vote = {"decision_id": decision, "kind": "rating", "value": value, "scale": [0, 1]}
+                assert http.post("/v1/feedback", json=vote).status_code == 200
+        installation.copied()
+        rows = http.get("/console/api/decisions", params={"first": "regressions"}).json()["decisions"]
+    assert [row["rating"] for row in rows] == [0.0, 0.25, 1.0, None]
+    assert [row["gap"] for row in rows] == [-0.5, -0.25, 0.5, None]

@@ -83,6 +83,7 @@ RIGHTS: dict[str, tuple[str, ...]] = {
     "GET /console/api/learning": ("read",),
     "GET /v1/decisions": ("read", PEOPLE),
     "GET /console/api/decisions": ("read", PEOPLE),
+    "GET /console/api/feed": ("read", PEOPLE),
     "GET /v1/feedback": ("read", PEOPLE),
     "GET /v1/users": ("read", PEOPLE),
     "GET /console/api/people": ("read", PEOPLE),

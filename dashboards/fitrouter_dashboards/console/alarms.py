@@ -72,7 +72,8 @@ def alarms(
     for owner, token, mean, ratings in unhappy.shown:
         also = unhappy.people - 1
         more = f" So {'is one more person' if also == 1 else f'are {also:,} more people'}." if also else ""
-        text = f"{unhappy.name or token[:12]} is unhappy: mean rating {mean + 1e-9:.2f} of {ratings:,} rated answers.{more}"
+        rated = f"mean rating {mean + 1e-9:.2f} of {ratings:,} rated answers"
+        text = f"{unhappy.name or token[:12]} is unhappy: {rated}.{more}"
         params = {"user": token} | ({"tenant": owner} if tenant is None else {})
         found.append(Alarm(level="warn", text=text, view="people", params=params))
         break

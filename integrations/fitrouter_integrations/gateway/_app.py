@@ -195,6 +195,7 @@ def create_app(
         exception_handlers={HTTPException: gateway.no_route},
         lifespan=gateway.lifespan,
     )
+    app.state.closing = gateway.closing
     others = gateway.guarded(gateway.decisions_of_openai, "chat")
     app.router.routes.append(Route("/v1/decisions", others, methods=["POST"]))
     for method, path, name, scope in CONSOLE_ROUTES:
@@ -224,6 +225,8 @@ class Gateway:
         self._keys, self._rates = Keys(keyed[0], file=keyed[1], report=router.hooks.trouble), Rates()
         total = config.server.max_inflight_bytes
         self._audit = AuditLog(config.data)
+        self.closing = asyncio.Event()
+        """Set when the server ends, before it waits for requests: what lasts as long as a client wants ends then."""
         self._bodies = Bodies(total, total // 2 if self._keys else total)
         self._started, self._schema = False, b""
         self._making_schema: asyncio.Task[None] | None = None
@@ -277,7 +280,7 @@ class Gateway:
         """The handlers of the console."""
         from fitrouter_integrations.gateway.console._routes import Console
 
-        shared = (self.steer, self.administration, self._keys, self.sessions, self._audit)
+        shared = (self.steer, self.administration, self._keys, self.sessions, self._audit, self.closing)
         return Console(self.router, self._config, self.metrics, *shared)
 
     @cached_property

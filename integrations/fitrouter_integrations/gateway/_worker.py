@@ -116,6 +116,8 @@ class Server(uvicorn.Server):
         """Shut down, bounded by `last_resort`."""
         if self.last_resort is not None:
             self.last_resort.start()
+        if (state := getattr(self.config.app, "state", None)) is not None:
+            state.closing.set()
         await super().shutdown(sockets)
         gc.unfreeze()  # DuckDB's binding complains at exit of objects that cannot be collected
 

@@ -3,63 +3,100 @@
 import { h, card, note, empty, name, count, ratio, signed, usd, cost, tokens, duration, percent, when, moment, choice } from "./dom.js";
 import { bar, hue, learnColours } from "./charts.js";
 import { api, href, say } from "./main.js";
+import { snippets } from "./begin.js";
+import { W } from "./words.js";
 
 const MODES = ["online", "uniform", "shadow", "sticky", "pinned", "forced"];
 const STATUSES = ["ok", "failed", "partial", "refused", "rejected", "cancelled", "lost"];
-const RATED = [["", "all"], ["any", "rated"], ["low", "rated below 0.5"], ["high", "rated 0.5 or more"]];
 const TERMS = {
   fit: "predicted rating", text: "what people like in its text", role: "what this role likes", style: "what this person likes in its text",
   model: "rated higher than its text suggests", offset: "this person and this model", price: "price", latency: "latency", availability: "risk of no answer",
 };
 
 export const view = {
-  every: 3000,
-  read: (params) => api.get("decisions", params),
+  every: 15000,
+  async read(params, state) {
+    const data = await api.get("decisions", asked(params));
+    follow(data, params, state);
+    return data;
+  },
   draw(data, { tools, params, set, session }) {
     learnColours(data.models);
-    const all = (names) => [["", "all"], ...names.map((n) => [n, n])];
-    const roles = data.roles.map((role) => [role, role || "no role"]);
-    const filters = h("form", { class: "filters", role: "search", "aria-label": "Filters", onsubmit: (event) => event.preventDefault() },
-      choice("Role", [["*", "all"], ...roles], params.role ?? "*", (role) => set({ role: role === "*" ? undefined : role, before: undefined }), "f-role"),
-      choice("Model", all(data.models), params.model ?? "", (model) => set({ model: model || undefined, before: undefined }), "f-model"),
-      choice("Mode", all(MODES), params.mode ?? "", (mode) => set({ mode: mode || undefined, before: undefined }), "f-mode"),
-      choice("Outcome", all(STATUSES), params.status ?? "", (status) => set({ status: status || undefined, before: undefined }), "f-status"),
-      choice("Rating", RATED, params.rated ?? "", (rated) => set({ rated: rated || undefined, before: undefined }), "f-rated"),
-      h("label", { class: "field" }, h("span", null, "Id begins with"), h("input", { type: "search", "data-key": "f-id", value: params.id ?? "", size: 14, maxlength: 64,
-        onchange: (event) => set({ id: event.target.value.trim() || undefined, before: undefined }) })));
-    tools.replaceChildren(h("span", { class: "quiet live" }, params.before ? "earlier decisions" : "live, newest first"));
+    const w = W.decisions, all = (names) => [["", w.all], ...names.map((n) => [n, n])];
+    const roles = data.roles.map((role) => [role, role || w.norole]), to = (key) => (value) => set({ [key]: value || undefined, before: undefined });
+    const filters = h("form", { class: "filters", role: "search", "aria-label": w.filters, onsubmit: (event) => event.preventDefault() },
+      choice(w.first, w.orders, params.first ?? "", to("first"), "f-first"),
+      choice(w.role, [["*", w.all], ...roles], params.role ?? "*", (role) => set({ role: role === "*" ? undefined : role, before: undefined }), "f-role"),
+      choice(w.model, all(data.models), params.model ?? "", to("model"), "f-model"),
+      choice(w.mode, all(MODES), params.mode ?? "", to("mode"), "f-mode"),
+      choice(w.outcome, all(STATUSES), params.status ?? "", to("status"), "f-status"),
+      choice(w.rating, w.rated, params.rated ?? "", to("rated"), "f-rated"),
+      h("label", { class: "field" }, h("span", null, w.id), h("input", { type: "search", "data-key": "f-id", value: params.id ?? "", size: 14, maxlength: 64,
+        onchange: (event) => to("id")(event.target.value.trim()) })));
+    tools.replaceChildren(h("span", { class: "quiet live" }, params.before ? w.earlier : params.first ? w.worst : w.live));
     const filtered = ["role", "model", "mode", "status", "rated", "id"].some((key) => params[key] !== undefined);
-    if (!data.decisions.length) return [filters, card("No decisions", {}, filtered
-      ? [empty("No decision has all of these.", "Widen the filters."), h("a", { href: "#/decisions" }, "Remove the filters")]
-      : empty("No decisions yet.", "They show up a few seconds after the first request."))];
-    return [filters, h("section", { class: "card", "aria-label": "Decisions" }, table(data.decisions, session), h("div", { class: "pages" },
-      params.before ? h("a", { href: href("decisions", { ...params, before: undefined }), "data-key": "first" }, "← Newest") : h("span"),
-      data.next ? h("a", { href: href("decisions", { ...params, before: data.next }), "data-key": "next" }, "Earlier →") : h("span", { class: "quiet" }, "the log begins here")))];
+    if (!data.decisions.length) return [filters, card(w.none, {}, filtered
+      ? [empty(w.nofit, w.widen), h("a", { href: "#/decisions" }, w.remove)]
+      : empty(w.nothing, w.soon), filtered ? null : snippets())];
+    return [filters, h("section", { class: "card", "aria-label": w.title }, params.first ? h("p", { class: "note" }, w.gap(data.default)) : null, table(data.decisions, session, data), h("div", { class: "pages" },
+      params.before ? h("a", { href: href("decisions", { ...params, before: undefined }), "data-key": "first" }, w.newest) : h("span"),
+      data.next ? h("a", { href: href("decisions", { ...params, before: data.next }), "data-key": "next" }, w.more) : h("span", { class: "quiet" }, params.first ? w.latest : w.begin)))];
   },
 };
 
-function table(rows, session) {
+const asked = (params) => ({ ...params, prompts: "1" });
+let feed = null, again = null;
+const end = () => { feed?.close(); feed = null; };
+document.addEventListener("visibilitychange", () => {  // a browser has few connections for all its pages
+  if (document.visibilityState === "hidden") end();
+  else again?.();
+});
+
+/** What is new or has changed comes by itself, into the newest page; elsewhere, and without it, the page is read again. */
+function follow(data, params, state) {
+  end();
+  again = state.again;
+  state.leave = () => { end(); again = null; };
+  state.soon = undefined;
+  if (params.before || params.first || !window.EventSource) return;
+  const rows = new Map(data.decisions.map((d) => [d.decision_id, d])), most = Math.max(data.decisions.length, 50);
+  const { first: _, before: __, ...filters } = asked(params);
+  const mine = new EventSource("/console/api/feed?" + new URLSearchParams({ ...filters, after: data.position, floor: data.decisions.at(-1)?.seq ?? 0 }));
+  feed = mine;
+  state.soon = 600000;
+  const late = () => setTimeout(() => { if (mine === feed) state.again(); }, 15000);
+  mine.onmessage = (event) => {
+    if (mine !== feed) return mine.close();
+    for (const row of JSON.parse(event.data)) rows.set(row.decision_id, row);
+    data = { ...data, decisions: [...rows.values()].sort((a, b) => b.seq - a.seq).slice(0, most) };
+    state.show(data);
+  };
+  mine.onerror = () => { if (mine.readyState === EventSource.CLOSED) late(); };
+  mine.addEventListener("unread", (event) => { mine.close(); state.late(JSON.parse(event.data)); late(); });
+}
+
+function table(rows, session, data) {
   return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Decisions" }, h("table", { class: "decisions" },
-    h("thead", null, h("tr", null, ["Time", "Person", "Role", "Model", "Probability", "Rating", "Predicted", "Cost", "Latency", "Outcome"].map((title, i) =>
+    h("thead", null, h("tr", null, W.decisions.columns.map((title, i) =>
       h("th", { scope: "col", class: [4, 5, 6, 7, 8].includes(i) ? "num" : null }, title)))),
-    h("tbody", null, rows.map((d) => row(d, session)))));
+    h("tbody", null, rows.map((d) => row(d, session, data)))));
 }
 
 const person = (d, session) => h("a", { href: href("people", { user: d.user, tenant: session.admin ? d.tenant : undefined }) }, h("code", null, d.user.slice(0, 12)));
 
-function row(d, session) {
+function row(d, session, data) {
   const answered = d.served_by ?? d.chosen;
   const fallback = d.served_by && d.served_by !== d.chosen;
   const explored = d.likeliest && d.likeliest !== d.chosen;
   return h("tr", null,
     h("td", { class: "at" }, h("a", { href: `#/decisions/${encodeURIComponent(d.decision_id)}`, "data-key": d.decision_id }, when(d.ts))),
     h("td", { class: "person" }, d.user ? person(d, session) : h("span", { class: "quiet" }, "nobody")),
-    h("td", { class: "role" }, d.role ? name(d.role, 40) : h("span", { class: "quiet" }, "none")),
+    h("td", { class: "role" }, d.role ? name(d.role, 40) : h("span", { class: "quiet" }, "none"), d.prompt ? h("p", { class: "prompt", dir: "auto" }, name(d.prompt, 90)) : null),
     h("td", { class: "model" }, h("span", { class: "swatch " + hue(answered), "aria-hidden": "true" }), name(answered, 40),
       fallback ? h("span", { class: "tag" }, "fallback") : null, explored ? h("span", { class: "tag", title: `likeliest was ${d.likeliest}` }, "explored") : null,
       d.mode !== "online" ? h("span", { class: "tag" }, d.mode) : null),
     h("td", { class: "num", "data-label": "probability" }, percent(d.propensity)),
-    h("td", { class: "num rated", "data-label": "rated" }, d.votes ? mark(d.rating) : h("span", { class: "quiet" }, d.asked ? "asked" : "–")),
+    h("td", { class: "num rated", "data-label": "rated" }, d.votes ? [d.gap < 0 ? h("span", { class: "tag bad gap", title: W.decisions.gap(data?.default) }, signed(d.gap, 2)) : null, mark(d.rating), d.votes > 1 ? h("span", { class: "quiet", title: W.decisions.votes(d.votes) }, ` ×${d.votes}`) : null] : h("span", { class: "quiet" }, d.asked ? "asked" : "–")),
     h("td", { class: "num", "data-label": "predicted" }, d.score === null ? h("span", { class: "quiet" }, "–") : [ratio(d.score), h("span", { class: "quiet" }, ` ± ${ratio(d.score_sd)}`)]),
     h("td", { class: "num cost" }, cost(d)),
     h("td", { class: "num took" }, duration(d.latency_ms)),

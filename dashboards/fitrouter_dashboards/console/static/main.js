@@ -22,6 +22,8 @@ async function load(view) {
 const main = document.getElementById("main"), nav = document.getElementById("nav"), who = document.getElementById("who");
 let session = { csrf: "" };
 let open = 0;
+/** Ends what the view before goes on doing. */
+let leaveView = null;
 
 /** Ask the gateway; an error has the text of its answer. */
 async function ask(path, options = {}) {
@@ -110,6 +112,7 @@ function login(problem) {
 
 async function start() {
   open++;
+  leaveView?.();
   try {
     session = await api.get("session");
   } catch (error) {
@@ -117,6 +120,7 @@ async function start() {
     setTimeout(start, 5000);
     return;
   }
+  sessionStorage.setItem("fitrouter keys", session.keys ? "1" : "");
   if (session.login) login();
   else show();
 }
@@ -141,7 +145,21 @@ async function show() {
   if (show.before !== undefined && show.before !== id + rest) heading.focus({ preventScroll: true });
   if (show.before !== id + rest) window.scrollTo(0, 0);
   show.before = id + rest;
-  let shown, text = "", state = { tools, params, session, set: (more) => { location.hash = href([id, ...rest.map(encodeURIComponent)].join("/"), { ...params, ...more }); }, again: () => read(true) };
+  let shown, text = "", state = { tools, params, session, set: (more) => { location.hash = href([id, ...rest.map(encodeURIComponent)].join("/"), { ...params, ...more }); }, again: () => read(true), show: (data) => draw(data), late: (why) => { stale.textContent = W.stale(why); } };
+  leaveView?.();
+  leaveView = () => state.leave?.();
+  function draw(data, now = false) {
+    if (mine !== open) return;
+    stale.textContent = "";
+    const fresh = JSON.stringify(data, (key, value) => (key === "to" || key === "position" ? undefined : value));
+    const busy = body.contains(document.activeElement) && document.activeElement.matches("input, select, textarea");
+    if (fresh === text || (!now && busy && text)) return;
+    const focus = document.activeElement?.dataset?.key;
+    body.replaceChildren(...unread(data), ...[shown.draw(data, state)].flat());
+    text = fresh;
+    body.removeAttribute("aria-busy");
+    if (focus) body.querySelector(`[data-key="${CSS.escape(focus)}"]`)?.focus({ preventScroll: true });
+  }
   async function read(now = false) {
     if (mine !== open) return;
     try {
@@ -151,21 +169,12 @@ async function show() {
         heading.textContent = shown.title ?? title;
       }
       const data = await shown.read(params, state);
-      if (mine !== open) return;
-      stale.textContent = "";
-      const fresh = JSON.stringify(data, (key, value) => (key === "to" ? undefined : value));
-      const busy = body.contains(document.activeElement) && document.activeElement.matches("input, select, textarea");
-      if (fresh !== text && (now || !busy || !text)) {
-        const focus = document.activeElement?.dataset?.key;
-        body.replaceChildren(...unread(data), ...[shown.draw(data, state)].flat());
-        text = fresh;
-        body.removeAttribute("aria-busy");
-        if (focus) body.querySelector(`[data-key="${CSS.escape(focus)}"]`)?.focus({ preventScroll: true });
-      }
+      if (mine === open) draw(data, now);
+      else state.leave?.();
     } catch (error) {
       if (mine !== open) return;
       if (error.status === 401) return start();
-      if (text && error.status !== 404) stale.textContent = `Not up to date: ${error.message}`;
+      if (text && error.status !== 404) stale.textContent = W.stale(error.message);
       else body.replaceChildren(failed(error, () => read(true)));
       if (error.status === undefined) console.error(error);
     }

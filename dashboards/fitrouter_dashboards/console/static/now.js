@@ -2,6 +2,7 @@
 
 import { h, card, empty, name, note, count, ratio, usd, money, tokens, duration, percent, interval, switcher } from "./dom.js";
 import { overTime, sankey, learnColours } from "./charts.js";
+import { snippets } from "./begin.js";
 import { alone, personal } from "./gains.js";
 import { looked, start } from "./since.js";
 import { api, href } from "./main.js";
@@ -25,8 +26,7 @@ export const view = {
   },
   draw(data, { tools, params, set, session }) {
     tools.replaceChildren(h("span", { class: "quiet" }, `Showing ${SPOKEN[data.window]}`), switcher("Time span", SPANS, params.window ?? "auto", (window) => set({ window })));
-    if (!data.ever) return [alarmList(data.alarms), card("No requests yet", {}, empty("Nothing has been asked so far.",
-      "Send a request to ", h("code", null, "/v1/chat/completions"), " with the model ", h("code", null, "fitrouter/auto"), ". It shows up here a few seconds later."))];
+    if (!data.ever) return [alarmList(data.alarms), card(W.begin.title, {}, empty(W.begin.none, W.begin.send), snippets())];
     return [alarmList(data.alarms), h("div", { class: "pair" }, looked(data.more, session), alone(data.more && data.more.against)), figures(data), h("div", { class: "pair" }, traffic(data), personal(data.personalisation))];
   },
 };

@@ -8,6 +8,23 @@ export const W = {
   reading: "Reading the log …",
   unknown: "Not known yet.",
   show: "Show",
+  stale: (why) => `Not up to date: ${why}`,
+  begin: {
+    question: "Any tips on changing jobs at forty?", copy: "Copy", copied: "Copied.", uncopied: (why) => `Not copied: ${why} Select the text instead.`,
+    title: "No requests yet", none: "Nothing has been asked so far.", send: "Send one; it shows up here a few seconds later.",
+  },
+  decisions: {
+    title: "Decisions", filters: "Filters", all: "all", norole: "no role", first: "First", orders: [["", "newest"], ["regressions", "regressions"]],
+    role: "Role", model: "Model", mode: "Mode", outcome: "Outcome", rating: "Rating", id: "Id begins with",
+    rated: [["", "all"], ["any", "rated"], ["low", "rated below 0.5"], ["high", "rated 0.5 or more"]],
+    earlier: "earlier decisions", live: "live, newest first", worst: "of the latest 1,000",
+    none: "No decisions", nofit: "No decision has all of these.", widen: "Widen the filters.", remove: "Remove the filters",
+    nothing: "No decisions yet.", soon: "They show up a few seconds after the first request.",
+    newest: "← Newest", more: "Earlier →", begin: "the log begins here", latest: "the worst of the latest 1,000",
+    columns: ["Time", "Person", "Role and prompt", "Model", "Probability", "Rating", "Predicted", "Cost", "Latency", "Outcome"],
+    gap: (model) => `Red: the rating, or 0 for no answer, less the rating that was expected of ${model ? `the default model ${model}` : "a middling answer"}.`,
+    votes: (n) => `${n} votes; the latest counts`,
+  },
   alone: {
     title: "Against one model for everybody",
     standard: "the default model", best: "the best single model", both: "the default and the best single model",

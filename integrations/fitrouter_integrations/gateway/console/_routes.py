@@ -25,18 +25,17 @@ from fitrouter.stores.audit_log import Act, AuditLog
 from fitrouter.types import UNPRICED, Decision, FeedbackKind, Identity
 from fitrouter_dashboards.console import Reads, alarms, assets, decisions, overview
 from fitrouter_dashboards.console.alarms import EVIDENCE, Unhappy
-from fitrouter_dashboards.console.decisions import FILTERS, role_names
 from fitrouter_dashboards.console.models import calibration, label_rates, model_figures, replays
 from fitrouter_dashboards.console.overview import WINDOWS, gains, looked, unhappy
 from fitrouter_dashboards.metrics import Metrics
 from fitrouter_integrations.gateway._call import AuthenticatedCall
 from fitrouter_integrations.gateway._explain import content_json, decision_json
 from fitrouter_integrations.gateway._keys import Keys
-from fitrouter_integrations.gateway._lists import LISTING
 from fitrouter_integrations.gateway._models import ModelAdministration
 from fitrouter_integrations.gateway.asgi._limits import headers_of
 from fitrouter_integrations.gateway.asgi._wire import Problem, readable
 from fitrouter_integrations.gateway.console._calls import Handler, body_of, json_response, tenant_of
+from fitrouter_integrations.gateway.console._decisions import Decisions
 from fitrouter_integrations.gateway.console._estimates import Estimates
 from fitrouter_integrations.gateway.console._people import People
 from fitrouter_integrations.gateway.console._sessions import Sessions, check_origin
@@ -58,6 +57,7 @@ class Console:
         keys: of the gateway, which log in.
         sessions: that they begin.
         audit: gets a line when somebody reads kept texts.
+        closing: set when the gateway ends.
     """
 
     def __init__(
@@ -70,12 +70,14 @@ class Console:
         keys: Keys,
         sessions: Sessions,
         audit: AuditLog,
+        closing: asyncio.Event,
     ) -> None:
         self._router, self._metrics, self._steer, self._keys = router, metrics, steer, keys
         self._config, self._administration, self._audit = config, administration, audit
         self._sessions = sessions
         self._reads = Reads(router.warehouse)
         self.people = People(router, config, self._reads)
+        self.log = Decisions(router, self._reads, audit, closing)
         self._estimates = Estimates(router, config, self._reads)
 
     def close(self) -> None:
@@ -184,20 +186,6 @@ class Console:
                 "looked": await self._reads.get(("looked", tenant, since), then),
             }
         )
-
-    async def decisions(self, call: AuthenticatedCall) -> Response:
-        """Return a page of decisions."""
-        call.require_people(LISTING)
-        query, tenant = call.http.query_params, tenant_of(call)
-        filters = {name: value for name in FILTERS if (value := query.get(name)) is not None}
-        before = query.get("before")
-        if before is not None and not (before.isascii() and before.isdigit() and int(before) < _SHOWN):
-            raise Problem(400, "invalid_request", "before: give the 'next' of the page before")
-        read = partial(decisions, self._reads, tenant, filters, None if before is None else int(before))
-        page = await self._reads.get(("decisions", tenant, tuple(sorted(filters.items())), before), read)
-        roles = await self._reads.get(("roles", tenant), partial(role_names, self._reads, tenant))
-        names = sorted({card.arm for card in self._router.models.values()})
-        return json_response({**page, "roles": roles, "models": names})
 
     async def decision(self, call: AuthenticatedCall) -> Response:
         """Explain a decision; to callers who may see people, with the session's other ones and the kept texts."""

@@ -1,0 +1,141 @@
+"""The view *Decisions*: pages of the log, and a feed of what is new or has changed, as server-sent events.
+
+A feed holds two numbers, its position in the log and the oldest decision that it tells about. Feeds at one position
+share their reads, and what was read is as old as it took long several times, so that they never load the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from starlette.responses import Response, StreamingResponse
+
+from fitrouter.errors import StoreError
+from fitrouter.router import Router
+from fitrouter.stores.audit_log import Act, AuditLog
+from fitrouter_dashboards.console import Reads, decisions
+from fitrouter_dashboards.console.decisions import FILTERS, role_names
+from fitrouter_integrations.gateway._call import AuthenticatedCall
+from fitrouter_integrations.gateway._lists import LISTING
+from fitrouter_integrations.gateway.asgi._limits import headers_of
+from fitrouter_integrations.gateway.asgi._wire import Problem, dump
+from fitrouter_integrations.gateway.console._calls import json_response, tenant_of
+
+PER_KEY, ALL = 8, 64
+"""Open feeds of a key, and of a worker."""
+LIFE_S = 300.0
+"""How long a feed lasts; the page opens the next one, which authenticates anew."""
+BEAT_S = 15.0
+"""Silence after which a comment is sent."""
+STEP_S = 1.0
+"""Time between two looks at the log."""
+WORDS = 120
+"""Characters of a prompt that are shown."""
+_MOST = 2**63
+
+
+class Decisions:
+    """Shows the log, and follows it.
+
+    Args:
+        router: whose log.
+        reads: the warehouse.
+        audit: gets a line when kept texts are shown.
+        closing: set when the gateway ends, and feeds with it.
+    """
+
+    def __init__(self, router: Router, reads: Reads, audit: AuditLog, closing: asyncio.Event) -> None:
+        self._router, self._reads, self._audit, self._closing = router, reads, audit, closing
+        self._open: Counter[tuple[str, str]] = Counter()
+
+    async def page(self, call: AuthenticatedCall) -> Response:
+        """Return a page of decisions."""
+        call.require_people(LISTING)
+        query, tenant = call.http.query_params, tenant_of(call)
+        filters, worst, before = _filters(call), query.get("first") == "regressions", query.get("before")
+        until = None if before is None else _number("before", before)
+        default = self._router.policy.default
+        read = partial(decisions, self._reads, tenant, filters, until, default=default, worst=worst)
+        page = await self._reads.get(("decisions", tenant, tuple(sorted(filters.items())), until, worst), read)
+        roles = await self._reads.get(("roles", tenant), partial(role_names, self._reads, tenant))
+        names = sorted({card.arm for card in self._router.models.values()})
+        rows, unread = page["decisions"], dict[str, str]()
+        try:
+            rows = await self._with_prompts(call, rows)
+        except StoreError as error:  # the rest is from the warehouse
+            self._router.hooks.trouble("content", error)
+            unread["content"] = f"not readable now: {error}"
+        kept = self._router.people.keeps_contents
+        more = {"decisions": rows, "roles": roles, "models": names, "kept": kept, "default": default, "unread": unread}
+        return json_response({**page, **more})
+
+    async def feed(self, call: AuthenticatedCall) -> Response:
+        """Stream decisions that are new, or have changed, after a position of the log."""
+        call.require_people(LISTING)
+        query, key = call.http.query_params, (call.caller.name, call.tenant)
+        last = headers_of(call.http.scope).get("last-event-id", b"").decode("latin-1")
+        after, floor = _number("after", last or query.get("after", "")), _number("floor", query.get("floor", ""))
+        if self._open[key] >= PER_KEY or self._open.total() >= ALL:
+            text = f"{self._open[key]} feeds are open with this key; close a page of the console"
+            raise Problem(429, "too_many_requests", text, headers={"retry-after": "30"})
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        events = self._events(call, key, _filters(call), after, floor)
+        return StreamingResponse(events, headers=headers, media_type="text/event-stream")
+
+    async def _events(
+        self, call: AuthenticatedCall, key: tuple[str, str], filters: dict[str, str], after: int, floor: int
+    ) -> AsyncIterator[bytes]:
+        tenant, default, named = tenant_of(call), self._router.policy.default, tuple(sorted(filters.items()))
+        ends, beat = time.monotonic() + LIFE_S, time.monotonic() + BEAT_S
+        self._open[key] += 1
+        try:
+            yield b"retry: 3000\n\n"
+            while time.monotonic() < ends and not self._closing.is_set():
+                read = partial(decisions, self._reads, tenant, filters, None, default=default, changed=(after, floor))
+                try:
+                    found = await self._reads.get(("feed", tenant, named, after, floor), read)
+                    rows = await self._with_prompts(call, found["decisions"])
+                except StoreError as error:
+                    yield b"event: unread\ndata: " + dump(str(error)) + b"\n\n"
+                    return
+                if rows:
+                    after, beat = found["position"], time.monotonic() + BEAT_S
+                    yield b"id: %d\ndata: %b\n\n" % (after, dump(rows))
+                elif time.monotonic() >= beat:
+                    beat = time.monotonic() + BEAT_S
+                    yield b": waiting\n\n"
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._closing.wait(), STEP_S)
+        finally:
+            self._open[key] -= 1
+            if not self._open[key]:
+                del self._open[key]
+
+    async def _with_prompts(self, call: AuthenticatedCall, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Add the first words of kept prompts, for callers who ask for them; that has a line in the audit log."""
+        if not rows or call.http.query_params.get("prompts") != "1" or not self._router.people.keeps_contents:
+            return rows
+        kept = await self._router.prompts([row["decision_id"] for row in rows])
+        if kept:
+            about = {"decisions": str(len(kept)), "first": min(kept), "last": max(kept), "part": "first words"}
+            act = Act(ts=self._router.clock(), act="content read", by=call.caller.shown, about=about)
+            await asyncio.to_thread(self._audit.note, act)
+        shown = {decision: " ".join(text[: 2 * WORDS].split())[:WORDS] for decision, text in kept.items()}
+        return [{**row, "prompt": shown.get(row["decision_id"])} for row in rows]
+
+
+def _filters(call: AuthenticatedCall) -> dict[str, str]:
+    query = call.http.query_params
+    return {name: value for name in FILTERS if (value := query.get(name)) is not None}
+
+
+def _number(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) < _MOST):
+        raise Problem(400, "invalid_request", f"{name}: give the number from the page before")
+    return int(text)
