@@ -221,6 +221,24 @@ def _(s: Surfaces) -> Figures:
     }
 
 
+@reads("GET /console/api/money")
+def _(s: Surfaces) -> Figures:
+    def spent(by: str) -> dict[tuple[str, str], Any]:
+        found = {tenant: s.get(f"/console/api/money?window=all&by={by}", tenant) for tenant in TENANTS}
+        return {(tenant, each.get("user") or each["key"]): each for tenant in TENANTS for each in found[tenant]["rows"]}
+
+    models, people = spent("model"), spent("person")
+    parts = {(*key, part): each[part] for key, each in models.items() for part in PARTS if each[part]}
+    inputs = {key: each["fresh"] + each["cached"] + each["written"] for key, each in models.items()}
+    return {
+        "money_by_model": {key: each["cost"]["usd"] for key, each in models.items() if each["cost"]["usd"]},
+        "money_by_person": {key: each["cost"]["usd"] for key, each in people.items() if each["cost"]["usd"]},
+        "traffic_by_person": {key: each["requests"] for key, each in people.items()},
+        "token_parts": parts,
+        "prompt_tokens_by_model": {key: n for key, n in inputs.items() if n},
+    }
+
+
 @reads("GET /console/api/gains")
 def _(s: Surfaces) -> Figures:
     found = {tenant: s.get("/console/api/gains?since=60&from=0", tenant)["looked"] for tenant in TENANTS}

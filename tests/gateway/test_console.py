@@ -42,7 +42,7 @@ NAMES = [
     {"name": "team-b", "tenant": "b", "key_env": "KEY_B", "trusted": True},
     {"name": "operator", "admin": True, "key_env": "KEY_ADMIN"},
 ]
-READS = ["now", "gains", "decisions", "people", "policy", "models", "learning"]
+READS = ["now", "gains", "money", "decisions", "people", "policy", "models", "learning"]
 HOSTILE = [
     "<script>alert(1)</script>",
     '"><img src=x onerror=alert(1)>',

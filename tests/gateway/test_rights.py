@@ -79,6 +79,7 @@ RIGHTS: dict[str, tuple[str, ...]] = {
     "GET /console/api/policy": ("read",),
     "GET /console/api/now": ("read",),
     "GET /console/api/gains": ("read",),
+    "GET /console/api/money": ("read",),
     "GET /console/api/models": ("read",),
     "GET /console/api/learning": ("read",),
     "GET /v1/decisions": ("read", PEOPLE),

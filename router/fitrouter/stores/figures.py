@@ -42,9 +42,13 @@ _TRAFFIC = f"""
         coalesce(sum(cost_usd) FILTER ({_PRICED}), 0), coalesce(sum(n) FILTER ({_PRICED}), 0),
         count(*) FILTER (NOT {_PRICED}),
         quantile_cont(latency_ms, [0.5, 0.95]) FILTER (served_by IS NOT NULL)
-    FROM (SELECT {{by}} AS key, * FROM requests WHERE {_WHERE}{{part}}) GROUP BY GROUPING SETS ((), (key))
+    FROM (SELECT {{by}} AS key, * FROM requests WHERE {_WHERE}{{part}}) GROUP BY GROUPING SETS ((), (key)){{top}}
     ORDER BY key
 """  # noqa: S608 - constants
+_TOP = f"""
+    QUALIFY row_number() OVER (
+        PARTITION BY grouping(key) ORDER BY coalesce(sum(cost_usd) FILTER ({_PRICED}), 0) DESC, sum(n) DESC, key
+    ) <= {{most}}"""
 # Groups of hashes, 64 bits, take half the time of groups of texts; two of a million are equal once in 10⁷ logs.
 _RATINGS = f"""
     WITH latest AS MATERIALIZED (
@@ -249,7 +253,12 @@ def figures(run: Callable[[Sequence[Query]], Sequence[list[tuple[Any, ...]]]], *
 
 
 def traffic(
-    who: Identity | None = None, *, since: float = 0.0, by: str = "''", last: int | None = None
+    who: Identity | None = None,
+    *,
+    since: float = 0.0,
+    by: str = "''",
+    last: int | None = None,
+    most: int | None = None,
 ) -> Figure[Groups[Traffic]]:
     """Traffic of a tenant, person or role, or of all for None.
 
@@ -258,6 +267,7 @@ def traffic(
         since: time of the first.
         by: SQL of the group over `requests`, such as `MODEL`; of several in a list.
         last: number of the latest answers that count alone; None for all requests.
+        most: groups that are told, those of most money first; None for all.
     """
     part = "" if last is None else f" AND status = 'ok' AND served_by IS NOT NULL ORDER BY seq DESC LIMIT {last:d}"
 
@@ -277,7 +287,8 @@ def traffic(
             p95_ms=p95,
         )
 
-    return Figure((_TRAFFIC.format(by=by, part=part), _whose(who, since)), lambda rows: _grouped(rows, read))
+    top = "" if most is None else _TOP.format(most=int(most))
+    return Figure((_TRAFFIC.format(by=by, part=part, top=top), _whose(who, since)), lambda rows: _grouped(rows, read))
 
 
 def ratings(who: Identity | None = None, *, since: float = 0.0, by: str = "''") -> Figure[Groups[Rating]]:

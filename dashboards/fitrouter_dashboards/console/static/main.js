@@ -154,8 +154,9 @@ async function show() {
     const fresh = JSON.stringify(data, (key, value) => (key === "to" || key === "position" ? undefined : value));
     const busy = body.contains(document.activeElement) && document.activeElement.matches("input, select, textarea");
     if (fresh === text || (!now && busy && text)) return;
-    const focus = document.activeElement?.dataset?.key;
+    const focus = document.activeElement?.dataset?.key, opened = [...body.querySelectorAll("details[open] > summary")].map((each) => each.textContent);
     body.replaceChildren(...unread(data), ...[shown.draw(data, state)].flat());
+    for (const each of body.querySelectorAll("details")) each.open ||= opened.includes(each.firstElementChild.textContent);
     text = fresh;
     body.removeAttribute("aria-busy");
     if (focus) body.querySelector(`[data-key="${CSS.escape(focus)}"]`)?.focus({ preventScroll: true });

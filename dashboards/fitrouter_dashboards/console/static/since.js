@@ -27,7 +27,7 @@ export function looked(more, session) {
   const found = more.looked;
   const item = (id, text, where, words) => h("li", { "data-sentence": id }, h("span", null, text), " ", h("a", { href: where, "data-key": `since-${id}` }, words));
   return card(w.title, { aside: h("span", { class: "about" }, when(found.since)) }, h("ul", { class: "sentences" },
-    item("happier", happier(found), href("people"), w.people), item("cost", cost(found, more.against), href("models"), w.models),
+    item("happier", happier(found), href("people"), w.people), item("cost", cost(found, more.against), href("money"), w.money),
     item("changed", changed(found, session), href(session.admin && found.changes.length ? "policy" : "decisions"), session.admin && found.changes.length ? w.policy : w.decisions)));
 }
 

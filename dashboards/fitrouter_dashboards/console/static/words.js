@@ -3,7 +3,7 @@
 const s = (n) => (n === 1 ? "" : "s");
 
 export const W = {
-  views: { now: "Now", decisions: "Decisions", people: "People", policy: "Policy", models: "Models", learning: "Learning" },
+  views: { now: "Now", decisions: "Decisions", people: "People", money: "Money", policy: "Policy", models: "Models", learning: "Learning" },
   unreachable: "The gateway does not answer. Is it running? The page goes on trying.",
   reading: "Reading the log …",
   unknown: "Not known yet.",
@@ -44,6 +44,19 @@ export const W = {
       return `${usd} ${less ? "saved" : "more spent"}: ${share}${ends} ${less ? "less" : "more"} than it would have cost, on ${requests} requests${unpriced ? `; ${unpriced.toLocaleString("en")} of unknown cost are left out` : ""}.`;
     },
   },
+  money: {
+    title: "Spending", span: "Time span", spans: [["24h", "24 hours"], ["7d", "7 days"], ["30d", "30 days"], ["all", "All"]],
+    by: "By", groups: [["model", "By model"], ["role", "By role"], ["day", "By day"], ["person", "By person"]],
+    group: { model: "Model", role: "Role", day: "Day (UTC)", person: "Person" },
+    columns: ["Requests", "Fresh input", "Cached input", "Written to cache", "Output", "Reasoning", "Cost"],
+    none: "Nothing spent", nothing: "No requests in this time.", longer: "Choose a longer time span, or send one.",
+    spent: "Spent", each: (usd, unpriced) => `${usd} per request${unpriced ? " with a known price" : ""}`, input: "Tokens in", inputs: (fresh, cached, written) => `${fresh} fresh, ${cached} cached, ${written} written to a cache`,
+    output: "Tokens out", outputs: (output, reasoning) => `${output} of answers, ${reasoning} of hidden reasoning`, unknown: "Answers of unknown cost",
+    unpriced: "No price is known of ", once: "The prices were not known when they were asked.", priced: "The price of every model is known.",
+    nomodel: "no model", norole: "no role", nobody: "nobody in particular", most: "The 60 with most money are shown.",
+    whatif: "What if …", about: "Move a slider: a replay of the last 7 days says what that would do to ratings and costs, each with its 95 % interval. Nothing changes before you apply it.",
+    sliders: { cost_weight: "Cost weight", floor: "Floor" }, apply: (value) => `Apply ${value}`, applied: (title, value) => `${title}: ${value} is in force.`,
+  },
   people: {
     title: "People and roles",
     back: "← All people", span: "last 30 days", whom: "Whom to show", hint: "name in your application",
@@ -62,7 +75,7 @@ export const W = {
   },
   since: {
     title: "Since you last looked",
-    people: "Who is happy?", models: "What does it cost?", policy: "What is in force?", decisions: "Why these models?",
+    people: "Who is happy?", money: "What does it cost?", policy: "What is in force?", decisions: "Why these models?",
     unrated: "Nobody has rated an answer.",
     rated: (mean, ends, n, number) => `People rate ${mean} on average (${ends ? `${ends}, ` : ""}${n} rating${s(number)})`,
     few: "; too few people to compare with the time before.",

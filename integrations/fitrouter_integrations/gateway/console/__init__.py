@@ -21,6 +21,7 @@ CONSOLE_ROUTES = (
     ("GET", "/console/api/feed", "log.feed", "read"),
     ("GET", "/console/api/decisions/{decision_id}", "decision", "read"),
     ("POST", "/console/api/feedback", "feedback", "feedback"),
+    ("GET", "/console/api/money", "money", "read"),
     ("GET", "/console/api/policy", "policy", "read"),
     ("POST", "/console/api/estimate", "estimate", "read"),
     ("GET", "/console/api/people", "people.show", "read"),

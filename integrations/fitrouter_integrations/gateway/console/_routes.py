@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from functools import partial
 from importlib import metadata
+from typing import Any
 
 import msgspec
 from starlette.responses import Response
@@ -26,6 +27,7 @@ from fitrouter.types import UNPRICED, Decision, FeedbackKind, Identity
 from fitrouter_dashboards.console import Reads, alarms, assets, decisions, overview
 from fitrouter_dashboards.console.alarms import EVIDENCE, Unhappy
 from fitrouter_dashboards.console.models import calibration, label_rates, model_figures, replays
+from fitrouter_dashboards.console.money import GROUPS, spent
 from fitrouter_dashboards.console.overview import WINDOWS, gains, looked, unhappy
 from fitrouter_dashboards.metrics import Metrics
 from fitrouter_integrations.gateway._call import AuthenticatedCall
@@ -185,6 +187,28 @@ class Console:
                 "against": await self._reads.get(("gains", tenant, begin, default), against),
                 "looked": await self._reads.get(("looked", tenant, since), then),
             }
+        )
+
+    async def money(self, call: AuthenticatedCall) -> Response:
+        """Return what was spent, by model, role or day; to callers who may see people, by person."""
+        query, tenant = call.http.query_params, tenant_of(call)
+        window, by = query.get("window", "7d"), query.get("by", "model")
+        if window not in {*WINDOWS, "all"} or by not in GROUPS:
+            text = f"window: give all, {', '.join(WINDOWS)}; by: give {', '.join(GROUPS)}"
+            raise Problem(400, "invalid_request", text)
+        if by == "person":
+            call.require_people("see what people cost")
+        since = 0.0 if window == "all" else self._router.clock() - WINDOWS[window]
+        read = partial(spent, self._reads, tenant, since, by)
+        found: dict[str, Any] = await self._reads.get(("money", tenant, window, by), read)
+        if by == "person":
+            names = await read_in_time(self._router.lists.names, [row["key"] for row in found["rows"] if row["key"]])
+            found = {**found, "rows": [{**row, "user": names.get(row["key"])} for row in found["rows"]]}
+        policy, objective = self._router.policy.standing(tenant), self._config.objective
+        live = {"cost_weight": objective.cost_weight, "floor": self._config.policy.floor, **policy.settings}
+        shown = {"window": window, "people": call.sees_people, "unpriced": policy.unpriced, "rule": UNPRICED}
+        return json_response(
+            {**found, **shown, "admin": call.admin, "live": {name: live[name] for name in ("cost_weight", "floor")}}
         )
 
     async def decision(self, call: AuthenticatedCall) -> Response:
