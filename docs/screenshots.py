@@ -33,7 +33,11 @@ SCHEMES, WIDTHS = ("light", "dark"), (1440, 390)
 TALLEST = 1500
 """Pixels of a picture; what is below is cut off."""
 COLOURS = 256
-VIEWS = ("now", "decisions", "decision", "people", "policy", "models", "learning")
+VIEWS = ("now", "decisions", "decision", "people", "person", "money", "policy", "models", "learning")
+
+
+ADDRESSES = {"decision": "decisions", "person": "people?user=person-2"}
+"""View → its address, where that is not its name."""
 
 
 def main() -> None:
@@ -109,9 +113,13 @@ async def audit() -> str:
 
 def open_view(page: Any, url: str, view: str) -> None:
     """Show a view as somebody would see it who works with it."""
-    page.goto(f"{url}#/{'decisions' if view == 'decision' else view}")
+    page.goto(f"{url}#/{ADDRESSES.get(view, view)}")
     page.reload()
     page.wait_for_selector(".body:not([aria-busy])")
+    if view == "now":
+        page.wait_for_selector("ul.sentences li")
+    if view == "people":
+        page.wait_for_selector("table.persons td:has-text('('):last-child")
     if view == "decision":
         page.locator("tr:has(.good, .bad):has(.tag) .at a, tr:has(.good, .bad) .at a").first.click()
         page.wait_for_selector("section[aria-label='Probability of every model']")

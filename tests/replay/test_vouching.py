@@ -15,13 +15,13 @@ from typer.testing import CliRunner
 from fitrouter.config import FeedbackConfig
 from fitrouter.state.heard import Heard
 from fitrouter.state.learner import Learner
-from fitrouter.stores.figures import figures, least_satisfied, ratings
+from fitrouter.stores.figures import figures, raters, ratings
 from fitrouter.stores.journal import Entry, MemoryJournal, Row
 from fitrouter.stores.warehouse import Warehouse
 from fitrouter.types import Decision, Event, Execution, Feedback, FeedbackKind, Identity, Mode, PolicyVersion, pack
 from fitrouter_dashboards.console import Reads, overview
 from fitrouter_dashboards.console.models import model_figures
-from fitrouter_dashboards.quality import measure, saved_in
+from fitrouter_dashboards.quality import against, measure, saved_in
 from fitrouter_evaluators.personal.exposure import exposed
 from fitrouter_evaluators.personal.satisfaction import measure_satisfaction
 from fitrouter_evaluators.replay.candidates.load import load_candidate
@@ -185,13 +185,15 @@ def test_live_figures_leave_out_what_replay_does(tmp_path: Path) -> None:
         both = figures(warehouse.queries, ratings(who), ratings(who, by="served_by"))
         assert {each.all.ratings for each in both} == {votes - n}
         assert both[1].by["a"].mean > both[1].by["b"].mean + 0.2
-        assert overview(reads, "acme", "all", 1e7, "a")["totals"]["reward"]["ratings"] == votes - n
+        assert overview(reads, "acme", "all", 1e7)["totals"]["reward"]["ratings"] == votes - n
         assert sum(each["reward"]["ratings"] for each in model_figures(reads, "acme", 0.0).values()) == votes - n
         assert measure(warehouse, "a").best_single == "a"
         assert f"{n:,} votes" in saved_in(warehouse, "a", "acme")[-1]
         assert "votes" not in "".join(saved_in(warehouse, "a", "other"))
-        own = figures(warehouse.queries, least_satisfied("acme", since=0.0, fewest=1))
-        assert own  # what a person said of answers is that person's, whoever vouches
+        assert against(reads.rows, "a", "acme")["best"].model == "a"
+        assert against(reads.rows, "a", "acme")["best"].rating.ratings <= votes - n
+        (own,) = figures(warehouse.queries, raters(who, since=0.0))
+        assert own.listed  # what a person said of answers is that person's, whoever vouches
         reads.close()
     unlimited = Warehouse(whole.path, hear=Heard(people=10**6))
     (everything,) = figures(unlimited.queries, ratings())
