@@ -119,7 +119,7 @@ def open_view(page: Any, url: str, view: str) -> None:
     if view == "now":
         page.wait_for_selector("ul.sentences li")
     if view == "people":
-        page.wait_for_function("!document.querySelector('table.persons').innerText.includes('…')")
+        page.wait_for_selector("table.persons:not(:has(td:text-is('…')))")
     if view == "decision":
         page.locator("tr:has(.good, .bad):has(.tag) .at a, tr:has(.good, .bad) .at a").first.click()
         page.wait_for_selector("section[aria-label='Probability of every model']")
