@@ -12,8 +12,11 @@ Every label is predicted, then learnt, by the reward model as it ships, with the
 * `leave one out`: of a small set, each person after all others.
 
 Rows: population (taste for the text alone), user-blind (a reward model without personal terms), served score (the
-person's taste for the text), full decision (everything), bias-only (the person's mean rating, shrunk). Losses are nats
-of a comparison and squared errors of a rating. Worse and better: shares of people whose mean loss differs from that of
+person's taste for the text), full decision (everything), bias-only (the person's mean rating, shrunk), decided mean
+(what decisions add up, with user-blind's variance and temperature: the loss that decisions can have). Losses are nats
+of a comparison and squared errors of a rating. The served score judges a text and does not know its model: beside
+user-blind, which does, stands population, which does not. Right: shares of comparisons whose preferred answer has the
+higher expected rating. Worse and better: shares of people whose mean loss differs from that of
 user-blind by more than a standard error; noise alone gives .16 of each. Standard errors are over people and draws.
 AUC: areas under the curve of predicted ratings for a rating above the set's median. `--beside` compares with an earlier
 output, person by person.
@@ -35,6 +38,7 @@ import numpy as np
 from benchmarks.people.sets import SHARED, People, folder_of
 from benchmarks.people.streams import (
     BLIND,
+    DECIDED,
     FULL,
     ROWS,
     SERVED,
@@ -88,8 +92,9 @@ def summary(people: Mapping[str, Sequence[Seen]]) -> dict[str, Any]:
         if not at.any():
             continue
         band = {"labels": int(at.sum()), "loss": dict(zip(ROWS, loss[at].mean(axis=0).round(4).tolist(), strict=True))}
-        for j in (SERVED, FULL):
+        for j in (SERVED, FULL, DECIDED):
             band[f"{ROWS[j]} minus user-blind"] = _difference(loss[at, j] - loss[at, BLIND], of[at])
+        band["served score minus population"] = _difference(loss[at, SERVED] - loss[at, 0], of[at])
         out["all" if (low, high) == (0, 1 << 30) else f"{low}+" if high == 1 << 30 else f"{low} to {high - 1}"] = band
     for least in (0, 5, 20):
         for j in (SERVED, FULL):
@@ -102,6 +107,10 @@ def summary(people: Mapping[str, Sequence[Seen]]) -> dict[str, Any]:
                 out[f"{ROWS[j]}, worse : better, {least}+"] = [round(float(w.mean()), 3) for w in (z > 1.0, z < -1.0)]
     y = np.array([each.y for each in labels])
     means = np.array([each.mean for each in labels])
+    if (means[:, ROWS.index("bias-only")] == 0.5).all():
+        right = (means > 0.5) == (y > 0.5)[:, None]
+        out["right"] = dict(zip(ROWS, right.mean(axis=0).round(4).tolist(), strict=True))
+        out["right, full decision minus user-blind"] = _difference(right[:, FULL] - 1.0 * right[:, BLIND], of)
     for least in (5, 20):
         at = before >= least
         if at.sum() > 1:

@@ -11,11 +11,11 @@ import numpy as np
 from benchmarks.people.sets import People
 
 from fitrouter.posterior.labels import Label
-from fitrouter.posterior.model import Fit
+from fitrouter.posterior.model import CHOICE_SHARE, Fit
 from fitrouter.types import FeedbackKind
 
-ROWS = ("population", "user-blind", "served score", "full decision", "bias-only")
-BLIND, SERVED, FULL = 1, 2, 3
+ROWS = ("population", "user-blind", "served score", "full decision", "bias-only", "decided mean")
+BLIND, SERVED, FULL, DECIDED = 1, 2, 3, 5
 
 
 class Seen(NamedTuple):
@@ -87,7 +87,7 @@ def play(people: People, stream: Stream) -> dict[str, list[Seen]]:
             before = given[user]
             seen = (_comparison if pair else _rating)(fit, blind, label)
             own = (sum(before) + (total + 0.7) / (number + 1.0)) / (len(before) + 1.0)
-            means = (*seen, 0.5 if pair else own)
+            means = (*seen[:-1], 0.5 if pair else own, seen[-1])
             loss = tuple(_nats(label.y, p) if pair else (label.y - p) ** 2 for p in means)
             out[user].append(Seen(len(before), label.y, means, loss))
         given[user].append(label.y)
@@ -100,7 +100,12 @@ def play(people: People, stream: Stream) -> dict[str, list[Seen]]:
 def _comparison(fit: Fit, blind: Fit, label: Label) -> tuple[float, ...]:
     own, other = fit.predict(label), blind.predict(label)
     mine, theirs = fit.observation(label).signal, blind.observation(label).signal
-    rows = ((other.population, theirs), (other.blind, theirs), (own.score, mine), (own.full, mine))
+    score, full = (
+        (mean, common + CHOICE_SHARE * (variance - common))
+        for (mean, variance), (_, common) in ((own.score, own.population), (own.full, own.blind))
+    )
+    decided = (own.full[0], own.blind[1]), theirs
+    rows = ((other.population, theirs), (other.blind, theirs), (score, mine), (full, mine), decided)
     return tuple(
         1.0 / (1.0 + math.exp(-m / tau / math.sqrt(1.0 + math.pi / 8.0 * v / tau**2)))
         for (m, v), tau in ((moments, signal.temperature) for moments, signal in rows)
@@ -111,7 +116,7 @@ def _rating(fit: Fit, blind: Fit, label: Label) -> tuple[float, ...]:
     """Predict a rating; personal predictions are mapped to the person's scale."""
     own, other = fit.predict(label), blind.predict(label)
     person, level = fit.tastes.users.get(label.identity.user or ""), fit.tastes.params.level
-    means = [other.population[0], other.blind[0], own.score[0], own.full[0]]
+    means = [other.population[0], other.blind[0], own.score[0], own.full[0], own.full[0]]
     if person is not None:
         means[2:] = [level + person.scale.offset + person.scale.gain * (mean - level) for mean in means[2:]]
     return tuple(means)

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.posterior.labels import Answered, FitParams, Label
-from fitrouter.posterior.likelihoods import SIGNALS
-from fitrouter.posterior.mixture import EXPERTS, TEMPERATURES
+from fitrouter.posterior.likelihoods import SIGNALS, observation_of
+from fitrouter.posterior.mixture import EXPERTS, TEMPERATURES, updated
 from fitrouter.posterior.model import Fit
 from fitrouter.types import FeedbackKind, Floats, Identity
 
@@ -76,6 +76,21 @@ def test_one_user_does_not_dominate(spread: float) -> None:
     few, many, one = (float(_taught(users, n, spread) @ x) for users, n in ((30, 30), (1, 1000), (1, 100)))
     assert few < many - 0.1
     assert many > one - 0.03, "once a person's opinion is known, more of it says nothing"
+
+
+def test_what_a_small_team_agrees_on_is_no_taste() -> None:
+    """The first choices of three people teach how good models are nearly as much as without personal terms."""
+    rng, fits, x = np.random.default_rng(0), (_Quiet(d, D), _Quiet(d, D, FitParams(personal=False))), np.eye(d)[0]
+    level = np.arange(len(ARMS)) - 2.0
+    for i in range(60):
+        a, b = rng.permutation(len(ARMS))[:2]
+        answers = Answered(ARMS[a], x, None), Answered(ARMS[b], x, None)
+        for fit in fits:
+            fit.learn(
+                Label(Identity(user=f"u{i // 20}"), answers[0], float(a > b), FeedbackKind.PAIR, against=answers[1])
+            )
+    personal, blind = (level @ fit.arms.correction[[fit.arms.row(arm) for arm in ARMS], 1, 0] for fit in fits)
+    assert personal > 0.85 * blind > 0.5
 
 
 def test_a_person_teaches_how_a_model_varies_as_anybody() -> None:
@@ -210,6 +225,23 @@ def test_temperature_of_choices_is_learnt() -> None:
     restored = fit.tastes.new_person()
     assert restored.load(fit.tastes.users["u0"].dump())
     assert np.array_equal(restored.weights["temperature"], fit.tastes.users["u0"].weights["temperature"])
+
+
+def test_a_part_of_the_variance_of_a_person_counts_in_temperatures() -> None:
+    """Temperatures are learnt by the probability of a choice that counts a part of the person's variance."""
+    x, h, fit = np.eye(d)[0], np.eye(D)[0], Fit(d, D)
+    answers = Answered("a", x, h), Answered("b", x, 0.0 * h)
+    label = Label(Identity(user="u"), answers[0], 1.0, FeedbackKind.PAIR, against=answers[1])
+    for _ in range(3):
+        (_, shared), _, (mean, variance) = fit.predict(label)[1:]
+        before = fit.people(label.identity)[1]
+        weights = fit.mixture.weights("temperature") if before is None else before.weights.get("temperature")
+        fit.learn(label)
+    seen = observation_of(FeedbackKind.PAIR, 1.0)
+    nats = [seen.at(t).log_likelihood(mean, shared + 0.25 * (variance - shared)) for t in TEMPERATURES.tolist()]
+    assert weights is not None
+    expected = updated(weights, np.array(nats), fit.mixture.weights("temperature"))[1]
+    np.testing.assert_allclose(fit.tastes.users["u"].weights["temperature"], expected, rtol=1e-3)
 
 
 def test_a_choice_moves_posteriors_at_the_common_temperature() -> None:

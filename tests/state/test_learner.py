@@ -264,7 +264,7 @@ def test_outages_change_availability_only() -> None:
     for part in ("profile", "profile_cov", "correction", "correction_cov", "operations"):
         assert getattr(before.fit.arms, part).tobytes() == getattr(after.fit.arms, part).tobytes()
     now = 1000.0 + 60.0 * log.count
-    row = after.fit.arms.rows(("a",))
+    row = after.fit.arms.find(("a",)).rows
     assert after.fit.arms.availability(row, now)[0] < 0.5 < before.fit.arms.availability(row, now)[0]
     assert after.fit.arms.availability(row, now + 86_400)[0] > 0.9, "an outage is forgotten"
 

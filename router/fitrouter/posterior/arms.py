@@ -199,14 +199,6 @@ class Arms:
         self.row(name)
         return self.shared[name]
 
-    def rows(self, names: tuple[str, ...]) -> Rows:
-        """Return the rows of arms' own posteriors, the profiles."""
-        return self.find(names).rows
-
-    def models(self, names: tuple[str, ...]) -> Rows:
-        """Return the rows of arms' models: correction, operations and availability are read there."""
-        return self.find(names).models
-
     def find(self, names: tuple[str, ...]) -> Found:
         """Look up both kinds of rows of some arms, cached for the last names: most requests have the same."""
         if self._found.names != names:

@@ -30,7 +30,7 @@ TEMPERATURES: Floats = 2.0 ** np.arange(-2.5, 1.5, 0.5)
 Context: TypeAlias = Literal["user", "role", "sensitive", "temperature"]
 """Whose weights: a user's, a role's, a user's in the service of a sensitive role, or a user's of `TEMPERATURES`."""
 
-SHARE = 0.01
+SHARE = 0.003
 """Weight that goes back to the prior with each label."""
 RATE = 1.0
 """Step size of the common prior (docs/results/people.md)."""

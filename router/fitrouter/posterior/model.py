@@ -51,6 +51,10 @@ DRIFT_INFLATION = 25.0
 _RANGE = 3.0
 """Features are cut to ± this."""
 
+CHOICE_SHARE = 0.25
+"""Share of a person's variance that counts in the probability of a choice: blocks learn apart, so that their errors
+cancel in part, and the sum of their variances is too large (docs/results/people.md)."""
+
 _LOG_TEMPERATURES = np.log(TEMPERATURES)
 
 _CACHED = 4096
@@ -339,6 +343,7 @@ class Fit:
         role, user = self._labelled(label)
         for person in (role, user):
             if person is not None:
+                person.labels += 1
                 for heads in person.heads:
                     heads.age()
         shared = self._shared(label)
@@ -355,13 +360,14 @@ class Fit:
             self.residuals[label.kind.value] = squares + share * (seen.y - mean) ** 2, n + 1.0
         novel = self._novel(label, seen, personal.rows, role, user) if label.pooled else (seen, 1.0)
         judged = seen.at(self.temperature(label.identity))
-        self._learn_temperature(seen, user, mean, variance, pooled=label.pooled)
+        of_choice = shared.variance + CHOICE_SHARE * personal.variance
+        self._learn_temperature(seen, user, mean, of_choice, pooled=label.pooled)
         self._learn_people(label, seen, judged, shared, personal, role, user)
         update = seen.gaussian_update(mean, variance)
         if label.pooled:
-            own, own_variance = personal.own
+            own = personal.own[0] * (user or role or self.tastes.nobody).known
             if self._updates_tastes(label):
-                of_all = seen.gaussian_update(shared.mean + own, shared.variance + own_variance)
+                of_all = seen.gaussian_update(shared.mean + own, shared.variance)
                 self.tastes.population.learn(shared.gain, of_all)
             self._learn_corrections(shared, *novel, own)
         self._monitor(label, shared.text + personal.mean, seen, update)
@@ -465,14 +471,14 @@ class Fit:
     def _learn_corrections(self, shared: _Shared, seen: Observation, novelty: float, own: float) -> None:
         """Update c at every width, and the weights of the widths.
 
-        What is known of the person is subtracted, so that nobody dominates c. What is not known of them is ignored: c
-        is learnt as soon as without personal terms.
+        What is known of the person is subtracted (`Person.known`), so that nobody dominates c. What is not known of
+        them is ignored: c is learnt as soon as without personal terms.
 
         Args:
             shared: prediction of the label by what all people share.
             seen: the label.
             novelty: what it says of a model's level, as a share of what a new person's label says.
-            own: what is known of the person.
+            own: what is subtracted.
         """
         noisy, mean, rest = _in_thumbs(seen), shared.text + own, shared.text_variance
         means, variances = shared.corrections.tolist()
@@ -588,14 +594,14 @@ class Fit:
         if label.kind is FeedbackKind.RATING and user is not None:
             change, noise = change / user.scale.gain, noise / user.scale.gain**2
         corrections = shared.variance - shared.text_variance
-        text, model, own = _earlier((shared.text_variance, corrections, personal.own[1]), noise)
+        text, model = _earlier((shared.text_variance, corrections), noise)
         for person, deviation, learns in ((role, personal.role, label.pooled), (user, personal.user, True)):
             if person is not None and deviation is not None and learns:
                 for heads in person.heads:
                     heads.shift(personal.rows, change / (noise + text + model))
         if label.pooled:
             if self._updates_tastes(label):
-                self.tastes.population.learn(shared.gain, GaussianUpdate(change / (noise + model + own), 0.0))
+                self.tastes.population.learn(shared.gain, GaussianUpdate(change / (noise + model), 0.0))
             least = max(noise, _in_thumbs(seen).signal.noise) if seen.signal.link == "gaussian" else noise
             for side in shared.sides:
                 step = np.full(len(side.gains), side.sign * change / (least + text))

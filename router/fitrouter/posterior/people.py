@@ -20,6 +20,8 @@ from fitrouter.types import Floats, Projection
 
 DAY_S = 86_400.0
 """Seconds of a day."""
+SHARED_LABELS = 22.0
+"""Labels of a person from which on mostly their own terms learn (`Person.known`)."""
 MOST_COUNTED = 4096
 """Votes of a person and day that count for others, at most."""
 
@@ -34,6 +36,7 @@ class _StoredPeople(msgspec.Struct, array_like=True):
     votes: bytes
     alarms: int
     days: int
+    labels: int
 
 
 @lru_cache
@@ -82,20 +85,8 @@ class Person(Projection):
     """
 
     __slots__ = (
-        *(
-            "D",
-            "_places",
-            "alarms",
-            "compact",
-            "day",
-            "days",
-            "declared",
-            "heads",
-            "others",
-            "scale",
-            "votes",
-            "weights",
-        ),
+        *("D", "_places", "alarms", "compact", "day", "days", "declared"),
+        *("heads", "labels", "others", "scale", "votes", "weights"),
     )
     stored_type = _StoredPeople
 
@@ -110,7 +101,7 @@ class Person(Projection):
         self.others = _NO_OTHERS
         """Dimension other than overall → the taste in it. The dictionary is replaced, never changed."""
         self.scale = RatingScale()
-        self.day = self.days = 0
+        self.labels = self.day = self.days = 0
         self.votes = b""
         """Hashes of arm and name of each vote that counted for others on `day`, the last of `days` such days."""
         self.alarms = alarms
@@ -175,6 +166,14 @@ class Person(Projection):
         """Weights of the experts in a context, the common prior's before the first label there, float64[E]."""
         found = self.weights.get(context)
         return prior.weights(context) if found is None else found
+
+    @property
+    def known(self) -> float:
+        """Share of the known deviation that is subtracted from a label before what everybody shares learns from it.
+
+        All of it books what a small team agrees on as one person's taste; none lets a person with many labels dominate.
+        """
+        return 1.0 - (SHARED_LABELS / (SHARED_LABELS + self.labels)) ** 2
 
     def novelty(self, rows: Rows, weights: Floats) -> float:
         """Information in a label about a model's correction, as a share of that in a new person's label.
@@ -278,6 +277,7 @@ class Person(Projection):
             self.votes,
             alarms,
             self.days,
+            self.labels,
         )
 
     def _restore(self, stored: _StoredPeople) -> bool:
@@ -295,6 +295,7 @@ class Person(Projection):
             return False
         self.scale.load(stored.scale)
         self.heads, self.weights, self.declared, self.others = groups, weights, declared, others
+        self.labels = stored.labels
         self.day, self.votes, self.alarms, self.days = stored.day, stored.votes, stored.alarms, stored.days
         return True
 

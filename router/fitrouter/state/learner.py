@@ -244,7 +244,7 @@ class Learner:
         priors = [prior.id for prior in (self.prior, self.arm_prior) if prior]
         own = (self.schema, priors, self.votes_per_day, self.people_per_key, self.expects_scores)
         likelihoods = SIGNALS, REMARKS, REMARK_STEP, VERDICT
-        text = repr((16, self.kind, fit.d, fit.D, *own, fit.params, likelihoods, self.projections.params))
+        text = repr((17, self.kind, fit.d, fit.D, *own, fit.params, likelihoods, self.projections.params))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def blank(self) -> Self:
