@@ -25,6 +25,7 @@ from fitrouter.stores.figures import chance, interval, ratings
 from fitrouter.types import Identity
 from fitrouter_dashboards.console import Reads
 from fitrouter_dashboards.console.models import calibration
+from fitrouter_dashboards.console.overview import _change
 from fitrouter_dashboards.quality import LEAST, savings
 from fitrouter_evaluators.personal.audit.probes import PROBES
 from fitrouter_evaluators.personal.audit.swaps import audited, ranges
@@ -255,6 +256,11 @@ def calibrated() -> Any:
     return calibration(One(None), None, 0.0)
 
 
+def changed() -> Any:
+    (alike, other), few = (ratings().read([(True, None, y, 30, 30, 0.0)]).all for y in (1.0, 0.0)), 1e3
+    return [_change(alike, other), _change(alike, alike), _change(other, alike, few)]
+
+
 def believed() -> Any:
     rng = np.random.default_rng(1)
     drawn = Draws(0.1 * rng.normal(size=(200, 1)), 0.1 * rng.normal(size=(200, 2)), np.zeros((1, 2)))
@@ -296,6 +302,8 @@ TABLE: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]] | str] = {
         (),
     ),
     "models.calibration": (lambda _: calibrated(), ("ratings", "people")),
+    "overview._change": (lambda _: changed(), ()),
+    "_people._listed": "what leaderboard.LeaderboardRow expects",
     "estimate.replayed": "rows of a replay",
     "settings.Setting": "bounds of what may be set, no interval",
     "swaps.Range": "lowest and highest of the audit's twenty people, no interval",

@@ -151,7 +151,7 @@ def _change(before: Rating | None, after: Rating | None, wider: float = 1.0) -> 
     mean = after.mean - before.mean
     low = mean - wider * math.hypot(after.mean - after.low, before.high - before.mean)  # type: ignore[operator]
     high = mean + wider * math.hypot(after.high - after.mean, before.mean - before.low)  # type: ignore[operator]
-    return {"mean": mean, "low": low, "high": high}
+    return {"mean": mean, "low": max(low, -1.0), "high": min(high, 1.0)}
 
 
 def unhappy(reads: Reads, tenant: str | None, since: float) -> Unhappy:
