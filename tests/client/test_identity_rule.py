@@ -27,7 +27,7 @@ from fitrouter_integrations._identity import (
     canonical_settings,
     channel_of,
     name_of,
-    short,
+    one_line,
 )
 from fitrouter_integrations._identity import first_said as resolve
 
@@ -162,10 +162,10 @@ def test_constructor_settings() -> None:
 def test_names_from_descriptions() -> None:
     """Text that a framework provides becomes one short valid line, or no value."""
     for text in ("Senior\n  researcher\n", "a\0b\ud800c", "", " \n", "☃" * 999, 7, "x " * 500):
-        name = short(text)
+        name = one_line(text)
         assert len(name) <= SHORT
         assert name_of(name, "role") == (name or None)
-    assert short("tax\nanalyst " + "x" * 600).startswith("tax analyst xxx")
+    assert one_line("tax\nanalyst " + "x" * 600).startswith("tax analyst xxx")
 
 
 def test_documented_rule() -> None:

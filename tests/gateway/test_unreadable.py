@@ -26,8 +26,10 @@ W, J, P = STORES
 READS = {
     "/console/api/decisions": {W},
     "/console/api/decisions/{decision_id}": {W, J},
+    "/console/api/gains": {W},
     "/console/api/learning": {W},
     "/console/api/models": {W},
+    "/console/api/money": {W},
     "/console/api/now": {W},
     "/console/api/people": {W, J, P},
     "/console/api/policy": {W},
@@ -46,8 +48,8 @@ WITHOUT = {
     "/v1/quiz/{quiz_id}",
 }
 """Routes that read none of them."""
-APART = {"/v1/certificate", "/v1/exposure", "/v1/satisfaction", "/v1/suite"}
-"""Routes that read files in a process of their own, as the commands of the same names do."""
+APART = {"/v1/certificate", "/v1/exposure", "/v1/satisfaction", "/v1/suite", "/console/api/feed"}
+"""Routes that read files in a process of their own, as the commands of the same names do; and a stream without end."""
 
 
 ASKED = "What about 1?"
