@@ -600,6 +600,27 @@ def test_a_feed_tells_what_is_new_and_what_has_changed(url: str, installation: I
     assert {"decisions": "1", "first": new, "last": new, "part": "first words"} in [each["about"] for each in acts]
 
 
+def test_what_cannot_be_read_names_no_address(
+    url: str, installation: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenant learns that prompts cannot be read, of a page and of a feed, without the database's address."""
+
+    async def down(_: object) -> dict[str, str]:
+        raise StoreError("10.1.2.3:5432 does not answer")
+
+    ask(url, "KEY_A")
+    installation.copied()
+    monkeypatch.setattr(installation.router, "prompts", down)
+    with login(url, "KEY_A") as http:
+        page = http.get("/console/api/decisions", params={"prompts": "1"}).json()
+        with http.stream("GET", "/console/api/feed", params={"prompts": "1", "after": "0", "floor": "0"}) as reply:
+            said_so = reply.read().decode()
+    assert page["decisions"]
+    for said in (page["unread"]["content"], said_so):
+        assert "does not answer" in said
+        assert "10.1.2.3" not in said
+
+
 def test_feeds_are_few_and_end_with_the_gateway(installation: Installation, tmp_path: Path) -> None:
     """A key has so many; one that is left makes room for the next; all end when the gateway does, not later."""
     ask_for = {"after": "0", "floor": "0"}

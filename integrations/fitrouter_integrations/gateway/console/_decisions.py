@@ -24,7 +24,7 @@ from fitrouter_dashboards.console.decisions import FILTERS, role_names
 from fitrouter_integrations.gateway._call import AuthenticatedCall
 from fitrouter_integrations.gateway._lists import LISTING
 from fitrouter_integrations.gateway.asgi._limits import headers_of
-from fitrouter_integrations.gateway.asgi._wire import Problem, dump
+from fitrouter_integrations.gateway.asgi._wire import Problem, dump, readable
 from fitrouter_integrations.gateway.console._calls import json_response, tenant_of
 
 PER_KEY, ALL = 8, 64
@@ -70,7 +70,7 @@ class Decisions:
             rows = await self._with_prompts(call, rows)
         except StoreError as error:  # the rest is from the warehouse
             self._router.hooks.trouble("content", error)
-            unread["content"] = f"not readable now: {error}"
+            unread["content"] = readable(f"not readable now: {error}", call.http.scope)
         kept = self._router.people.keeps_contents
         more = {"decisions": rows, "roles": roles, "models": names, "kept": kept, "default": default, "unread": unread}
         return json_response({**page, **more})
@@ -102,7 +102,7 @@ class Decisions:
                     found = await self._reads.get(("feed", tenant, named, after, floor), read)
                     rows = await self._with_prompts(call, found["decisions"])
                 except StoreError as error:
-                    yield b"event: unread\ndata: " + dump(str(error)) + b"\n\n"
+                    yield b"event: unread\ndata: " + dump(readable(str(error), call.http.scope)) + b"\n\n"
                     return
                 if rows:
                     after, beat = found["position"], time.monotonic() + BEAT_S
