@@ -163,6 +163,8 @@ def retried(use: Callable[[], T], failed: Callable[[], object] = lambda: None, w
     for delay in DELAYS:
         try:
             return use()
+        except errors.DiskFull:  # a new connection then fails with words that hide the cause
+            raise
         except psycopg.OperationalError:
             if time.monotonic() - began >= within_s:
                 raise
