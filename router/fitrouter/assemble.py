@@ -188,6 +188,7 @@ def extender(config: Config, *, connect: bool = True) -> Extend:
         config: all settings.
         connect: whether providers are built, which need their keys; False where no model is called.
     """
+    public = not config.server.additions.private_addresses
 
     def extend(added: Sequence[AddedModel], connected: Collection[str]) -> Extension:
         found, cards = config, expand(config.cards())
@@ -200,7 +201,7 @@ def extender(config: Config, *, connect: bool = True) -> Extend:
                 name = addition.model.provider
                 if addition.provider is not None and connect and each.event not in connected:
                     settings = trial.providers[name]
-                    providers[name] = Connected(build_provider(name, settings), settings.concurrency)
+                    providers[name] = Connected(build_provider(name, settings, public=public), settings.concurrency)
             except ConfigError as error:
                 faults[each.name] = str(error)
                 continue

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fitrouter.errors import ConfigError
 from fitrouter_evaluators.bench import Result
 from fitrouter_evaluators.bench._censored import clipped_mean, latent
 from fitrouter_evaluators.bench._scales import Scales
@@ -113,7 +114,7 @@ def test_a_file_is_read_and_what_cannot_be_is_named(tmp_path: Path) -> None:
     found = run_ratings(path, encoder=_Letters(), seeds=1, ks=(0, 5))
     assert [problem["line"] for problem in found["problems"]] == [20 * 45 + 1]
     path.write_text("not json\n")
-    with pytest.raises(ValueError, match="no usable rating"):
+    with pytest.raises(ConfigError, match="no usable row"):
         run_ratings(path, encoder=_Letters())
     with pytest.raises(ValueError, match="no dimension is large enough"):
         run_ratings(_world(np.random.default_rng(4), 0.5, users=1), encoder=_Letters())

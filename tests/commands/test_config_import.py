@@ -298,7 +298,7 @@ def test_a_router_of_litellm_is_an_alias(kind: str) -> None:
 
 
 def test_included_files_are_read(tmp_path: Path) -> None:
-    """Lists of included files are appended, as in litellm; a missing file is an error, and cycles end."""
+    """Lists of included files are appended, as in litellm; each file once; a missing one is an error."""
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "more.yaml").write_text(
         "include: [../litellm.yaml]\nmodel_list: [{model_name: mini, litellm_params: {model: openai/gpt-4o-mini}}]"
@@ -309,6 +309,11 @@ def test_included_files_are_read(tmp_path: Path) -> None:
     )
     assert run(str(source), "--out", str(tmp_path / "out.yaml")).exit_code == 0
     assert [model.name for model in load_config(tmp_path / "out.yaml").models] == ["gpt", "mini"]
+    for i in range(30):
+        (tmp_path / f"{i}.yaml").write_text(f"include: [{i + 1}.yaml, ./{i + 1}.yaml, {i + 1}.yaml]")
+    (tmp_path / "30.yaml").write_text("model_list: [{model_name: gpt, litellm_params: {model: openai/gpt-4o}}]")
+    assert run(str(tmp_path / "0.yaml"), "--out", str(tmp_path / "once.yaml")).exit_code == 0
+    assert [model.name for model in load_config(tmp_path / "once.yaml").models] == ["gpt"]
     source.write_text("include: [nowhere.yaml]")
     missing = run(str(source), "--out", str(tmp_path / "again.yaml"))
     assert isinstance(missing.exception, ConfigError)

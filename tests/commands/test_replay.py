@@ -91,6 +91,15 @@ def test_the_exit_code_is_the_answer(lab: Lab, verdict: str | None, code: int) -
     assert asked("--json").exit_code == code
 
 
+def test_a_log_that_is_nested_too_deeply_is_an_error_in_words(tmp_path: Path) -> None:
+    """Not a traceback, however deep."""
+    (tmp_path / "deep.jsonl").write_text('{"a":' * 50_000 + "1" + "}" * 50_000)
+    found = run("import", tmp_path / "deep.jsonl", "--out", tmp_path / "log")
+    assert found.exit_code == 3
+    assert "nested too deeply" in found.stderr
+    assert "Traceback" not in found.stderr
+
+
 def test_an_answer_that_nobody_knows_is_none(lab: Lab) -> None:
     """A verdict that is none of the three is a fault, not a promotion."""
     lab.verdict = "perhaps"

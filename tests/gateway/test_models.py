@@ -141,6 +141,24 @@ def test_private_addresses_can_be_allowed(tmp_path: Path) -> None:
         assert "mine" in names(http)
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1", "::ffff:127.0.0.1", "0.0.0.0"])
+def test_a_name_that_resolves_to_a_private_address_later_is_not_called(
+    admin: httpx.Client, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    """The address is checked whenever a connection is made, not only when the model is added."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.0)
+        port = server.getsockname()[1]
+        _resolve(monkeypatch, "models.example", ["1.1.1.1"], port)
+        body = {"name": "new", "provider": {**OWN, "base_url": f"http://models.example:{port}/v1"}}
+        assert admin.post("/v1/models", json=body).status_code == 200
+        _resolve(monkeypatch, "models.example", [address], port)
+        reply = admin.post("/v1/chat/completions", json=chat(model="new"), timeout=20.0)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (502, "all_models_failed"), reply.text
+        with pytest.raises(BlockingIOError):
+            server.accept()
+
+
 def test_the_series_of_a_removed_model_go(admin: httpx.Client) -> None:
     """Counters and gauges of it are in no scrape any more; those of the others stay."""
     admin.post("/v1/models", json={**NEW, "name": "new"})
@@ -153,7 +171,7 @@ def test_the_series_of_a_removed_model_go(admin: httpx.Client) -> None:
     assert 'fitrouter_requests_total{model="alpha"' in found
 
 
-def _resolve(monkeypatch: pytest.MonkeyPatch, host: str, addresses: list[str] | None) -> None:
+def _resolve(monkeypatch: pytest.MonkeyPatch, host: str, addresses: list[str] | None, port: int = 9) -> None:
     """Make a name resolve to addresses; None for an address, which resolves to itself."""
     real = socket.getaddrinfo
 
@@ -162,6 +180,7 @@ def _resolve(monkeypatch: pytest.MonkeyPatch, host: str, addresses: list[str] | 
             return real(asked, *more, **named)
         if not addresses:
             raise socket.gaierror("no such host")
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 9)) for address in addresses]
+        kinds = [socket.AF_INET6 if ":" in address else socket.AF_INET for address in addresses]
+        return [(kind, socket.SOCK_STREAM, 6, "", (each, port)) for kind, each in zip(kinds, addresses, strict=True)]
 
     monkeypatch.setattr(socket, "getaddrinfo", found)

@@ -29,7 +29,7 @@ from fitrouter.config import RewardModelConfig, load_config
 from fitrouter.config._models import PricesConfig
 from fitrouter.draw import uuid7
 from fitrouter.errors import ConfigError, ProviderRejected, ProviderUnavailable
-from fitrouter.providers import OpenAICompatible, _openai_compatible, tracing, without_addresses
+from fitrouter.providers import OpenAICompatible, _openai_compatible, is_public, tracing, without_addresses
 from fitrouter.providers._addresses import names_address
 from fitrouter.serving import feedback
 from fitrouter.types import Call, EmbeddingCall
@@ -40,7 +40,6 @@ from fitrouter_evaluators.scoring.models.reward_models import _Entry
 from fitrouter_integrations import cli
 from fitrouter_integrations.commands._files import replace_file, write_json, write_new, write_private
 from fitrouter_integrations.gateway import _whole_log
-from fitrouter_integrations.gateway._models import _public
 from fitrouter_integrations.gateway.parsing import _schema
 
 SECRETS = {"KEY_A": "aaaa-secret-of-tenant-a", "KEY_T": "tttt-secret-of-a-backend", "KEY_O": "oooo-secret-of-the-admin"}
@@ -517,7 +516,7 @@ def test_the_schema_is_encoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 )
 def test_addresses_of_this_network_are_not_public(address: str) -> None:
     """However they are written: mapped, translated, compatible, of a site, or reserved."""
-    assert not _public(address)
+    assert not is_public(address)
 
 
 @pytest.mark.parametrize(
@@ -525,7 +524,7 @@ def test_addresses_of_this_network_are_not_public(address: str) -> None:
 )
 def test_addresses_of_the_internet_are_public(address: str) -> None:
     """Also behind a translator."""
-    assert _public(address)
+    assert is_public(address)
 
 
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(

@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fitrouter.context.encoders import Encoder
-from fitrouter.errors import ConfigError
 from fitrouter.types import Floats
 from fitrouter_evaluators.datasets import Choice, read_choices
 from fitrouter_evaluators.scoring import STYLE, Answer, ResponseFeatures, measure, standardise
@@ -56,9 +55,7 @@ def run_choices(path: Path, encoder: Encoder, *, seed: int = 0) -> dict[str, Any
         ConfigError: the file is missing, of another type, or has no usable row.
     """
     records = read_choices(path)
-    if not records.rows:
-        raise ConfigError(f"{str(path)!r} has no usable row of choices ({len(records.problems)} bad ones); give one")
-    data = _prepare(records.rows, encoder)
+    data = _prepare(records.some(path), encoder)
     right = _right(data)
     phrases = [row.declared for row in data.rows]
     clusters = sorted(set(phrases))

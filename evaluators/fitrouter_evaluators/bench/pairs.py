@@ -115,7 +115,7 @@ def _mean(rows: Sequence[dict[str, float]]) -> dict[str, float]:
 def _rows(source: str | os.PathLike[str] | Sequence[Pair]) -> tuple[Sequence[Pair], int]:
     if isinstance(source, (str, os.PathLike)):
         records = read_pairs(source)
-        return records.rows, len(records.problems)
+        return records.some(source), len(records.problems)
     return source, 0
 
 

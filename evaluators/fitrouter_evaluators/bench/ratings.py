@@ -83,15 +83,16 @@ def run_ratings(
         dimensions: name → results, paired (against global), no_harm, agreement.
 
     Raises:
+        ConfigError: the file has no usable rating.
         ValueError: there is no rating, or no dimension is large enough.
     """
     if isinstance(data, str | os.PathLike):
         records = read_ratings(data)
-        rows, problems = list(records.rows), [msgspec.to_builtins(problem) for problem in records.problems]
+        rows, problems = list(records.some(data)), [msgspec.to_builtins(problem) for problem in records.problems]
     else:
         rows, problems = list(data), []
     if not rows:
-        raise ValueError(f"{data!r} has no usable rating; the first problems are {problems[:3]!r}")
+        raise ValueError("no ratings were given")
     if seeds < 1 or not ks or min(ks) < 0:
         raise ValueError(f"seeds is {seeds!r} and ks {tuple(ks)!r}; give one seed or more, and ks of 0 and more")
     reader = get_encoder(encoder) if isinstance(encoder, str) else encoder

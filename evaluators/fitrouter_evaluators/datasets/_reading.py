@@ -33,6 +33,13 @@ class Records(msgspec.Struct, Generic[T], frozen=True):
     rows: list[T]
     problems: list[Problem]
 
+    def some(self, path: str | os.PathLike[str]) -> list[T]:
+        """Return the rows of a file. Raises ConfigError if it has none, with the first problem."""
+        if not self.rows:
+            why = f"line {self.problems[0].line}: {self.problems[0].reason}" if self.problems else "it is empty"
+            raise ConfigError(f"{os.fspath(path)!r} has no usable row: {why}")
+        return self.rows
+
 
 def read_pairs(path: str | os.PathLike[str]) -> Records[Pair]:
     """Read pairs. Raises ConfigError if the file is missing or of another type."""

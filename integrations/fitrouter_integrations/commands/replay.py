@@ -63,6 +63,8 @@ def _code(arguments: Sequence[str]) -> int:
         _complain("the output was closed before the report was complete")
     except FitrouterError as error:
         _complain(str(error))
+    except RecursionError:
+        _complain("a file that was given is nested too deeply; flatten it")
     except ModuleNotFoundError as error:
         _complain(str(MissingExtra.of(error.name, "replay")))
     except Exception as error:

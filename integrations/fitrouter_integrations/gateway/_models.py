@@ -1,14 +1,13 @@
 """Handlers that add and remove models at run time.
 
 An administrator's key may add a model of a configured provider, or one with a server of its own. That server is one
-that the gateway will send prompts to, and a key of its environment: so it must have a public address, and the key's
-variable must be named in the configuration (`server.additions`).
+that the gateway will send prompts to, and a key of its environment: so it must have a public address, now and whenever
+it is called, and the key's variable must be named in the configuration (`server.additions`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -19,6 +18,7 @@ from starlette.responses import Response
 
 from fitrouter.config import AddedProviderConfig, AdditionsConfig, parse_addition
 from fitrouter.errors import ConfigError, InvalidRequest, UnknownModel
+from fitrouter.providers import is_public
 from fitrouter.router import Router
 from fitrouter.stores.audit_log import Act, AuditLog
 from fitrouter_integrations.gateway._call import AuthenticatedCall
@@ -101,36 +101,11 @@ class ModelAdministration:
                 found = await loop.getaddrinfo(host, parts.port or 443, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError):  # a timeout is an OSError
             raise InvalidRequest(f"base_url: the host {shown(host)} has no address; correct it, or try again") from None
-        if not all(_public(str(address[0])) for *_, address in found):
+        if not all(is_public(str(address[0])) for *_, address in found):
             raise InvalidRequest(
                 f"base_url: the host {shown(host)} is on this machine or in a private network; allow that with "
                 "'server.additions.private_addresses: true', or configure the server under 'providers'"
             )
-
-
-def _public(address: str) -> bool:
-    """Whether an address belongs to the public internet.
-
-    >>> [_public(each) for each in ("1.1.1.1", "10.0.0.1", "127.0.0.1", "::1", "::ffff:10.0.0.1", "169.254.169.254")]
-    [True, False, False, False, False, False]
-    """
-    found = ipaddress.ip_address(address.partition("%")[0])
-    inner = getattr(found, "ipv4_mapped", None) or getattr(found, "sixtofour", None) or found
-    if any(inner in each for each in _EMBEDDING):
-        inner = ipaddress.IPv4Address(int(inner) & 0xFFFF_FFFF)
-    return bool(inner.is_global and not inner.is_multicast and not any(inner in each for each in _NOT_PUBLIC))
-
-
-_EMBEDDING = tuple(map(ipaddress.ip_network, ("64:ff9b::/96", "::ffff:0:0:0/96", "::/96")))
-"""Networks whose addresses end with that of an IPv4 host."""
-_NOT_PUBLIC = tuple(
-    ipaddress.ip_network(each)
-    for each in (
-        *("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32"),
-        *("fec0::/10", "64:ff9b:1::/48", "5f00::/16", "3fff::/20", "100:0:0:1::/64"),
-    )
-)
-"""What Python calls global, though it is of one site, a translator's, a cloud's (Azure's host) or a network's own."""
 
 
 def _json(body: dict[str, Any]) -> Response:

@@ -8,7 +8,7 @@ from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
 from fitrouter.errors import ConfigError
-from fitrouter.providers._addresses import without_addresses
+from fitrouter.providers._addresses import is_public, without_addresses
 from fitrouter.providers._base import Installed, Provider
 from fitrouter.providers._further import LEFT_OUT, further_fields
 from fitrouter.providers._secret import Secret
@@ -38,6 +38,7 @@ __all__ = [
     "build_providers",
     "from_status",
     "further_fields",
+    "is_public",
     "preload",
     "topic_of",
     "without_addresses",
@@ -80,8 +81,13 @@ def preload(config: Config) -> None:
         load_litellm()
 
 
-def build_provider(name: str, settings: ProviderConfig) -> Provider:
+def build_provider(name: str, settings: ProviderConfig, *, public: bool = False) -> Provider:
     """Build one provider.
+
+    Args:
+        name: of the provider.
+        settings: its section of the configuration.
+        public: whether a server is called at public addresses only.
 
     Raises:
         ConfigError: as `build_providers`.
@@ -99,6 +105,7 @@ def build_provider(name: str, settings: ProviderConfig) -> Provider:
                 headers=_headers(name, settings),
                 proxy=settings.proxy,
                 ca_file=settings.ca_file,
+                public=public,
             )
         case "litellm":
             from fitrouter.providers._litellm import LiteLLM

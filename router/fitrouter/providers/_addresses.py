@@ -63,6 +63,31 @@ def _named(found: re.Match[str]) -> str:
 def _private(text: str) -> bool:
     text = text.lstrip("[").partition("]")[0].partition("%")[0].rstrip(".")
     try:
-        return not ipaddress.ip_address(text).is_global
+        return not is_public(text)
     except ValueError:
         return False
+
+
+def is_public(address: str) -> bool:
+    """Whether an address belongs to the public internet.
+
+    >>> [is_public(each) for each in ("1.1.1.1", "10.0.0.1", "127.0.0.1", "::1", "::ffff:10.0.0.1", "169.254.169.254")]
+    [True, False, False, False, False, False]
+    """
+    found = ipaddress.ip_address(address.partition("%")[0])
+    inner = getattr(found, "ipv4_mapped", None) or getattr(found, "sixtofour", None) or found
+    if any(inner in each for each in _EMBEDDING):
+        inner = ipaddress.IPv4Address(int(inner) & 0xFFFF_FFFF)
+    return bool(inner.is_global and not inner.is_multicast and not any(inner in each for each in _NOT_PUBLIC))
+
+
+_EMBEDDING = tuple(map(ipaddress.ip_network, ("64:ff9b::/96", "::ffff:0:0:0/96", "::/96")))
+"""Networks whose addresses end with that of an IPv4 host."""
+_NOT_PUBLIC = tuple(
+    ipaddress.ip_network(each)
+    for each in (
+        *("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32"),
+        *("fec0::/10", "64:ff9b:1::/48", "5f00::/16", "3fff::/20", "100:0:0:1::/64"),
+    )
+)
+"""What Python calls global, though it is of one site, a translator's, a cloud's (Azure's host) or a network's own."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import socket
 import ssl
 import time
 from collections import defaultdict
@@ -20,7 +21,7 @@ import msgspec
 
 from fitrouter.errors import ConfigError, ProviderRejected, ProviderTimeout, ProviderUnavailable, in_words
 from fitrouter.providers import tracing
-from fitrouter.providers._addresses import names_address
+from fitrouter.providers._addresses import is_public, names_address
 from fitrouter.providers._further import further_fields
 from fitrouter.providers._secret import Secret
 from fitrouter.providers._sse import sse_data
@@ -58,6 +59,12 @@ def _trusting(ca_file: Path | None) -> ssl.SSLContext | bool:
     return context
 
 
+def _public_socket(found: aiohttp.AddrInfoType) -> socket.socket:
+    if not is_public(str(found[4][0])):
+        raise OSError("the address is on this machine or in a private network")
+    return socket.socket(*found[:3])
+
+
 class OpenAICompatible:
     """Provider that posts to `{base_url}/chat/completions`, and relays messages and deltas unmodified.
 
@@ -76,6 +83,8 @@ class OpenAICompatible:
         headers: of every call.
         proxy: its URL, or `none`; None for that of the environment, which this machine does not need.
         ca_file: certificate authorities to trust beside the system's.
+        public: whether a connection without a proxy is made to public addresses only, whatever a name resolves to by
+            then.
         max_bytes: of an answer.
 
     Raises:
@@ -90,6 +99,7 @@ class OpenAICompatible:
         headers: Mapping[str, str] | None = None,
         proxy: str | None = None,
         ca_file: Path | None = None,
+        public: bool = False,
         max_bytes: int = 32_000_000,
     ) -> None:
         parts = urlsplit(base_url)
@@ -102,7 +112,7 @@ class OpenAICompatible:
         self._headers = dict(headers or {})
         self._scheme, self._host, self._given_proxy = parts.scheme, parts.hostname, proxy
         self._tls = _trusting(ca_file)
-        self._max_bytes = max_bytes
+        self._public, self._max_bytes = public, max_bytes
         self._session: aiohttp.ClientSession | None = None
 
     def __repr__(self) -> str:
@@ -156,8 +166,9 @@ class OpenAICompatible:
         except (TypeError, ValueError, RecursionError) as error:
             raise ProviderRejected(f"the request cannot be encoded as JSON: {error}") from None
         if self._session is None:
+            checked = _public_socket if self._public and not self._proxy() else None
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, ssl=self._tls),
+                connector=aiohttp.TCPConnector(limit=0, ssl=self._tls, socket_factory=checked),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
                 read_bufsize=2**18,

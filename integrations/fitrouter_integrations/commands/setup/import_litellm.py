@@ -62,13 +62,13 @@ def import_litellm(source: Path, out: Path) -> Imported:
     Raises:
         ConfigError: the source cannot be read or used, or the target exists.
     """
-    made = convert(_whole(source), str(source))
+    made = convert(_whole(source, set()), str(source))
     write_new(out, made.text, "--config", private=False)
     return made
 
 
-def _whole(source: Path, within: frozenset[Path] = frozenset()) -> object:
-    """Read a YAML file merged with those that it includes: lists are appended, other settings replaced.
+def _whole(source: Path, read: set[Path]) -> object:
+    """Read a YAML file merged with those that it includes, each once: lists are appended, other settings replaced.
 
     Raises:
         ConfigError: one of them cannot be read.
@@ -78,12 +78,12 @@ def _whole(source: Path, within: frozenset[Path] = frozenset()) -> object:
     except (OSError, UnicodeDecodeError, ValueError, yaml.YAMLError) as error:
         kind = error.strerror if isinstance(error, OSError) else type(error).__name__  # a YAML error quotes the file
         raise ConfigError(f"{str(source)!r} cannot be read as YAML: {kind}") from None
-    within |= {source.resolve()}
+    read.add(source.resolve())
     if not isinstance(data, dict) or not isinstance(names := data.pop("include", []), list):
         return data
     for name in names:
         path = source.parent / str(name)
-        more = None if path.resolve() in within else _whole(path, within)
+        more = None if path.resolve() in read else _whole(path, read)
         for section, value in _mapping(more).items():
             both = isinstance(value, list) and isinstance(data.get(section), list)
             data[section] = data[section] + value if both else value
