@@ -1,10 +1,10 @@
 """Load on the console over a long log: its views, its first load, and chat requests beside it. Prints JSON.
 
-    python -m benchmarks.gateway.console                          # a million people: some minutes
-    python -m benchmarks.gateway.console --people 20000 --seconds 5
+    python -m benchmarks.gateway.console                          # a million requests by 100,000 people: some minutes
+    python -m benchmarks.gateway.console --decisions 20000 --people 2000 --seconds 5
 
 A gateway answers and learns from 600 requests of 60 people in four roles. Its warehouse is then filled with copies of
-their rows under other names, one request for each of `--people`, spread over 30 days; every third has a vote. So all
+their rows under other names, `--decisions` by `--people`, spread over 30 days; every third has a vote. So all
 views read tables of that size, from DuckDB with its default memory limit. Then the gateway serves again, and
 
 * each view's API is asked once after a start (cold), and again after its answer was forgotten (warm);
@@ -45,12 +45,21 @@ models:
   - {{name: large, provider: s, prices: {{input: 3, output: 12}}}}
 """
 VIEWS = {
-    "now": "now",
+    "now": "now?window=24h",
+    "now, 7 days": "now?window=7d",
+    "now, 30 days": "now?window=30d",
     "now, all": "now?window=all",
+    "now: gains and since": "gains",
     "decisions": "decisions",
     "decisions of a role": "decisions?role=nurse",
     "decisions rated low": "decisions?rated=low",
     "decisions that failed": "decisions?status=failed",
+    "decisions, regressions": "decisions?first=regressions",
+    "people": "people",
+    "people: most requests": "people?order=requests",
+    "money, by model": "money?window=30d",
+    "money, by person": "money?window=30d&by=person",
+    "money, by day": "money?window=30d&by=day",
     "people: a role": "people?role=nurse",
     "people: a person": "people?user=person-1",
     "policy": "policy",
@@ -80,16 +89,16 @@ def begin(url: str, requests: int) -> None:
             time.sleep(0.5)
 
 
-def fill(path: Path, people: int) -> None:
-    """Copy the rows of the warehouse until as many people as wanted have asked."""
+def fill(path: Path, decisions: int, people: int) -> None:
+    """Copy the rows of the warehouse until there are as many decisions, by as many people, as wanted."""
     with duckdb.connect(path) as connection:
         (own,) = connection.execute("SELECT count(*) FROM decisions").fetchone() or (0,)
-        copies = max(0, people // own)
+        copies, each = max(0, decisions // own), max(1, people // 60)
         begun, step = time.time() - DAYS * 86_400.0, DAYS * 86_400.0 / max(1, copies)
         for table, key in (("decisions", "draw_id"), ("executions", "execution_id"), ("feedback", "feedback_id")):
             changed = f"""
                 seq + 10000000 + copy * 100000 AS seq, decision_id || '-' || copy AS decision_id,
-                {key} || '-' || copy AS {key}, "user" || '-' || (copy * 1000 + seq % 1000) AS "user",
+                {key} || '-' || copy AS {key}, "user" || '-' || hash(copy, decision_id) % {each} AS "user",
                 {begun} + (copy + random()) * {step} AS ts
             """
             connection.execute(
@@ -196,7 +205,8 @@ def first_view(url: str, rounds: int) -> dict[str, float]:
 def main() -> None:
     """Run all measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--people", type=int, default=1_000_000)
+    parser.add_argument("--decisions", type=int, default=1_000_000)
+    parser.add_argument("--people", type=int, default=100_000)
     parser.add_argument("--rate", type=float, default=10.0, help="chat requests a second")
     parser.add_argument("--seconds", type=float, default=30.0, help="of each turn")
     parser.add_argument("--turns", type=int, default=2)
@@ -208,9 +218,10 @@ def main() -> None:
         with Gateway(file) as gateway:
             begin(gateway.url, 600)
         warehouse = data / "fitrouter.duckdb"
-        fill(warehouse, asked.people)
+        fill(warehouse, asked.decisions, asked.people)
         with Gateway(file) as gateway:
             found = {
+                "decisions": asked.decisions,
                 "people": asked.people,
                 "warehouse_mb": round(warehouse.stat().st_size / 1e6),
                 "load": round(os.getloadavg()[0], 1),

@@ -295,7 +295,7 @@ def test_a_budget_is_changed_and_taken_back(shown: Shown) -> None:
 
 
 def test_all_traffic_goes_to_a_model_and_back(shown: Shown) -> None:
-    """A request is forced meanwhile, and drawn afterwards."""
+    """A request is forced meanwhile, and drawn afterwards; both are asked first."""
 
     def mode() -> str:
         reply = shown.http.post("/v1/chat/completions", json=chat())
@@ -307,6 +307,9 @@ def test_all_traffic_goes_to_a_model_and_back(shown: Shown) -> None:
     shown.page.wait_for_selector("[data-key=free]")
     assert mode() == "forced"
     shown.page.click("[data-key=free]")
+    sync_api.expect(shown.page.locator("[data-key=apply-free]")).to_be_focused()
+    assert mode() == "forced", "nothing happens at the first click"
+    shown.page.keyboard.press("Enter")
     shown.page.wait_for_selector("[data-key=free]", state="detached")
     assert mode() == "online"
 
@@ -319,12 +322,36 @@ def test_a_model_is_paused_and_called_again(shown: Shown) -> None:
     sync_api.expect(shown.page.locator("[data-panel=pause-alpha]")).to_contain_text("a replay cannot leave out a model")
     assert shown.http.get("/v1/policy").json()["settings"] == before
     shown.page.click("[data-key=apply-pause-alpha]")
-    sync_api.expect(shown.page.locator("[data-key=pause-alpha]")).to_have_text("Call it again")
+    sync_api.expect(shown.page.locator("[data-key=pause-alpha]")).to_have_text("Call it again …")
     served = [shown.http.post("/v1/chat/completions", json=chat()).json()["model"] for _ in range(12)]
     assert "alpha" not in served
     assert shown.http.get("/v1/policy").json()["settings"]["paused"] == "alpha"
     shown.page.click("[data-key=pause-alpha]")
+    sync_api.expect(shown.page.locator("[data-panel=pause-alpha]")).to_contain_text("at its price")
+    assert shown.http.get("/v1/policy").json()["settings"]["paused"] == "alpha"
+    shown.page.click("[data-key=apply-pause-alpha]")
     sync_api.expect(shown.page.locator("[data-key=pause-alpha]")).to_have_text("Pause …")
+
+
+def test_a_model_has_one_colour(gateway: tuple[str, Router], browser: Any) -> None:
+    """In every view and after a reload, whichever view is opened first."""
+    colours: dict[str, set[str]] = {}
+    for first in (["models", "money", "decisions"], ["decisions?model=alpha", "models", "money"]):
+        for shown in watched(gateway, browser, "light", 1440):
+            for view in first:
+                shown.open(view)
+                for model, classes in shown.page.evaluate(_COLOURS):
+                    colours.setdefault(model, set()).add(re.search(r"\bc\d", classes)[0])  # type: ignore[index]
+    assert set(MODELS) <= set(colours)
+    assert all(len(each) == 1 for each in colours.values()), colours
+
+
+_COLOURS = """[...document.querySelectorAll('.swatch + *, section.card .bar')].flatMap((each) => {
+    const card = each.closest('.models section.card');
+    return each.matches('.bar') ? (card ? [[card.querySelector('h2').textContent, each.className]] : [])
+        : [[each.textContent, each.previousElementSibling.className]];
+})"""
+"""Name and classes of each model that has a colour in a view."""
 
 
 def test_a_model_is_added_and_removed(shown: Shown) -> None:

@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 from urllib.parse import quote
 
 import httpx
 import msgspec
 import pytest
+from starlette.responses import Response
 from tests.kits.gateway import Echo, cards, chat, client, config, make_router, serving, wait_for
 
 from fitrouter.assemble import extender
@@ -23,6 +25,7 @@ from fitrouter.policies import SquareCB
 from fitrouter.router import Router
 from fitrouter.routing.explanation import TERMS
 from fitrouter.stores.audit_log import FILE as AUDIT
+from fitrouter.stores.audit_log import AuditLog
 from fitrouter.stores.contents import ContentStore
 from fitrouter.stores.figures import figures, raters
 from fitrouter.stores.identities import SqliteIdentities
@@ -33,7 +36,8 @@ from fitrouter.types import Identity
 from fitrouter_dashboards.console import Reads, assets
 from fitrouter_integrations.gateway import _keys
 from fitrouter_integrations.gateway._worker import GRACE_S
-from fitrouter_integrations.gateway.console._decisions import PER_KEY
+from fitrouter_integrations.gateway.asgi._wire import Problem
+from fitrouter_integrations.gateway.console._decisions import PER_KEY, Decisions
 from fitrouter_integrations.gateway.console._sessions import COOKIE, TOKEN, Sessions
 
 KEYS = {"KEY_A": "aaaa-secret-of-tenant-a", "KEY_B": "bbbb-secret-of-tenant-b", "KEY_ADMIN": "cccc-secret-of-the-admin"}
@@ -647,6 +651,30 @@ def test_feeds_are_few_and_end_with_the_gateway(installation: Installation, tmp_
         leaving = time.monotonic()
         stack.pop_all()
     assert time.monotonic() - leaving < GRACE_S / 2
+
+
+async def test_feeds_that_begin_at_once_are_few(installation: Installation, tmp_path: Path) -> None:
+    """Of many requests in the same moment as many get a feed as one after another; those that never began are free."""
+    log = Decisions(installation.router, Reads(None), AuditLog(tmp_path), asyncio.Event())
+    http = mock.Mock(query_params={"after": "0", "floor": "0"}, scope={"headers": []})
+    call = mock.Mock(http=http, tenant="a", admin=False, sees_people=True)
+
+    async def begin() -> Response | None:
+        await asyncio.sleep(0)
+        try:
+            return await log.feed(call)
+        except Problem:
+            return None
+
+    async def gone(*_: Any) -> Any:
+        raise OSError("the client is gone")
+
+    for _ in range(2):
+        begun = [each for each in await asyncio.gather(*(begin() for _ in range(3 * PER_KEY))) if each is not None]
+        assert len(begun) == PER_KEY
+        for each in begun:
+            with pytest.raises(BaseException):  # noqa: B017 - whatever the server makes of it
+                await each({"type": "http", "asgi": {"spec_version": "2.4"}}, gone, gone)
 
 
 def test_regressions_come_first(open_url: str, installation: Installation) -> None:

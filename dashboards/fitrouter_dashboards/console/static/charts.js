@@ -4,15 +4,16 @@ import { h, name, count, percent, tick, stamp } from "./dom.js";
 
 const HUES = 8;
 
-/** Model → class of its colour: by its place among all names seen, so that it stays. */
-const seen = [];
-export function learnColours(models) {
-  for (const model of [...models].sort()) if (model && !seen.includes(model)) seen.push(model);
+/** Model → class of its colour: by its place among those of the configuration, others by their name, in every view and after a reload. */
+const places = new Map();
+export function setColours(models) {
+  places.clear();
+  Object.keys(models).sort().forEach((model, i) => { places.set(model, i).set(models[model], i); });
 }
 export function hue(model) {
   if (!model) return "c-none";
-  if (!seen.includes(model)) seen.push(model);
-  return "c" + (seen.indexOf(model) % HUES);
+  const place = places.get(model) ?? [...model].reduce((sum, letter) => (31 * sum + letter.codePointAt(0)) % 9973, 7);
+  return "c" + (place % HUES);
 }
 
 /** Draws again when the width changes. */

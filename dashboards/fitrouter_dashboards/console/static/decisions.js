@@ -1,7 +1,7 @@
 // The log, newest first, by filters; and one decision: why this model.
 
 import { h, card, note, empty, name, count, ratio, signed, usd, cost, tokens, duration, percent, when, moment, choice } from "./dom.js";
-import { bar, hue, learnColours } from "./charts.js";
+import { bar, hue } from "./charts.js";
 import { api, href, say } from "./main.js";
 import { snippets } from "./begin.js";
 import { W } from "./words.js";
@@ -21,7 +21,6 @@ export const view = {
     return data;
   },
   draw(data, { tools, params, set, session }) {
-    learnColours(data.models);
     const w = W.decisions, all = (names) => [["", w.all], ...names.map((n) => [n, n])];
     const roles = data.roles.map((role) => [role, role || w.norole]), to = (key) => (value) => set({ [key]: value || undefined, before: undefined });
     const filters = h("form", { class: "filters", role: "search", "aria-label": w.filters, onsubmit: (event) => event.preventDefault() },
@@ -113,7 +112,6 @@ export function one(id) {
     read: () => api.get(`decisions/${encodeURIComponent(id)}`),
     draw(data, { tools, again, session: who }) {
       const models = data.explanation.models ?? [];
-      learnColours(data.eligible.map((row) => row.model));
       tools.replaceChildren(h("a", { href: "#/decisions" }, "← All decisions"));
       return [
         h("div", { class: "pair" }, summary(data, who), h("div", { class: "stack" }, thumbs(data, again), votes(data))),

@@ -11,19 +11,19 @@ const METRICS = [
 /** Key of a control → what its panel shows; outlives a redraw. */
 const shown = new Map();
 
-/** Ask the log about a change, and offer to apply it. */
-export async function ask(key, { change, button, done, again }) {
-  const mine = { again };
+/** Say what a change does, in the words of `about` or by the log, and offer to apply it: nothing happens at the first click. */
+export async function ask(key, { change, about, act = () => api.post("policy", change), button, done, again }) {
+  const mine = { again, about };
   shown.set(key, mine);
   fill(key);
   try {
-    mine.found = await api.post("estimate", change);
+    mine.found = about ? {} : await api.post("estimate", change);
   } catch (error) {
     mine.found = { error: error.message };
   }
   mine.apply = async () => {
     try {
-      await api.post("policy", change);
+      await act();
       shown.delete(key);
       say(done);
       fill(key);
@@ -52,7 +52,7 @@ function fill(key, focus = false) {
 
 function draw(place, key) {
   const mine = shown.get(key);
-  place.replaceChildren(...(mine === undefined ? [] : mine.found === undefined ? [h("p", { class: "about" }, "Asking the log …")] : [estimate(mine.found), h("p", { class: "acts" },
+  place.replaceChildren(...(mine === undefined ? [] : mine.found === undefined ? [h("p", { class: "about" }, "Asking the log …")] : [mine.about ? h("p", { class: "about" }, mine.about) : estimate(mine.found), h("p", { class: "acts" },
     h("button", { type: "button", class: "primary", "data-key": `apply-${key}`, onclick: mine.apply }, mine.button),
     h("button", { type: "button", "data-key": `leave-${key}`, onclick: () => { shown.delete(key); fill(key); } }, "Leave it"))]));
 }

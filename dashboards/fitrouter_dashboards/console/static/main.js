@@ -1,5 +1,6 @@
 // The frame: who is logged in, which view is open, and when it is read again.
 
+import { setColours } from "./charts.js";
 import { h, name } from "./dom.js";
 import { W } from "./words.js";
 
@@ -120,6 +121,7 @@ async function start() {
     setTimeout(start, 5000);
     return;
   }
+  setColours(session.models ?? {});
   sessionStorage.setItem("fitrouter keys", session.keys ? "1" : "");
   if (session.login) login();
   else show();

@@ -1,59 +1,24 @@
 // The models: prices, availability, traffic and ratings of a week; pause one, send all traffic to one, add and remove one.
 
 import { h, card, note, name, count, ratio, usd, duration, percent, interval, when } from "./dom.js";
-import { bar, hue, learnColours } from "./charts.js";
+import { bar, hue } from "./charts.js";
 import { ask, panel } from "./effect.js";
 import { api, href, say } from "./main.js";
+import { W } from "./words.js";
 
 export const view = {
   every: 5000,
   read: () => api.get("models"),
   draw(data, { tools, again }) {
-    learnColours(data.models.map((m) => m.arm));
     const total = data.models.reduce((sum, m) => sum + (m.figures.requests ?? 0), 0);
     tools.replaceChildren(h("span", { class: "quiet" }, "figures of the last 7 days"));
-    const set = (settings, done) => async () => {
-      try {
-        await api.post("policy", { action: "set", settings });
-        say(done);
-        await again();
-      } catch (error) {
-        say(error.message, true);
-      }
-    };
-    const paused = (m) => data.paused.includes(m.name);
-    const pause = (m) => (paused(m) ? set({ paused: data.paused.filter((n) => n !== m.name).join(",") }, `${m.name.slice(0, 60)} is called again.`)
-      : () => ask(`pause-${m.name}`, { change: { action: "set", settings: { paused: [...data.paused, m.name].join(",") } }, button: `Pause ${m.name.slice(0, 40)}`, done: `${m.name.slice(0, 60)} is not called any more.`, again }));
-    const remove = (m) => async () => {
-      asked = null;
-      try {
-        await api.remove(`models/${encodeURIComponent(m.name)}`);
-        say(`${m.name.slice(0, 60)} is removed.`);
-      } catch (error) {
-        say(error.message, true);
-      }
-      await again();
-    };
-    const confirm = (m, place) => {
-      if (!place) return;
-      const close = () => { asked = null; confirm(m, place); };
-      place.replaceChildren(...(asked !== m.name ? [] : [h("p", { class: "about" }, "It gets no further request; calls under way end normally. What was learnt of it stays in the log."),
-        h("p", { class: "acts" }, h("button", { type: "button", class: "primary", "data-key": `removed-${m.name}`, onclick: remove(m) }, `Remove ${m.name.slice(0, 40)}`), h("button", { type: "button", "data-key": `kept-${m.name}`, onclick: close }, "Leave it"))]));
-    };
-    const removal = (m) => {
-      const place = h("div", { class: "effect", "data-panel": `remove-${m.name}`, "aria-live": "polite" });
-      confirm(m, place);
-      return place;
-    };
-    const removing = (m) => h("button", { type: "button", "data-key": `remove-${m.name}`, onclick: () => {
-      asked = m.name;
-      const place = document.querySelector(`[data-panel="${CSS.escape(`remove-${m.name}`)}"]`);
-      confirm(m, place);
-      place?.querySelector("button")?.focus({ preventScroll: true });
-    } }, "Remove …");
-    const force = (key, model, button, done) => () => ask(key, { change: { action: "set", settings: { force: model } }, button, done, again });
-    return [data.force ? h("ul", { class: "alarms" }, h("li", { class: "warn" }, h("strong", null, "All traffic"), h("span", null, "goes to ", name(data.force), "; nothing is drawn, and replay can use none of it."),
-      data.admin ? h("button", { type: "button", "data-key": "free", onclick: set({ force: "" }, "Models are drawn again.") }, "Draw again") : null)) : null,
+    const w = W.models, paused = (m) => data.paused.includes(m.name), short = (m) => m.name.slice(0, 60);
+    const set = (key, settings, button, done, about) => () => ask(key, { change: { action: "set", settings }, about, button, done, again });
+    const pause = (m) => (paused(m) ? set(`pause-${m.name}`, { paused: data.paused.filter((n) => n !== m.name).join(",") }, w.call(short(m)), w.called(short(m)), w.calling)
+      : set(`pause-${m.name}`, { paused: [...data.paused, m.name].join(",") }, w.pause(short(m)), w.paused(short(m))));
+    const removing = (m) => h("button", { type: "button", "data-key": `remove-${m.name}`, onclick: () => ask(`remove-${m.name}`, { act: () => api.remove(`models/${encodeURIComponent(m.name)}`), about: w.removing, button: w.remove(short(m)), done: w.removed(short(m)), again }) }, w.removal);
+    return [data.force ? h("div", null, h("ul", { class: "alarms" }, h("li", { class: "warn" }, h("strong", null, "All traffic"), h("span", null, "goes to ", name(data.force), "; nothing is drawn, and replay can use none of it."),
+      data.admin ? h("button", { type: "button", "data-key": "free", onclick: set("free", { force: "" }, w.draw, w.drawn, w.drawing) }, w.drawAgain) : null)), panel("free")) : null,
     h("div", { class: "models" }, data.models.map((m) => {
       const f = m.figures, reward = f.reward;
       return card(m.name.slice(0, 80), { aside: h("span", { class: m.out ? "tag bad" : paused(m) ? "tag warn" : "tag ok" }, m.out ? "not called" : paused(m) ? "paused" : "can be called") },
@@ -71,16 +36,13 @@ export const view = {
           m.added ? [h("dt", null, "Added"), h("dd", null, when(m.added), ", while running")] : null,
           h("dt", null, "Drift of its ratings"), h("dd", null, m.drift === null ? "–" : `${percent(m.drift)} of the way to an alarm`)),
         h("p", { class: "acts" }, h("a", { href: href("decisions", { model: m.arm }) }, "Its decisions"),
-          data.admin ? h("button", { type: "button", "data-key": `pause-${m.name}`, onclick: pause(m) }, paused(m) ? "Call it again" : "Pause …") : null,
-          data.admin && data.force !== m.name ? h("button", { type: "button", "data-key": `force-${m.name}`, onclick: force(`force-${m.name}`, m.name, `Send all to ${m.name.slice(0, 40)}`, `All traffic goes to ${m.name.slice(0, 60)}.`) }, "Send all traffic here …") : null,
-          data.admin && m.added ? removing(m) : null), panel(`pause-${m.name}`), panel(`force-${m.name}`), m.added ? removal(m) : null);
-    })), data.unused?.length ? card("Added, but not in use", {}, h("ul", { class: "plain-list" }, data.unused.map((m) => h("li", null, h("strong", null, name(m.name, 80)), ": ", h("span", { class: "error" }, name(m.fault, 400)), h("p", { class: "acts" }, removing(m)), removal(m))))) : null,
+          data.admin ? h("button", { type: "button", "data-key": `pause-${m.name}`, onclick: pause(m) }, paused(m) ? w.callAgain : w.pausing) : null,
+          data.admin && data.force !== m.name ? h("button", { type: "button", "data-key": `force-${m.name}`, onclick: set(`force-${m.name}`, { force: m.name }, w.force(short(m)), w.forced(short(m))) }, w.forcing) : null,
+          data.admin && m.added ? removing(m) : null), panel(`pause-${m.name}`), panel(`force-${m.name}`), m.added ? panel(`remove-${m.name}`) : null);
+    })), data.unused?.length ? card("Added, but not in use", {}, h("ul", { class: "plain-list" }, data.unused.map((m) => h("li", null, h("strong", null, name(m.name, 80)), ": ", h("span", { class: "error" }, name(m.fault, 400)), h("p", { class: "acts" }, removing(m)), panel(`remove-${m.name}`))))) : null,
     data.admin ? addition(data, again) : note("Models are added by an administrator; a new one gets a raised share of exploration at first.")].filter(Boolean);
   },
 };
-
-/** The model whose removal waits for a second click. */
-let asked = null;
 
 const OWN = "\u0000own";
 const NUMBERS = ["input", "output", "context_window"];

@@ -1,7 +1,7 @@
 // What was spent: tokens in the parts that are charged apart, and money, by model, role, day or person; what a change would do.
 
 import { h, card, note, empty, name, count, ratio, usd, money, date, switcher } from "./dom.js";
-import { bar, hue, learnColours } from "./charts.js";
+import { bar, hue } from "./charts.js";
 import { ask, panel } from "./effect.js";
 import { api, href } from "./main.js";
 import { snippets } from "./begin.js";
@@ -17,7 +17,6 @@ export const view = {
     tools.replaceChildren(switcher(w.span, w.spans, data.window, (window) => set({ window })));
     const groups = h("div", null, switcher(w.by, w.groups.filter(([id]) => id !== "person" || data.people), data.by, (by) => set({ by })));
     if (!data.all) return [groups, card(w.none, {}, empty(w.nothing, w.longer), snippets())];
-    if (data.by === "model") learnColours(data.rows.map((r) => r.key));
     return [h("div", { class: "figures" }, total(w.spent, "spent", money(data.all.cost), data.all.cost.each === null ? "" : w.each(usd(data.all.cost.each), data.all.cost.unpriced)),
       total(w.input, "input", count(data.all.fresh + data.all.cached + data.all.written), w.inputs(...["fresh", "cached", "written"].map((part) => count(data.all[part])))),
       total(w.output, "output", count(data.all.output + data.all.reasoning), w.outputs(count(data.all.output), count(data.all.reasoning))),

@@ -1,7 +1,7 @@
 // What happens now: alarms, what happened since one last looked, what routing gains, four figures over time, traffic.
 
 import { h, card, empty, name, note, count, ratio, usd, money, tokens, duration, percent, interval, switcher } from "./dom.js";
-import { overTime, sankey, learnColours } from "./charts.js";
+import { overTime, sankey } from "./charts.js";
 import { snippets } from "./begin.js";
 import { alone, personal } from "./gains.js";
 import { looked, start } from "./since.js";
@@ -70,7 +70,6 @@ function traffic(data) {
     return [...sums.keys()].sort((a, b) => (a === null) - (b === null) || sums.get(b) - sums.get(a));
   };
   const roles = order("from"), models = order("to");
-  learnColours(models.filter(Boolean));
   const leftName = (role) => (role === null ? "other roles" : role || "no role");
   const rightName = (model) => (model === null ? "other models" : model || "no answer");
   const total = flows.reduce((sum, flow) => sum + flow.n, 0);

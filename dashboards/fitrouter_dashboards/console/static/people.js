@@ -1,7 +1,7 @@
 // Who is least satisfied; of a role or a person how the models fit, what was said, done and declared, what would lead now.
 
 import { h, card, note, empty, name, count, ratio, signed, usd, duration, percent, choice, interval } from "./dom.js";
-import { sankey, span, hue, learnColours } from "./charts.js";
+import { sankey, span, hue } from "./charts.js";
 import { api, href } from "./main.js";
 import { W } from "./words.js";
 
@@ -33,7 +33,6 @@ export const view = {
     data.people ? h("label", { class: "field" }, h("span", null, W.people.person), h("span", { class: "with" }, field, h("button", null, W.show))) : null);
     if (data.listed) return [filters, list(data, params, session)];
     if (!shown) return [filters, card(W.people.nobody, {}, empty(W.people.unnamed, data.people ? W.people.name : W.people.nameRole))];
-    if (data.report) learnColours(data.report.board.models.map((m) => m.model));
     return [filters, h("div", { class: "pair" }, fit(data), lived(data)), h("div", { class: "pair" }, again(data), told(data))];
   },
 };
@@ -42,7 +41,6 @@ export const view = {
 function list({ listed, raters, unhappy, next, default: standard }, params, session) {
   const w = W.people;
   if (!listed.length) return card(w.nobody, {}, empty(params.order ? w.unnamed : w.unrated, w.name), params.order ? null : h("p", { class: "acts" }, h("a", { href: href("people", { order: "requests" }) }, w.all)));
-  learnColours(listed.map((p) => p.model));
   const expected = (p, key) => (p.waits ? h("span", { class: "quiet" }, "…") : p[key] ? [ratio(p[key].mean), h("span", { class: "quiet" }, ` (${interval(p[key].low, p[key].high)})`)] : h("span", { class: "quiet" }, "–"));
   return h("section", { class: "card", "aria-label": w.title }, raters === null ? null : note(w.summary(unhappy, raters)),
     h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": w.title }, h("table", { class: "persons" },
@@ -92,7 +90,6 @@ function again(data) {
   const total = flows.reduce((sum, f) => sum + f.n, 0);
   if (!total) return card(title, {}, empty("Nothing to compare.", "No choice of the last 7 days has its predictions in the log."));
   const order = (key) => [...new Set(flows.map((f) => f[key]))].sort((a, b) => sum(flows, key, b) - sum(flows, key, a));
-  learnColours(order("to"));
   const same = flows.filter((f) => f.from === f.to).reduce((n, f) => n + f.n, 0);
   return card(title, { class: "wide" },
     note(`Of the latest ${count(total)} prompts, ${count(same)} (${percent(same / total)}) went to the model that the estimates of now put first. Exploration and the day’s prices account for some of the rest.`),

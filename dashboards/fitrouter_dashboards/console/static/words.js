@@ -73,6 +73,13 @@ export const W = {
     rating: "Mean rating of the last 30 days",
     rated: (mean, ends, { ratings, people }) => `${mean}${ends ? ` (${ends})` : ""}, ${ratings.toLocaleString("en")} rating${s(ratings)}${people > 1 ? ` by ${people.toLocaleString("en")} people` : ""}`,
   },
+  models: {
+    call: (m) => `Call ${m} again`, called: (m) => `${m} is called again.`, callAgain: "Call it again …", calling: "It gets requests again, at its price, as the policy draws it.",
+    pause: (m) => `Pause ${m}`, paused: (m) => `${m} is not called any more.`, pausing: "Pause …",
+    force: (m) => `Send all to ${m}`, forced: (m) => `All traffic goes to ${m}.`, forcing: "Send all traffic here …",
+    draw: "Draw again", drawn: "Models are drawn again.", drawAgain: "Draw again …", drawing: "The policy draws the model of each request again, by its probabilities.",
+    remove: (m) => `Remove ${m}`, removed: (m) => `${m} is removed.`, removal: "Remove …", removing: "It gets no further request; calls under way end normally. What was learnt of it stays in the log.",
+  },
   since: {
     title: "Since you last looked",
     people: "Who is happy?", money: "What does it cost?", policy: "What is in force?", decisions: "Why these models?",

@@ -8,9 +8,10 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from fitrouter.router import Router
 from fitrouter_integrations.gateway._call import AuthenticatedCall
 from fitrouter_integrations.gateway.asgi._bodies import json_body
-from fitrouter_integrations.gateway.asgi._wire import dump
+from fitrouter_integrations.gateway.asgi._wire import dump, readable
 
 _BODY_BYTES = 16_384
 """Longest body of a change."""
@@ -28,6 +29,12 @@ def tenant_of(call: AuthenticatedCall) -> str | None:
 async def body_of(call: AuthenticatedCall) -> dict[str, Any]:
     """Read the JSON body of a change."""
     return await json_body(call.http.receive, call.headers, _BODY_BYTES, call.held)
+
+
+def unread_part(router: Router, call: AuthenticatedCall, part: str, error: Exception) -> str:
+    """Report that a part of a view cannot be read; returns what the page says of it to this caller."""
+    router.hooks.trouble(part, error)
+    return str(readable(f"not readable now: {error}", call.http.scope))
 
 
 def json_response(value: object, headers: Mapping[str, str] | None = None) -> Response:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from fitrouter.errors import StoreError
 from fitrouter.router import Router
@@ -25,7 +26,7 @@ from fitrouter_integrations.gateway._call import AuthenticatedCall
 from fitrouter_integrations.gateway._lists import LISTING
 from fitrouter_integrations.gateway.asgi._limits import headers_of
 from fitrouter_integrations.gateway.asgi._wire import Problem, dump, readable
-from fitrouter_integrations.gateway.console._calls import json_response, tenant_of
+from fitrouter_integrations.gateway.console._calls import json_response, tenant_of, unread_part
 
 PER_KEY, ALL = 8, 64
 """Open feeds of a key, and of a worker."""
@@ -38,6 +39,20 @@ STEP_S = 1.0
 WORDS = 120
 """Characters of a prompt that are shown."""
 _MOST = 2**63
+
+
+class _Feed(StreamingResponse):
+    """A stream that calls `ended` at its end, also if the client is gone before it begins."""
+
+    def __init__(self, ended: Callable[[], None], *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._ended = ended
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._ended()
 
 
 class Decisions:
@@ -69,8 +84,7 @@ class Decisions:
         try:
             rows = await self._with_prompts(call, rows)
         except StoreError as error:  # the rest is from the warehouse
-            self._router.hooks.trouble("content", error)
-            unread["content"] = readable(f"not readable now: {error}", call.http.scope)
+            unread["content"] = unread_part(self._router, call, "content", error)
         kept = self._router.people.keeps_contents
         more = {"decisions": rows, "roles": roles, "models": names, "kept": kept, "default": default, "unread": unread}
         return json_response({**page, **more})
@@ -84,38 +98,38 @@ class Decisions:
         if self._open[key] >= PER_KEY or self._open.total() >= ALL:
             text = f"{self._open[key]} feeds are open with this key; close a page of the console"
             raise Problem(429, "too_many_requests", text, headers={"retry-after": "30"})
+        self._open[key] += 1  # with the check, before anything is awaited
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        events = self._events(call, key, _filters(call), after, floor)
-        return StreamingResponse(events, headers=headers, media_type="text/event-stream")
+        events = self._events(call, _filters(call), after, floor)
+        return _Feed(partial(self._ended, key), events, headers=headers, media_type="text/event-stream")
+
+    def _ended(self, key: tuple[str, str]) -> None:
+        self._open[key] -= 1
+        if not self._open[key]:
+            del self._open[key]
 
     async def _events(
-        self, call: AuthenticatedCall, key: tuple[str, str], filters: dict[str, str], after: int, floor: int
+        self, call: AuthenticatedCall, filters: dict[str, str], after: int, floor: int
     ) -> AsyncIterator[bytes]:
         tenant, default, named = tenant_of(call), self._router.policy.default, tuple(sorted(filters.items()))
         ends, beat = time.monotonic() + LIFE_S, time.monotonic() + BEAT_S
-        self._open[key] += 1
-        try:
-            yield b"retry: 3000\n\n"
-            while time.monotonic() < ends and not self._closing.is_set():
-                read = partial(decisions, self._reads, tenant, filters, None, default=default, changed=(after, floor))
-                try:
-                    found = await self._reads.get(("feed", tenant, named, after, floor), read)
-                    rows = await self._with_prompts(call, found["decisions"])
-                except StoreError as error:
-                    yield b"event: unread\ndata: " + dump(readable(str(error), call.http.scope)) + b"\n\n"
-                    return
-                if rows:
-                    after, beat = found["position"], time.monotonic() + BEAT_S
-                    yield b"id: %d\ndata: %b\n\n" % (after, dump(rows))
-                elif time.monotonic() >= beat:
-                    beat = time.monotonic() + BEAT_S
-                    yield b": waiting\n\n"
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._closing.wait(), STEP_S)
-        finally:
-            self._open[key] -= 1
-            if not self._open[key]:
-                del self._open[key]
+        yield b"retry: 3000\n\n"
+        while time.monotonic() < ends and not self._closing.is_set():
+            read = partial(decisions, self._reads, tenant, filters, None, default=default, changed=(after, floor))
+            try:
+                found = await self._reads.get(("feed", tenant, named, after, floor), read)
+                rows = await self._with_prompts(call, found["decisions"])
+            except StoreError as error:
+                yield b"event: unread\ndata: " + dump(readable(str(error), call.http.scope)) + b"\n\n"
+                return
+            if rows:
+                after, beat = found["position"], time.monotonic() + BEAT_S
+                yield b"id: %d\ndata: %b\n\n" % (after, dump(rows))
+            elif time.monotonic() >= beat:
+                beat = time.monotonic() + BEAT_S
+                yield b": waiting\n\n"
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), STEP_S)
 
     async def _with_prompts(self, call: AuthenticatedCall, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Add the first words of kept prompts, for callers who ask for them; that has a line in the audit log."""

@@ -36,7 +36,7 @@ from fitrouter_integrations.gateway._keys import Keys
 from fitrouter_integrations.gateway._models import ModelAdministration
 from fitrouter_integrations.gateway.asgi._limits import headers_of
 from fitrouter_integrations.gateway.asgi._wire import Problem, readable
-from fitrouter_integrations.gateway.console._calls import Handler, body_of, json_response, tenant_of
+from fitrouter_integrations.gateway.console._calls import Handler, body_of, json_response, tenant_of, unread_part
 from fitrouter_integrations.gateway.console._decisions import Decisions
 from fitrouter_integrations.gateway.console._estimates import Estimates
 from fitrouter_integrations.gateway.console._people import People
@@ -115,7 +115,9 @@ class Console:
             "csrf": self._sessions.token(headers_of(call.http.scope)),
         }
         if call.known or not needed:
-            body |= {"tenant": tenant_of(call), "admin": call.admin}
+            added = {each.name for each in self._router.registry.additions()}
+            models = {name: card.arm for name, card in self._router.models.items() if card.name not in added}
+            body |= {"tenant": tenant_of(call), "admin": call.admin, "models": models}
         return json_response(body)
 
     async def enter(self, call: AuthenticatedCall) -> Response:
@@ -229,7 +231,7 @@ class Console:
                 read = partial(decisions, self._reads, decision.identity.tenant, filters, None)
                 others = (await self._reads.get(key, read))["decisions"]
             except StoreError as error:  # the rest is from the journal
-                unread["session"] = readable(self._unread("warehouse", error), call.http.scope)
+                unread["session"] = unread_part(self._router, call, "warehouse", error)
         try:
             content = await self._router.content(decision_id, tenant)
             if content is not None:
@@ -238,7 +240,7 @@ class Console:
                 await asyncio.to_thread(self._audit.note, act)
         except (StoreError, ValueError) as error:  # a text that cannot be read, or not be noted, hides nothing else
             content = None
-            unread["content"] = readable(self._unread("content", error), call.http.scope)
+            unread["content"] = unread_part(self._router, call, "content", error)
         return json_response(
             {
                 **found,
@@ -249,11 +251,6 @@ class Console:
                 "unread": unread,
             }
         )
-
-    def _unread(self, part: str, error: Exception) -> str:
-        """Report that a part of a view cannot be read, and say so for the page."""
-        self._router.hooks.trouble(part, error)
-        return f"not readable now: {error}"
 
     async def feedback(self, call: AuthenticatedCall) -> Response:
         """Give a thumb for the person who got an answer."""
