@@ -3,8 +3,8 @@
 Satisfaction is of the people who rated, most recent ratings first, and always four figures together: a mean can rise
 while the people who are served worst, or a whole role, lose.
 
-Savings and gains are against the default model, and against the single model with the best mean rating
-(self-normalised inverse propensity weighting), over the latest `DECISIONS` drawn decisions. The cost of a request had
+Savings and gains are against the default model, and against the best single one of the whole log
+(`figures.best_single`), over the latest `DECISIONS` drawn decisions. The cost of a request had
 that model answered is estimated doubly robustly, as the logged expectation plus the weighted difference of what was
 paid; a normal interval, for one look (Dudík, Langford and Li 2011, "Doubly robust policy evaluation and learning"), of
 a share by the delta method. The mean rating had that model answered is Σ w y / Σ w with w = 1[chosen] / p; its
@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 
 from fitrouter.errors import NoWarehouse
+from fitrouter.stores import figures
 from fitrouter.stores.figures import FEWEST, RATED, Query, Z, interval
 from fitrouter.stores.warehouse import Warehouse
 from fitrouter.types import Floats
@@ -83,14 +84,11 @@ _DRAWN = f"""
         SELECT chosen, p, ok AND cost IS NOT NULL AS priced, paid, CASE WHEN ours THEN y END AS y,
             hash("user") AS person, eligible, cost, coalesce(unpriced, []) AS unpriced
         FROM drawn JOIN ended USING (decision_id) LEFT JOIN rated USING (decision_id) WHERE plain
-    ), best AS (
-        SELECT chosen AS best FROM unit WHERE y IS NOT NULL GROUP BY chosen HAVING count(*) >= {LEAST}
-        ORDER BY sum(y / p) / sum(1 / p) DESC, chosen LIMIT 1
     )
-    SELECT best, chosen, p, priced, paid, y, person, list_contains(eligible, $4), list_contains(eligible, best),
+    SELECT chosen, p, priced, paid, y, person, list_contains(eligible, $4), list_contains(eligible, $5),
         CASE WHEN NOT list_contains(unpriced, $4) THEN cost[list_position(eligible, $4)] END,
-        CASE WHEN NOT list_contains(unpriced, best) THEN cost[list_position(eligible, best)] END
-    FROM unit LEFT JOIN best ON true
+        CASE WHEN NOT list_contains(unpriced, $5) THEN cost[list_position(eligible, $5)] END
+    FROM unit
 """  # noqa: S608 - constants
 
 
@@ -163,27 +161,32 @@ class Against(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def against(
-    run: Callable[..., Sequence[list[tuple[Any, ...]]]], default: str | None, tenant: str | None, since: float = 0.0
+    run: Callable[..., Sequence[list[tuple[Any, ...]]]],
+    default: str | None,
+    best: str,
+    tenant: str | None,
+    since: float = 0.0,
 ) -> dict[str, Against]:
     """Compare with the `default` model and the `best` single one, where they are known; `run` reads queries. Blocks.
 
     Args:
         run: reads queries.
         default: the default model.
+        best: the best single one, of `figures.best_single`; empty if it is not known.
         tenant: whose requests; None for all.
         since: time of the first.
 
     Raises:
         StoreError: the warehouse cannot be read.
     """
-    (rows,) = run((_DRAWN, [DECISIONS, tenant, since, default or ""]))
-    names = {"default": default, "best": rows[0][0] if rows else None}
+    (rows,) = run((_DRAWN, [DECISIONS, tenant, since, default or "", best]))
+    names = {"default": default, "best": best}
     found = {}
     for at, (name, model) in enumerate(names.items()):
         if model:
-            priced = [(chosen, p, costs[2 + at], paid) for _, chosen, p, ok, paid, _, _, *costs in rows if ok]
+            priced = [(chosen, p, costs[2 + at], paid) for chosen, p, ok, paid, _, _, *costs in rows if ok]
             rated = [
-                (who, chosen == model, p, y) for _, chosen, p, _, _, y, who, *can in rows if y is not None and can[at]
+                (who, chosen == model, p, y) for chosen, p, _, _, y, who, *can in rows if y is not None and can[at]
             ]
             pairs = [
                 (cost + (paid - cost) / p * (chosen == model), paid)
@@ -206,13 +209,14 @@ def measure(warehouse: Warehouse, default: str | None) -> Quality:
         StoreError: the warehouse cannot be read.
     """
     try:
-        from fitrouter_evaluators.personal.satisfaction import NUMBERS, ROLES, SINGLE, best_of, satisfaction_in
+        from fitrouter_evaluators.personal.satisfaction import NUMBERS, ROLES, satisfaction_in
     except ModuleNotFoundError:  # without the packages of `replay`
         return Quality()
     tables = {"log": "", "feedback": "heard_feedback"}
-    roles, sums = warehouse.queries([(each.format(**tables), [None]) for each in (ROLES, SINGLE)], whole=True)
+    single = figures.best_single()
+    roles, sums = warehouse.queries([(ROLES.format(**tables), [None]), single.query], whole=True)
     (numbers,) = warehouse.columns([(NUMBERS.format(**tables), [None])])
-    best, known = best_of(sums)[0], dict[str, Estimate]()
+    best, known = single.read(sums)[0], dict[str, Estimate]()
     if len(numbers["y"]):
         found = satisfaction_in(numbers["y"], numbers["person"], numbers["role"], [name for (name,) in roles])
         shown = {name: getattr(found, name) for name in MEASURES}
@@ -230,18 +234,13 @@ def saved(run: Callable[..., Sequence[list[tuple[Any, ...]]]], default: str | No
     Raises:
         StoreError: the warehouse cannot be read.
     """
-    best, unknown = "", list[str]()
-    try:
-        from fitrouter_evaluators.personal.satisfaction import SINGLE, best_of
-
-        best, _ = best_of(run((SINGLE.format(log="", feedback="heard_feedback"), [tenant]))[0])
-    except ModuleNotFoundError:
-        unknown = ["not known against the best single model without the extra `replay`"]
+    single = figures.best_single(tenant)
+    best, _ = single.read(run(single.query)[0])
     (((left_out,),),) = run((_LEFT_OUT, [tenant]))
     unheard = (
         [f"mean ratings and the best single model: {left_out:,} votes of {_WHOSE} are left out"] if left_out else []
     )
-    return [*(str(each) for each in _against(run, default, best, tenant).values()), *unknown, *unheard]
+    return [*(str(each) for each in _against(run, default, best, tenant).values()), *unheard]
 
 
 def saved_in(warehouse: Warehouse | None, default: str | None, tenant: str) -> list[str]:

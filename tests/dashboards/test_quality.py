@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from fitrouter.stores.journal import Row
 from fitrouter.stores.warehouse import Warehouse
 from fitrouter.types import Decision, Execution, Feedback, FeedbackKind, Identity, Mode, PolicyVersion
-from fitrouter_dashboards.quality import LEAST, Estimate, Quality, gain, measure, saved_in, savings
+from fitrouter_dashboards.console import Reads
+from fitrouter_dashboards.console.overview import single
+from fitrouter_dashboards.quality import LEAST, Estimate, Quality, against, gain, measure, saved_in, savings
 from fitrouter_evaluators.personal.satisfaction import measure_satisfaction
 
 
@@ -136,8 +138,8 @@ def test_the_estimate_lies_in_its_interval(drawn: list[tuple[object, ...]]) -> N
         assert math.isnan(found.low) or found.low <= found.estimate <= found.high
 
 
-def logged(path: Path, n: int) -> Warehouse:
-    """A warehouse of n answers, rated twice each; every second one is the cheap model's."""
+def logged(path: Path, n: int, turned: int | None = None) -> Warehouse:
+    """A warehouse of n answers, rated twice each; every second one is the cheap model's, better from `turned` on."""
     warehouse = Warehouse(path)
     events: list[Decision | Execution | Feedback] = []
     for i in range(n):
@@ -170,7 +172,7 @@ def logged(path: Path, n: int) -> Warehouse:
                     id=f"f{i}.{k}",
                     decision_id=f"d{i}",
                     kind=FeedbackKind.THUMB,
-                    value=1.0 - i % 2,
+                    value=float((turned is not None and i >= turned) == i % 2),
                     **common,
                 )
                 for k in range(2)
@@ -201,6 +203,21 @@ def test_the_warehouse_is_read(tmp_path: Path) -> None:
         assert (each.estimate, each.low, each.high) == (other.estimate, other.low, other.high)
     assert sorted(found.satisfaction) == ["mean", "variance", "worst_role"]  # half give 0 always: no interval of CVaR10
     assert math.isclose(found.satisfaction["mean"].estimate, 0.5)
+
+
+def test_the_best_single_model_is_one(tmp_path: Path) -> None:
+    """Of the whole log: also in the comparison of a time in which another one was better, and for every reader."""
+    warehouse = logged(tmp_path / "warehouse.duckdb", 400, 300)
+    told = measure_satisfaction(warehouse.path, None, tenant="default", now=500.0).best_single
+    reads = Reads(warehouse)
+    best = single(reads, "default")
+    assert (told, best, single(reads, None), measure(warehouse, "b").best_single) == ("a", "a", "a", "a")
+    lately = against(reads.rows, "b", best, "default", 300.0)
+    assert (lately["default"].model, lately["best"].model) == ("b", "a")
+    assert lately["best"].rating.gain is not None
+    assert lately["best"].rating.gain.estimate > 0.0
+    assert saved_in(warehouse, "b", "default")[1].endswith("against a")
+    reads.close()
 
 
 def test_a_long_log_takes_no_memory(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from fitrouter.stores.warehouse import Warehouse
 from fitrouter.types import Decision, Event, Execution, Feedback, FeedbackKind, Identity, Mode, PolicyVersion, pack
 from fitrouter_dashboards.console import Reads, overview
 from fitrouter_dashboards.console.models import model_figures
+from fitrouter_dashboards.console.overview import single
 from fitrouter_dashboards.quality import against, measure, saved_in
 from fitrouter_evaluators.personal.exposure import exposed
 from fitrouter_evaluators.personal.satisfaction import measure_satisfaction
@@ -190,8 +191,9 @@ def test_live_figures_leave_out_what_replay_does(tmp_path: Path) -> None:
         assert measure(warehouse, "a").best_single == "a"
         assert f"{n:,} votes" in saved_in(warehouse, "a", "acme")[-1]
         assert "votes" not in "".join(saved_in(warehouse, "a", "other"))
-        assert against(reads.rows, "a", "acme")["best"].model == "a"
-        assert against(reads.rows, "a", "acme")["best"].rating.ratings <= votes - n
+        best = single(reads, "acme")
+        assert against(reads.rows, "a", best, "acme")["best"].model == "a"
+        assert against(reads.rows, "a", best, "acme")["best"].rating.ratings <= votes - n
         (own,) = figures(warehouse.queries, raters(who, since=0.0))
         assert own.listed  # what a person said of answers is that person's, whoever vouches
         reads.close()

@@ -52,7 +52,7 @@ _CALIBRATION = f"""
 def spending(reads: Reads, tenant: str, now: float, period_s: float) -> list[dict[str, Any]]:
     """Read a tenant's spending in this period of its budget and the seven before it, the latest first. Blocks."""
     since = (now // period_s - SPENT_PERIODS) * period_s
-    (found,) = reads.figures(traffic(Identity(tenant=tenant), since=since, by=f"floor(ts / {period_s!r})"))
+    (found,) = reads.figures(traffic(Identity(tenant=tenant), since=since, by=f"floor(ts / {period_s!r})", timed=False))
     return [
         {"ts": period * period_s, **msgspec.to_builtins(each.cost), "requests": each.requests}
         for period, each in reversed(found.by.items())

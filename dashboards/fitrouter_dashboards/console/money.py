@@ -31,7 +31,7 @@ def spent(reads: Reads, tenant: str | None, since: float, by: str) -> dict[str, 
         by: a name of `GROUPS`.
     """
     whose = None if tenant is None else Identity(tenant=tenant)
-    (found,) = reads.figures(traffic(whose, since=since, by=GROUPS[by], most=MOST + 1))
+    (found,) = reads.figures(traffic(whose, since=since, by=GROUPS[by], most=MOST + 1, timed=False))
     rows = sorted(found.by.items(), key=lambda each: (-(each[1].cost.usd or 0.0), -each[1].requests, str(each[0])))
     if by == "day":
         rows.sort(reverse=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from fitrouter.stores.figures import MODEL, Figure, Rating, Traffic, Z, raters, ratings, traffic
+from fitrouter.stores.figures import MODEL, Figure, Rating, Traffic, Z, best_single, raters, ratings, traffic
 from fitrouter.types import Identity
 from fitrouter_dashboards.console.alarms import Unhappy
 from fitrouter_dashboards.console.reads import Reads
@@ -37,9 +37,11 @@ _SPAN = """
     FROM requests WHERE $1::VARCHAR IS NULL OR tenant = $1
 """
 _FLOWS = """
-    SELECT left(coalesce(role, ''), 200) AS role, coalesce(served_by, '') AS model, CAST(sum(n) AS BIGINT) AS n
-    FROM requests WHERE ($1::VARCHAR IS NULL OR tenant = $1) AND ts >= $2
-    GROUP BY 1, 2 ORDER BY n DESC LIMIT 5000
+    SELECT left(coalesce(role, ''), 200) AS role, coalesce(model, '') AS model, CAST(sum(n) AS BIGINT) AS n
+    FROM (
+        SELECT role, served_by AS model, sum(n) AS n FROM requests
+        WHERE ($1::VARCHAR IS NULL OR tenant = $1) AND ts >= $2 GROUP BY ALL
+    ) GROUP BY 1, 2 ORDER BY n DESC LIMIT 5000
 """
 
 
@@ -97,9 +99,14 @@ def overview(reads: Reads, tenant: str | None, window: str, now: float) -> dict[
     }
 
 
-def gains(reads: Reads, tenant: str | None, since: float, default: str | None) -> dict[str, Any]:
+def single(reads: Reads, tenant: str | None) -> str:
+    """Read the best single model, of the whole log; empty if it is not known. Blocks."""
+    return str(reads.figures(best_single(tenant))[0][0])
+
+
+def gains(reads: Reads, tenant: str | None, since: float, default: str | None, best: str) -> dict[str, Any]:
     """Compare with the default and the best single model since a time, see `quality.against`. Blocks."""
-    return {name: msgspec.to_builtins(each) for name, each in against(reads.rows, default, tenant, since).items()}
+    return {name: msgspec.to_builtins(each) for name, each in against(reads.rows, default, best, tenant, since).items()}
 
 
 def looked(reads: Reads, tenant: str | None, since: float, now: float) -> dict[str, Any]:
@@ -114,8 +121,8 @@ def looked(reads: Reads, tenant: str | None, since: float, now: float) -> dict[s
     whose, begin = None if tenant is None else Identity(tenant=tenant), 2.0 * since - now
     half = f"CASE WHEN ts >= {since!r} THEN 'since' ELSE 'before' END"
     moving, models, rated, roles, changed = reads.figures(
-        traffic(whose, since=begin, by=half),
-        traffic(whose, since=begin, by=f"[{half}, {MODEL}]"),
+        traffic(whose, since=begin, by=half, timed=False),
+        traffic(whose, since=begin, by=f"[{half}, {MODEL}]", timed=False),
         ratings(whose, since=begin, by=half),
         ratings(whose, since=begin, by=f"[{half}, role]"),
         Figure((_CHANGED, [since, CHANGES]), list),

@@ -116,7 +116,7 @@ def history(reads: Reads, who: Identity, since: float, rated_since: float) -> di
         raters(who, since=rated_since, most=1),
         ratings(who, since=rated_since),
         Figure((_REMARKS, whose), list),
-        traffic(who, since=since, by=MODEL),
+        traffic(who, since=since, by=MODEL, timed=False),
         Figure((_LATEST, [*whose, since, PROMPTS]), list),
     )
     shown = [msgspec.to_builtins(vote) for vote in given]

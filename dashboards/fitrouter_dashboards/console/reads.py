@@ -52,8 +52,8 @@ class Reads:
         """Read figures, all of one snapshot; errors as of `rows`. Blocks."""
         return figures(lambda queries: self.rows(*queries), *wanted)
 
-    async def get(self, key: Hashable, read: Callable[[], Any]) -> Any:
-        """Run `read` in the console's thread and return its answer; a fresh answer with the same key is reused.
+    async def get(self, key: Hashable, read: Callable[[], Any], fresh_s: float = FRESH_S) -> Any:
+        """Run `read` in the console's thread and return its answer; one that is `fresh_s` old at most is reused.
 
         Raises:
             StoreError: it is not there in time.
@@ -61,7 +61,7 @@ class Reads:
         now = time.monotonic()
         until, answer = self._answers.get(key, (0.0, None))
         if answer is None or (answer.done() and now >= until):
-            answer = asyncio.ensure_future(self._read(key, read))
+            answer = asyncio.ensure_future(self._read(key, read, fresh_s))
             answer.add_done_callback(_consume_error)
             self._answers[key] = (now, answer)
             self._answers.move_to_end(key)
@@ -76,12 +76,12 @@ class Reads:
         """Drop all cached answers, because something has changed."""
         self._answers.clear()
 
-    async def _read(self, key: Hashable, read: Callable[[], Any]) -> Any:
+    async def _read(self, key: Hashable, read: Callable[[], Any], fresh_s: float) -> Any:
         begun = time.monotonic()
         found = await asyncio.get_running_loop().run_in_executor(self._thread, read)
         ended = time.monotonic()
         if (held := self._answers.get(key)) is not None:
-            self._answers[key] = (ended + max(FRESH_S, REST * (ended - begun)), held[1])
+            self._answers[key] = (ended + max(fresh_s, REST * (ended - begun)), held[1])
         return found
 
     def close(self) -> None:

@@ -25,14 +25,14 @@ import numpy as np
 
 from fitrouter.config import FeedbackConfig
 from fitrouter.router import Router
-from fitrouter.stores.figures import RATED, Z, interval
+from fitrouter.stores.figures import RATED, Z, best_of, interval
 from fitrouter.types import Floats, Identity
 from fitrouter_evaluators.replay.log.heard import hear, said_of_left_out
 from fitrouter_evaluators.replay.log.sources import open_log
 from fitrouter_evaluators.replay.study.satisfaction import satisfaction
 
-LEAST_PEOPLE, LEAST_RATINGS = 10, 30
-"""Fewest people for the four figures; fewest ratings of a model before it can be the best single one."""
+LEAST_PEOPLE = 10
+"""Fewest people for the four figures."""
 GROUP_PEOPLE = 5
 """Fewest people of a group, so that its figure tells nothing of one person."""
 DEPARTED_S = 30 * 86400.0
@@ -60,12 +60,6 @@ NUMBERS = f"""{_RATED}
 """  # noqa: S608 - constants
 """The same in numbers: `y`, and places of the person and the role among all, in alphabetical order."""
 ROLES = f"{_RATED} SELECT DISTINCT coalesce(role, '') FROM rated ORDER BY 1"  # noqa: S608 - constants
-SINGLE = f"""{_RATED}
-    SELECT chosen, sum(1 / p), sum(y / p), count(*)
-    FROM (SELECT chosen, y, probs[list_position(eligible, chosen)] AS p FROM rated WHERE plain)
-    WHERE p > 0 GROUP BY chosen
-"""  # noqa: S608 - constants
-"""Rows of `best_of`."""
 
 
 class Interval(msgspec.Struct, frozen=True):
@@ -290,13 +284,6 @@ def best_single(drawn: Iterable[tuple[str, float, float]]) -> tuple[str, float]:
             each = sums.setdefault(model, [0.0, 0.0, 0.0])
             each[0], each[1], each[2] = each[0] + 1.0 / p, each[1] + rating / p, each[2] + 1.0
     return best_of([(model, *each) for model, each in sums.items()])
-
-
-def best_of(sums: Iterable[tuple[Any, ...]]) -> tuple[str, float]:
-    """Return `best_single` of (model, sum of 1 / p, sum of rating / p, number)."""
-    means = {model: total / weight for model, weight, total, n in sums if n >= LEAST_RATINGS}
-    best = max(sorted(means), key=means.__getitem__, default="")
-    return best, means.get(best, math.nan)
 
 
 def single_of(rows: Sequence[tuple[Any, ...]]) -> tuple[str, float]:

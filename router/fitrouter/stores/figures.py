@@ -17,6 +17,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from fitrouter.types import OUTCOMES as STATUSES
 from fitrouter.types import TOKENS, Event, Execution, Feedback, Identity
 
 T = TypeVar("T")
@@ -24,6 +25,8 @@ Query = tuple[str, Sequence[Any]]
 """A statement and its parameters."""
 FEWEST = 5
 """People with fewer of whom an interval says little."""
+LEAST_RATINGS = 30
+"""Fewest ratings of a model before it can be the best single one."""
 Z = 1.959964
 RATED = "dimension = 'overall' AND kind IN ('thumb', 'rating')"
 """Condition for feedback that is a rating."""
@@ -31,24 +34,37 @@ MODEL = "coalesce(served_by, chosen, '')"
 """The model that answered; if none did, the one that was chosen or named; empty if none was."""
 OUTCOMES = ("answered", "failed", "refused", "rejected", "cancelled", "unknown")
 """How requests end; `fitrouter.types.OUTCOMES` says of which status."""
-_ENDS = ", ".join(f"coalesce(sum(n) FILTER (outcome = '{each}'), 0)" for each in OUTCOMES)
-_PRICED = "NOT coalesce(cost_assumed, false)"
 _WHERE = """($1::VARCHAR IS NULL OR tenant = $1) AND ($2::VARCHAR IS NULL OR "user" = $2)
     AND ($3::VARCHAR IS NULL OR role = $3) AND ts >= $4"""
+_OF_STATUS = " ".join(f"WHEN '{status}' THEN '{outcome}'" for status, outcome in STATUSES.items())
+_ENDS = ", ".join(f"coalesce(sum(n) FILTER (outcome = '{each}'), 0)" for each in OUTCOMES)
+# Sums by status first, of which the rest is made: conditions on each request took six times as long.
 _TRAFFIC = f"""
-    SELECT grouping(key), key, coalesce(sum(n), 0), {_ENDS},
-        count(*) FILTER (served_by <> chosen),
-        {", ".join(f"coalesce(sum({each}), 0)" for each in TOKENS)}, count(*) FILTER (estimated),
-        coalesce(sum(cost_usd) FILTER ({_PRICED}), 0), coalesce(sum(n) FILTER ({_PRICED}), 0),
-        count(*) FILTER (NOT {_PRICED}),
-        quantile_cont(latency_ms, [0.5, 0.95]) FILTER (served_by IS NOT NULL)
-    FROM (SELECT {{by}} AS key, * FROM requests WHERE {_WHERE}{{part}}) GROUP BY GROUPING SETS ((), (key)){{top}}
-    ORDER BY key
+    WITH moved AS NOT MATERIALIZED (SELECT {{by}} AS key, * FROM requests WHERE {_WHERE}{{part}}),
+    {{top}}sums AS MATERIALIZED (
+        SELECT {{shown}} AS key, status, coalesce(cost_assumed, false) AS assumed, sum(n) AS n, count(*) AS told,
+            count(*) FILTER (served_by <> chosen) AS fallbacks, count(*) FILTER (estimated) AS estimated,
+            {", ".join(f"sum({each}) AS {each}" for each in TOKENS)}, sum(cost_usd) AS usd
+        FROM moved {{join}} GROUP BY ALL
+    ), ended AS (SELECT *, CASE status {_OF_STATUS} END AS outcome FROM sums), total AS (
+        SELECT grouping(key) AS whole, key, coalesce(sum(n), 0) AS n, {_ENDS}, coalesce(sum(fallbacks), 0),
+            {", ".join(f"coalesce(sum({each}), 0)" for each in TOKENS)}, coalesce(sum(estimated), 0),
+            coalesce(sum(usd) FILTER (NOT assumed), 0), coalesce(sum(n) FILTER (NOT assumed), 0),
+            coalesce(sum(told) FILTER (assumed), 0)
+        FROM ended GROUP BY GROUPING SETS ((), (key))
+    ), took AS (
+        SELECT grouping(key) AS whole, key, quantile_cont(latency_ms, [0.5, 0.95]) AS latency
+        FROM moved WHERE served_by IS NOT NULL AND {{timed}} GROUP BY GROUPING SETS ((), (key))
+    )
+    SELECT total.*, latency FROM total
+    LEFT JOIN took ON total.whole = took.whole AND total.key IS NOT DISTINCT FROM took.key
+    WHERE total.whole = 1 OR {{listed}} ORDER BY total.key
 """  # noqa: S608 - constants
-_TOP = f"""
-    QUALIFY row_number() OVER (
-        PARTITION BY grouping(key) ORDER BY coalesce(sum(cost_usd) FILTER ({_PRICED}), 0) DESC, sum(n) DESC, key
-    ) <= {{most}}"""
+_TOP = """top AS MATERIALIZED (
+        SELECT key, true AS listed FROM moved GROUP BY key
+        ORDER BY coalesce(sum(cost_usd) FILTER (NOT coalesce(cost_assumed, false)), 0) DESC, sum(n) DESC, key
+        LIMIT {most}
+    ), """
 # Groups of hashes, 64 bits, take half the time of groups of texts; two of a million are equal once in 10⁷ logs.
 _RATINGS = f"""
     WITH latest AS MATERIALIZED (
@@ -66,24 +82,40 @@ _RATINGS = f"""
 """  # noqa: S608 - constants
 _RATERS = f"""
     WITH latest AS MATERIALIZED (
-        SELECT any_value(tenant) AS tenant, any_value("user") AS "user", arg_max(y, seq) AS y
+        SELECT any_value(hash(tenant, "user")) AS person, arg_max(y, seq) AS y
         FROM feedback WHERE {_WHERE} AND {RATED} AND "user" IS NOT NULL
             AND ($5::VARCHAR[] IS NULL OR "user" IN (SELECT unnest($5::VARCHAR[])))
         GROUP BY hash(decision_id)
-    ), own AS MATERIALIZED (
-        SELECT any_value(tenant) AS tenant, any_value("user") AS "user", avg(y) AS mean, count(*) AS n FROM latest
-        GROUP BY hash(tenant, "user")
     ), rated AS MATERIALIZED (
         SELECT *, (mean + {Z * Z} / n / 2 + sqrt({Z * Z} * mean * (1 - mean) / n + {Z**4} / n / n / 4))
-            / (1 + {Z * Z} / n) AS high FROM own
-    )
-    SELECT tenant, "user", mean, n, (SELECT count(*) FROM rated), (SELECT count(*) FROM rated WHERE high < 0.5)
-    FROM rated ORDER BY high, n DESC, tenant, "user" LIMIT $6 OFFSET $7
+            / (1 + {Z * Z} / n) AS high
+        FROM (SELECT person, avg(y) AS mean, count(*) AS n FROM latest GROUP BY person)
+    ), shown AS MATERIALIZED (SELECT * FROM rated ORDER BY high, n DESC, person LIMIT $6 OFFSET $7)
+    SELECT who.tenant, who."user", mean, n, (SELECT count(*) FROM rated), (SELECT count(*) FROM rated WHERE high < 0.5)
+    FROM shown JOIN (
+        SELECT hash(tenant, "user") AS person, any_value(tenant) AS tenant, any_value("user") AS "user" FROM feedback
+        WHERE hash(tenant, "user") IN (SELECT person FROM shown) GROUP BY person
+    ) AS who USING (person) ORDER BY high, n DESC, person
 """  # noqa: S608 - constants
 _SERVED = """JOIN (
     SELECT hash(decision_id) AS decision, arg_max(served_by, seq) AS served_by FROM executions
-    WHERE served_by IS NOT NULL GROUP BY decision
+    WHERE served_by IS NOT NULL AND hash(decision_id) IN (SELECT decision FROM latest) GROUP BY decision
 ) USING (decision)"""
+_SINGLE = f"""
+    WITH rated AS MATERIALIZED (
+        SELECT hash(decision_id) AS decision, arg_max(y, seq) AS y FROM heard_feedback
+        WHERE {RATED} AND "user" IS NOT NULL AND y BETWEEN 0 AND 1 GROUP BY decision
+    ), drawn AS (
+        SELECT hash(decision_id) AS decision, chosen, propensity AS p FROM decisions
+        WHERE mode IN ('online', 'uniform') AND propensity > 0 AND ($1::VARCHAR IS NULL OR tenant = $1)
+            AND hash(decision_id) IN (SELECT decision FROM rated)
+    ), served AS (
+        SELECT hash(decision_id) AS decision, bool_and(served_by = chosen) AS plain FROM executions
+        WHERE hash(decision_id) IN (SELECT decision FROM rated) GROUP BY decision
+    )
+    SELECT chosen, sum(1 / p), sum(y / p), count(*)
+    FROM rated JOIN drawn USING (decision) JOIN served USING (decision) WHERE plain GROUP BY chosen
+"""  # noqa: S608 - constants
 _VOTES = f"""
     WITH latest AS (
         SELECT any_value(kind) AS kind, any_value(dimension) AS dimension, arg_max(y, seq) AS y FROM feedback
@@ -259,6 +291,7 @@ def traffic(
     by: str = "''",
     last: int | None = None,
     most: int | None = None,
+    timed: bool = True,
 ) -> Figure[Groups[Traffic]]:
     """Traffic of a tenant, person or role, or of all for None.
 
@@ -268,6 +301,7 @@ def traffic(
         by: SQL of the group over `requests`, such as `MODEL`; of several in a list.
         last: number of the latest answers that count alone; None for all requests.
         most: groups that are told, those of most money first; None for all.
+        timed: whether latencies are told too.
     """
     part = "" if last is None else f" AND status = 'ok' AND served_by IS NOT NULL ORDER BY seq DESC LIMIT {last:d}"
 
@@ -287,8 +321,16 @@ def traffic(
             p95_ms=p95,
         )
 
-    top = "" if most is None else _TOP.format(most=int(most))
-    return Figure((_TRAFFIC.format(by=by, part=part, top=top), _whose(who, since)), lambda rows: _grouped(rows, read))
+    sql = _TRAFFIC.format(
+        by=by,
+        part=part,
+        timed="true" if timed else "false",
+        top="" if most is None else _TOP.format(most=int(most)),
+        join="" if most is None else "LEFT JOIN top ON moved.key = top.key",
+        shown="moved.key" if most is None else "top.key",
+        listed="true" if most is None else "total.key IS NOT NULL",
+    )
+    return Figure((sql, _whose(who, since)), lambda rows: _grouped(rows, read))
 
 
 def ratings(who: Identity | None = None, *, since: float = 0.0, by: str = "''") -> Figure[Groups[Rating]]:
@@ -322,6 +364,22 @@ def raters(
         return Raters(people, unhappy, listed)
 
     return Figure((_RATERS, [*_whose(who, since), None if users is None else list(users), most, skip]), read)
+
+
+def best_single(tenant: str | None = None) -> Figure[tuple[str, float]]:
+    """The best single model for all people of a tenant, or of all, and its mean rating had it answered everything.
+
+    It is that of the best mean by inverse propensities, over all rated draws of the log, among the models with
+    `LEAST_RATINGS`; an empty name, and NaN, if there is none.
+    """
+    return Figure((_SINGLE, [tenant]), best_of)
+
+
+def best_of(sums: Iterable[tuple[Any, ...]]) -> tuple[str, float]:
+    """Return `best_single` of (model, sum of 1 / p, sum of rating / p, number)."""
+    means = {model: total / weight for model, weight, total, n in sums if n >= LEAST_RATINGS}
+    best = max(sorted(means), key=means.__getitem__, default="")
+    return best, means.get(best, math.nan)
 
 
 def votes(who: Identity) -> Figure[list[Votes]]:

@@ -19,7 +19,7 @@ export function alone(found) {
         gain && gain[0] !== null ? whisker({ low: gain[0], mid: gain[1], high: gain[2], most, label: w.label(one.model, signed(gain[1], 2), signed(gain[0], 2), signed(gain[2], 2)) }) : null,
         h("p", { class: "about" }, gain ? w.rating(gain, mean, ratings, more) : w.few(own, more)),
         h("p", { class: "about" }, money(one)));
-    }), !best ? h("li", { class: "about" }, w.nobest) : null));
+    }), h("li", { class: "about" }, best ? w.about : w.nobest)));
 }
 
 function money({ model, saved }) {

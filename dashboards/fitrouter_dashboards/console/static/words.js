@@ -28,6 +28,7 @@ export const W = {
   alone: {
     title: "Against one model for everybody",
     standard: "the default model", best: "the best single model", both: "the default and the best single model",
+    about: "The best single model is that of the best mean rating in the whole log, had it answered everything.",
     none: "It is known once a model has 30 rated answers; fewer say nothing.",
     nobest: "The best single model is known once a model has 30 rated answers.",
     label: (model, mid, low, high) => `Ratings against ${model}: ${mid}, between ${low} and ${high}`,

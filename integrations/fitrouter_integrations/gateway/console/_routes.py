@@ -28,7 +28,7 @@ from fitrouter_dashboards.console import Reads, alarms, assets, decisions, overv
 from fitrouter_dashboards.console.alarms import EVIDENCE, Unhappy
 from fitrouter_dashboards.console.models import calibration, label_rates, model_figures, replays
 from fitrouter_dashboards.console.money import GROUPS, spent
-from fitrouter_dashboards.console.overview import WINDOWS, gains, looked, unhappy
+from fitrouter_dashboards.console.overview import WINDOWS, gains, looked, single, unhappy
 from fitrouter_dashboards.metrics import Metrics
 from fitrouter_integrations.gateway._call import AuthenticatedCall
 from fitrouter_integrations.gateway._explain import content_json, decision_json
@@ -43,6 +43,8 @@ from fitrouter_integrations.gateway.console._people import People
 from fitrouter_integrations.gateway.console._sessions import Sessions, check_origin
 
 _SHOWN = 2**63
+_SINGLE_S = 60.0
+"""How long the best single model, of the whole log, is the same."""
 _BUDGETS = 50
 """Tenants whose budget is shown, those with a changed one first."""
 
@@ -182,11 +184,12 @@ class Console:
         tenant, now, query = tenant_of(call), self._router.clock(), call.http.query_params
         begin, since = (_time(query.get(name), now) for name in ("from", "since"))
         default = self._router.policy.default
-        against = partial(gains, self._reads, tenant, begin, default)
+        best = await self._reads.get(("single", tenant), partial(single, self._reads, tenant), _SINGLE_S)
+        against = partial(gains, self._reads, tenant, begin, default, best)
         then = partial(looked, self._reads, tenant, since, now)
         return json_response(
             {
-                "against": await self._reads.get(("gains", tenant, begin, default), against),
+                "against": await self._reads.get(("gains", tenant, begin, default, best), against),
                 "looked": await self._reads.get(("looked", tenant, since), then),
             }
         )
