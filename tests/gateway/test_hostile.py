@@ -15,13 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.kits.gateway import Echo, chat, client, config, make_router, raw, serving, wait_for
 
 from fitrouter.config import parse_config
 from fitrouter.context.features import session_key
 from fitrouter.errors import InvalidRequest
 from fitrouter.hooks import Happened
+from fitrouter.providers import decode_json
 from fitrouter.router import Router
 from fitrouter.stores.identities import SqliteIdentities
 from fitrouter.types import Attempt, Call, Chunk, Completion, Execution, Identity, Request
@@ -73,6 +77,22 @@ def test_parsing_is_linear(name: str) -> None:
     """Bodies of eight megabytes that are made to be read again and again are refused after one reading."""
     with pytest.raises(InvalidRequest):
         read_json(ENDLESS[name])
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from([1e308, -5e-324, 1e300])))
+def test_numbers_are_read_as_msgspec_reads_them(values: list[float]) -> None:
+    """To the last bit; numbers that are too large are refused."""
+    text = json.dumps({"a": values})
+    assert decode_json(text) == msgspec.json.decode(text)
+    with pytest.raises(msgspec.DecodeError, match="out of range"):
+        decode_json(f'{{"a": {values}, "b": 1e999}}')
+
+
+@pytest.mark.parametrize("number", ["1e308", "9E+300", "2.5e-323", "0.1e0308"])
+def test_numbers_near_the_limits_of_a_double_are_read_by_python(monkeypatch: pytest.MonkeyPatch, number: str) -> None:
+    """Msgspec takes forty times as long for them: a body of eight megabytes would stop the loop for seconds."""
+    monkeypatch.setattr("fitrouter.providers._json._FAST", None)
+    assert read_json(f'{{"a": [{number}]}}'.encode()) == {"a": [float(number)]}
 
 
 LONG: dict[str, Any] = {

@@ -11,6 +11,7 @@ from fitrouter.errors import ConfigError
 from fitrouter.providers._addresses import is_public, without_addresses
 from fitrouter.providers._base import Installed, Provider
 from fitrouter.providers._further import LEFT_OUT, further_fields
+from fitrouter.providers._json import decode_json
 from fitrouter.providers._secret import Secret
 from fitrouter.providers.failures import from_status
 
@@ -36,6 +37,7 @@ __all__ = [
     "Simulated",
     "build_provider",
     "build_providers",
+    "decode_json",
     "from_status",
     "further_fields",
     "is_public",

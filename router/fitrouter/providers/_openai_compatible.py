@@ -23,6 +23,7 @@ from fitrouter.errors import ConfigError, ProviderRejected, ProviderTimeout, Pro
 from fitrouter.providers import tracing
 from fitrouter.providers._addresses import is_public, names_address
 from fitrouter.providers._further import further_fields
+from fitrouter.providers._json import decode_json
 from fitrouter.providers._secret import Secret
 from fitrouter.providers._sse import sse_data
 from fitrouter.providers._streams import OwnedStream
@@ -309,7 +310,7 @@ class OpenAICompatible:
         if bytes(memoryview(found.data)[:1]) != b"[":
             self._object(received)  # an error with status 200
             raise ProviderUnavailable(f"{self._base_url} sent no embeddings: {excerpt(received)}")
-        usage = msgspec.json.decode(found.usage) if len(memoryview(found.usage)) <= _SMALL else None
+        usage = decode_json(bytes(found.usage)) if len(memoryview(found.usage)) <= _SMALL else None
         return Embeddings(data=found.data, usage=read_usage(usage) or Usage())
 
     async def _received(self, response: aiohttp.ClientResponse) -> bytes:
@@ -335,7 +336,7 @@ class OpenAICompatible:
             raise ProviderUnavailable(f"{self._base_url} answered with more than {_MOST_VALUES} values")
         scrubbed = received if self._key is None else self._key.scrub(received)
         try:
-            body = msgspec.json.decode(scrubbed)
+            body = decode_json(scrubbed)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             body = _lenient(scrubbed)
         if not isinstance(body, dict):
@@ -363,7 +364,7 @@ class OpenAICompatible:
 def _lenient(received: bytes) -> object:
     """Parse JSON with a byte order mark, or with numbers that are none (log probabilities of vLLM); None otherwise."""
     try:
-        found: object = msgspec.json.decode(msgspec.json.encode(json.loads(received.decode("utf-8-sig"))))
+        found: object = decode_json(msgspec.json.encode(json.loads(received.decode("utf-8-sig"))))
     except (ValueError, OverflowError, RecursionError):
         found = None
     return found

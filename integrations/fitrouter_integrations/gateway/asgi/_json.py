@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from fitrouter.errors import InvalidRequest
+from fitrouter.providers import decode_json
 
 MAX_DEPTH = 64
 """Maximum nesting of arrays and objects."""
@@ -45,7 +46,7 @@ def read_json(body: bytes, weigh: Callable[[int], object] = lambda _: None) -> d
     structure = _structure(body)
     weigh(len(structure))
     try:
-        value = msgspec.json.decode(body)
+        value = decode_json(body)
     except UnicodeDecodeError:
         raise InvalidRequest(_not_utf8(body)) from None
     except msgspec.DecodeError as error:

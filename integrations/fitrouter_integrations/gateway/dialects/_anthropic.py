@@ -13,6 +13,7 @@ import msgspec
 
 from fitrouter.context.features import estimate_tokens
 from fitrouter.errors import InvalidRequest
+from fitrouter.providers import decode_json
 from fitrouter.types import Chunk, Message, Usage
 from fitrouter_integrations.client import About, Reply
 from fitrouter_integrations.gateway.asgi._wire import Problem, about_json, told_json
@@ -366,7 +367,7 @@ def _blocks(message: Message, thinking: bool) -> Iterator[dict[str, Any]]:
 def _arguments(text: object) -> dict[str, Any]:
     """Parse the arguments of a tool call; what is not a JSON object goes into the field `arguments`."""
     try:
-        found = msgspec.json.decode(text) if isinstance(text, str) and text else {}
+        found = decode_json(text) if isinstance(text, str) and text else {}
     except (msgspec.DecodeError, RecursionError):
         found = None
     return found if isinstance(found, dict) else {"arguments": text}

@@ -13,6 +13,7 @@ from uuid import UUID
 import msgspec
 
 from fitrouter.errors import InvalidRequest
+from fitrouter.providers import decode_json
 from fitrouter.types import Chunk, Message, Usage
 from fitrouter_integrations.client import About, Reply
 from fitrouter_integrations.gateway.asgi._wire import Problem, about_json, told_json
@@ -506,7 +507,7 @@ def _annotations(given: object) -> list[Any]:
 def custom_input(arguments: str) -> str:
     """Return the text of a custom tool's call from its arguments; as they are, if a model gave no such object."""
     try:
-        found = msgspec.json.decode(arguments)
+        found = decode_json(arguments)
     except (msgspec.DecodeError, RecursionError):
         return arguments
     text = found.get(_INPUT) if isinstance(found, dict) else None
