@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import io
 import json
 import logging
 import os
 import resource
 import socket
 import stat
+import subprocess
+import sys
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -32,7 +35,7 @@ from fitrouter.types import Attempt, Call, Chunk, Completion, Execution, Identit
 from fitrouter_dashboards.metrics import Metrics
 from fitrouter_evaluators.scoring.statements._polarity import units
 from fitrouter_evaluators.scoring.statements.topics import topic_units
-from fitrouter_integrations.gateway._logging import FloodFilter
+from fitrouter_integrations.gateway._logging import FloodFilter, unblocked
 from fitrouter_integrations.gateway._worker import Server, server_of
 from fitrouter_integrations.gateway.asgi import _bodies, _limits
 from fitrouter_integrations.gateway.asgi._bodies import Bodies
@@ -344,6 +347,36 @@ def test_repeated_messages_do_not_flood_the_log() -> None:
     for i in range(5000):
         flood.filter(record(f"kind {i}"))
     assert len(flood._seen) <= 256
+
+
+def test_a_log_that_nobody_reads_stops_nobody() -> None:
+    """A full pipe blocks whoever writes to it; lines that cannot wait are counted, and told once it is read."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)  # so that a direct write fails instead of waiting for ever
+    with os.fdopen(reading) as pipe, os.fdopen(writing, "w") as file:
+        stream = unblocked(file)
+        for number in range(5_000):
+            stream.write(f"{number} {'x' * 100}\n")  # half a megabyte; a pipe holds 64 kB
+            stream.flush()
+        written, lost = list[int](), 0
+        while len(written) + lost < 5_000:
+            number, rest = pipe.readline().split(" ", 1)
+            if "lines were not logged: nobody read" in rest:
+                lost += int(number)
+            else:
+                written.append(int(number))
+    assert written == sorted(written)
+    assert len(written) < 3_000
+
+
+def test_the_last_lines_of_a_process_are_written() -> None:
+    """Its end waits for them, a second at most; a stream without a file is written as it is."""
+    code = (
+        "import sys; from fitrouter_integrations.gateway._logging import unblocked as u; u(sys.stderr).write('x' * 9)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, check=True).stderr == b"x" * 9
+    assert isinstance(stream := unblocked(io.StringIO()), io.StringIO)
+    assert stream.write("line") == 4
 
 
 # --- what needs a key ------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from fitrouter.config import Config
 from fitrouter.errors import ConfigError, FitrouterError, in_words, require
 from fitrouter.stores.keys import FILE
 from fitrouter_integrations.gateway._keys import Keys
+from fitrouter_integrations.gateway._logging import protect_logs
 
 _BACKLOG = 2048
 _BACKOFF_S = (0.1, 5.0)
@@ -100,6 +101,7 @@ def serve(
         ConfigError: the configuration cannot be served.
         FitrouterError: the workers cannot start; see the log.
     """
+    protect_logs()
     if workers < 1:
         raise ConfigError(f"workers: got {workers}; give 1 or more")
     os.umask(0o077)  # logs of decisions are nobody else's

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fitrouter.errors import masked
 from fitrouter.providers import tracing
+from fitrouter_integrations.gateway._logging import unblocked
 
 Form: TypeAlias = Literal["text", "json"]
 REQUEST_ID = "fitrouter.request_id"
@@ -41,7 +42,7 @@ class AccessLog:
         _log.setLevel(logging.INFO)
         _log.propagate = False
         if not _log.handlers:
-            handler = logging.StreamHandler(sys.stdout)
+            handler = logging.StreamHandler(unblocked(sys.stdout))
             handler.setFormatter(logging.Formatter("%(message)s"))
             _log.addHandler(handler)
 
