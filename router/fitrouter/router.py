@@ -605,6 +605,7 @@ class Router:
         identity: Identity | None = None,
         trusted: bool = True,
         vouched: str = "",
+        first: str = "",
     ) -> str:
         """Log feedback on an answer; returns its id once it is durable.
 
@@ -619,6 +620,7 @@ class Router:
             identity: the sender; its tenant, and its user if given, must be those of the decision.
             trusted: whether the sender may leave out the user of a decision that was made for one.
             vouched: name of the untrusted key that says who votes, whose users count for others up to a limit.
+            first: of two answers that were picked to be compared blind, the decision of that which was shown first.
 
         Raises:
             InvalidRequest: the value is off its scale, or `other` does not fit the kind.
@@ -637,6 +639,7 @@ class Router:
             identity=identity,
             trusted=trusted,
             vouched=vouched,
+            first=first,
         )
 
     async def comment(
@@ -794,6 +797,28 @@ class Router:
             if leader := explain([decision], learner.fit).leader:
                 found[decision.id] = leader
         return found
+
+    async def apart(
+        self, pairs: Sequence[tuple[str, str]], tenant: str = "default"
+    ) -> dict[tuple[str, str], tuple[float, float] | None]:
+        """Predict by how much people would rate the first of two answers above the second, by today's estimates.
+
+        Returns:
+            mean and standard deviation of each pair of decisions; None where an answer has not been scored yet.
+
+        Raises:
+            UnknownDecision: the tenant has no such logged decision.
+            StoreError: the journal cannot be read now.
+        """
+        events = {one: await self.events(one, tenant) for one in dict.fromkeys(each for pair in pairs for each in pair)}
+        return await asyncio.to_thread(lambda: {pair: self._apart(tenant, pair, events) for pair in pairs})
+
+    def _apart(
+        self, tenant: str, pair: tuple[str, str], events: Mapping[str, list[Event]]
+    ) -> tuple[float, float] | None:
+        decision = events[pair[0]][0]
+        assert isinstance(decision, Decision)
+        return self._learner.of(tenant).apart(decision.identity, *pair, [*events[pair[0]], *events[pair[1]]])
 
     # --- people ---
 

@@ -610,6 +610,10 @@ class FeedbackKind(enum.StrEnum):
     """value 1: another answer was requested; 0: not"""
 
 
+CHOSEN = "chosen"
+"""Source of comparisons that the router asked for because they tell most."""
+
+
 class Feedback(_Event, frozen=True, kw_only=True, tag="feedback"):
     """Feedback on an answer. One vote per (decision, kind, dimension): a later one supersedes."""
 
@@ -627,7 +631,10 @@ class Feedback(_Event, frozen=True, kw_only=True, tag="feedback"):
     asked: bool = False
     """Whether the decision asked for the vote; false if it was volunteered."""
     source: str = "user"
-    """Who gave it."""
+    """user; or `CHOSEN`, of answers that were picked because a comparison tells most: it teaches, and is in no
+    estimate."""
+    first: str = ""
+    """Of a pair that was compared blind, the decision whose answer was shown first; the order was drawn."""
     vouched: str = ""
     """Name of the untrusted key that says who voted: its users' votes count for others up to a limit."""
 

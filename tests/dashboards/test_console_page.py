@@ -26,14 +26,14 @@ from fitrouter.stores.contents import ContentStore
 from fitrouter.stores.identities import SqliteIdentities
 from fitrouter.stores.journal import MemoryJournal
 from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
-from fitrouter.types import PolicyChange
+from fitrouter.types import CHOSEN, Feedback, PolicyChange
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs the packages playwright and axe-playwright-python")
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs the program chromium (apt-get install chromium)")
 HOSTILE = ["<img src=x onerror=alert(1)>", "\u202eevil role", "w" * 512, "<script>alert(2)</script>"]
 MODELS = ["alpha", "<b>beta</b>", "\u202eammag"]
-VIEWS = ["now", "decisions", "people", "money", "policy", "models", "learning"]
+VIEWS = ["now", "decisions", "people", "try", "money", "policy", "models", "learning"]
 
 
 class Shown(NamedTuple):
@@ -244,7 +244,7 @@ def test_filters_and_the_keyboard_alone(shown: Shown) -> None:
     shown.open("decisions?id=nothing")
     assert "Widen the filters" in shown.page.inner_text("main")
     shown.page.locator("h1").focus()
-    shown.page.keyboard.press("5")
+    shown.page.keyboard.press("6")
     shown.page.wait_for_selector("section[aria-label='In force']")
 
 
@@ -571,6 +571,53 @@ RIDDLES = re.compile(
     r"^configuration$|Hash of the settings|Answers a call|of the alarm|Folded in|e-value|worth \d+ |effectively \d",
     re.IGNORECASE | re.MULTILINE,
 )
+
+
+def test_answers_are_compared_blind_by_one_key(shown: Shown) -> None:
+    """Without the models' names until there is a choice; a key is the pair's while one waits, and else opens a view."""
+    page = shown.page
+    shown.open("try")
+    page.fill("#try-person", "person-1")
+    page.fill("#try-prompt", "Which <b>bold</b> one? <img src=x onerror=alert(6)>")
+    page.select_option("[data-key=try-model]", "alpha")
+    page.select_option("[data-key=try-beside]", MODELS[1])
+    page.focus("#try-person")
+    page.keyboard.press("Tab")
+    sync_api.expect(page.locator("[data-key=try-send]")).to_be_focused()
+    page.keyboard.press("Enter")
+    card = page.locator("section.blind")
+    sync_api.expect(card.locator("h3")).to_have_text(["Answer 1", "Answer 2"])
+    assert card.locator("a").count() == 0, "a link leads to the model"
+    assert page.locator("main img, main b").count() == 0
+    texts = card.locator(".said .text").all_inner_texts()
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("2")
+    sync_api.expect(card.locator("h3").nth(1)).to_have_text(f"Answer 2: {texts[1].partition(' heard')[0]}")
+    votes = [row.event for row in shown.router._journal.tail(0, 100_000) if isinstance(row.event, Feedback)]
+    assert (votes[-1].source, votes[-1].value) == (CHOSEN, 0.0 if votes[-1].first == votes[-1].decision_id else 1.0)
+    page.keyboard.press("2")
+    page.wait_for_selector("table.decisions")
+    assert page.url.endswith("#/decisions")
+
+
+_MARKED = """[...document.querySelectorAll('a[href], button:enabled, input, select, textarea, summary, [tabindex="0"]')]
+    .filter((each) => each.checkVisibility({ visibilityProperty: true }))
+    .map((each, i) => { each.dataset.reached = i; return each.outerHTML.slice(0, 200); })"""
+
+
+def test_the_keyboard_alone_reaches_everything(shown: Shown) -> None:
+    """All that can be clicked, typed in or scrolled is passed by the key Tab, in every view."""
+    one = shown.http.get("/console/api/decisions").json()["decisions"][0]["decision_id"]
+    for view in [*VIEWS, "people?role=cook", f"decisions/{one}"]:
+        shown.open(view)
+        shown.page.wait_for_timeout(300)  # what comes after the first figures
+        there = shown.page.evaluate(_MARKED)
+        shown.page.evaluate("document.activeElement.blur(); window.scrollTo(0, 0)")
+        reached = set()
+        for _ in range(len(there) + 3):
+            shown.page.keyboard.press("Tab")
+            reached.add(shown.page.evaluate("document.activeElement.dataset.reached"))
+        assert [each for i, each in enumerate(there) if str(i) not in reached] == [], view
 
 
 def test_views_speak_plain_words(shown: Shown) -> None:

@@ -20,7 +20,7 @@ from starlette.responses import Response
 from tests.kits.gateway import Echo, cards, chat, client, config, make_router, serving, wait_for
 
 from fitrouter.assemble import extender
-from fitrouter.errors import StoreError
+from fitrouter.errors import InvalidRequest, StoreError
 from fitrouter.policies import SquareCB
 from fitrouter.router import Router
 from fitrouter.routing.explanation import TERMS
@@ -32,8 +32,9 @@ from fitrouter.stores.identities import SqliteIdentities
 from fitrouter.stores.journal import MemoryJournal
 from fitrouter.stores.keys import FILE, SCOPES, StoredKey, change_keys, digest_of, new_key
 from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
-from fitrouter.types import Identity
+from fitrouter.types import CHOSEN, Feedback, FeedbackKind, Identity, Request
 from fitrouter_dashboards.console import Reads, assets
+from fitrouter_dashboards.console.pairs import Answer, alike, telling
 from fitrouter_integrations.gateway import _keys
 from fitrouter_integrations.gateway._worker import GRACE_S
 from fitrouter_integrations.gateway.asgi._wire import Problem
@@ -617,10 +618,11 @@ def test_what_cannot_be_read_names_no_address(
     monkeypatch.setattr(installation.router, "prompts", down)
     with login(url, "KEY_A") as http:
         page = http.get("/console/api/decisions", params={"prompts": "1"}).json()
+        pairs = http.get("/console/api/pairs", params={"user": "ann"}).json()
         with http.stream("GET", "/console/api/feed", params={"prompts": "1", "after": "0", "floor": "0"}) as reply:
             said_so = reply.read().decode()
     assert page["decisions"]
-    for said in (page["unread"]["content"], said_so):
+    for said in (page["unread"]["content"], pairs["unread"]["content"], said_so):
         assert "does not answer" in said
         assert "10.1.2.3" not in said
 
@@ -675,6 +677,73 @@ async def test_feeds_that_begin_at_once_are_few(installation: Installation, tmp_
         for each in begun:
             with pytest.raises(BaseException):  # noqa: B017 - whatever the server makes of it
                 await each({"type": "http", "asgi": {"spec_version": "2.4"}}, gone, gone)
+
+
+def test_own_answers_are_compared(url: str, installation: Installation) -> None:
+    """Two answers to one question wait until one is chosen: a label of its own kind, with the order that was shown.
+
+    Each reading of texts has a line in the audit log; other tenants' answers, and those of others, are no pairs.
+    """
+    asked = {"model": "alpha", "user": "ann", "messages": [{"role": "user", "content": HOSTILE[0]}]}
+    with login(url, "KEY_A") as http, login(url, "KEY_B") as other:
+        made = [http.post("/console/api/try", json={**asked, "model": model}) for model in ("alpha", "beta", "alpha")]
+        first, second, third = (each.headers["x-fitrouter-decision"] for each in made)
+        http.post("/console/api/try", json={**asked, "model": "beta", "user": "bob"})
+        assert other.post("/console/api/try", json=asked, headers={TOKEN: "forged"}).status_code == 403
+        installation.copied()
+        found = http.get("/console/api/pairs", params={"user": "ann"}).json()
+        (pair,) = found["pairs"]
+        assert found["kept"]
+        assert pair["prompt"] == HOSTILE[0]
+        shown = {each["decision_id"]: each["answer"] for each in pair["answers"]}
+        assert second in shown
+        assert HOSTILE[0] in shown[second]
+        for who, user in ((http, "bob"), (http, "nobody"), (other, "ann")):
+            assert who.get("/console/api/pairs", params={"user": user}).json()["pairs"] == []
+        acts = [
+            json.loads(line) for line in (installation.router.warehouse.path.parent / AUDIT).read_text().splitlines()
+        ]
+        assert [each["about"]["part"] for each in acts if each["act"] == "content read"] == ["compared"]
+        chosen = {"first": second, "second": first, "choice": 2}
+        for bad in ({**chosen, "choice": 3}, {**chosen, "choice": True}, {**chosen, "second": second}):
+            assert http.post("/console/api/choice", json=bad).status_code == 400
+        assert other.post("/console/api/choice", json=chosen).status_code == 404
+        assert http.post("/console/api/choice", json=chosen, headers={TOKEN: "forged"}).status_code == 403
+        assert http.post("/console/api/choice", json=chosen).json()["models"] == ["beta", "alpha"]
+        installation.copied()
+        (pair,) = http.get("/console/api/pairs", params={"user": "ann"}).json()["pairs"]
+        assert {each["decision_id"] for each in pair["answers"]} == {second, third}
+    (vote,) = (row.event for row in installation.router._journal.tail(0, 1000) if isinstance(row.event, Feedback))
+    assert (vote.kind, vote.source, vote.asked, vote.first) == (FeedbackKind.PAIR, CHOSEN, False, second)
+    assert (vote.decision_id, vote.other, vote.value) == (second, first, 0.0)
+
+
+async def test_a_thumb_is_not_chosen(installation: Installation) -> None:
+    """What sets a level is never of the kind that was picked to be asked."""
+    async with installation.router as router:
+        made = await router.complete(
+            Request(messages=({"role": "user", "content": "Hi"},), identity=Identity(user="ann"))
+        )
+        decision = made.decision.id
+        for kind in (FeedbackKind.THUMB, FeedbackKind.RATING):
+            with pytest.raises(InvalidRequest, match="first"):
+                await router.feedback(decision, kind, 1.0, first=decision)
+
+
+def test_choices_that_tell_most_come_first() -> None:
+    """By what a sure answer is expected to gain: unsure and close ones; each answer in one pair, at most five."""
+    apart = {("a", "b"): (0.0, 0.1), ("b", "c"): (0.0, 0.3), ("d", "e"): (0.6, 0.1), ("f", "g"): None}
+    assert telling(apart) == [("b", "c"), ("f", "g"), ("d", "e")]
+    assert len(telling({(f"a{i}", f"b{i}"): (0.0, 0.1) for i in range(9)})) == 5
+    rows = [
+        Answer("1", "cook", "", "m"),
+        Answer("2", "cook", "", "n"),
+        Answer("3", "", "", "n"),
+        Answer("4", "cook", "", "m"),
+    ]
+    prompts = dict.fromkeys("1234", "Why?")
+    assert alike(rows, prompts, set()) == [("1", "2"), ("2", "4")]
+    assert alike(rows, {**prompts, "4": "How?"}, {frozenset("12")}) == []
 
 
 def test_regressions_come_first(open_url: str, installation: Installation) -> None:

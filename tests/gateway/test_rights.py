@@ -72,6 +72,8 @@ RIGHTS: dict[str, tuple[str, ...]] = {
     "GET /v1/quiz/{quiz_id}": ("feedback",),
     "POST /v1/quiz/{quiz_id}": ("feedback",),
     "POST /console/api/feedback": ("feedback",),
+    "POST /console/api/try": ("chat",),
+    "POST /console/api/choice": ("feedback", PEOPLE),
     "DELETE /v1/profile": ("feedback", TRUSTED),
     "GET /v1/decisions/{decision_id}": ("read",),
     "GET /console/api/decisions/{decision_id}": ("read",),
@@ -88,6 +90,7 @@ RIGHTS: dict[str, tuple[str, ...]] = {
     "GET /v1/feedback": ("read", PEOPLE),
     "GET /v1/users": ("read", PEOPLE),
     "GET /console/api/people": ("read", PEOPLE),
+    "GET /console/api/pairs": ("read", PEOPLE),
     "GET /v1/profile": ("read", PEOPLE),
     "POST /v1/score": ("read", PEOPLE),
     "GET /v1/leaderboard": ("read", PEOPLE),
@@ -153,7 +156,7 @@ class Place:
         """Ask a route about ann with a key of a kind."""
         method, _, path = route.partition(" ")
         path = re.sub(r"\{[^}]*\}", "alpha", path.replace("{decision_id}", self.decision).replace("{name}", "main.js"))
-        path += "?user=ann" if path == "/console/api/people" else ""
+        path += "?user=ann" if path in {"/console/api/people", "/console/api/pairs"} else ""
         body = json.dumps(BODIES.get(route, {})) if method in {"POST", "PUT"} else None
         headers = {"content-type": "application/json", "x-fitrouter-user": "ann", **self.headers(kind)}
         with client(self.url, headers=headers, follow_redirects=False) as http:

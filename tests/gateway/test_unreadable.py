@@ -43,6 +43,7 @@ READS = {
 }
 """Route → the stores that it reads."""
 WITHOUT = {
+    "/console/api/pairs",  # where no contents are kept
     *("/", "/console", "/console/", "/console/api/session", "/console/static/{name}", "/healthz", "/metrics"),
     *("/openapi.json", "/readyz", "/v1/audit", "/v1/models", "/v1/models/{model:path}", "/v1/policy"),
     "/v1/quiz/{quiz_id}",
@@ -60,12 +61,14 @@ WRITES: dict[str, tuple[Any, set[str]]] = {
     "DELETE /console/api/models/{model:path}": (None, {J}),
     "DELETE /v1/models/{model:path}": (None, {J}),
     "DELETE /v1/profile": (None, {J, P}),
+    "POST /console/api/choice": ({"first": "DECISION", "second": "OTHER", "choice": 1}, {J}),
     "POST /console/api/estimate": ({"action": "budget", "tenant": "default", "usd_per_period": 2.5}, {W}),
     "POST /console/api/feedback": ({"decision_id": "DECISION", "value": "up"}, {J}),
     "POST /console/api/login": ({"key": "none"}, set()),
     "POST /console/api/logout": ({}, set()),
     "POST /console/api/models": (ADDED, {J}),
     "POST /console/api/policy": ({"action": "set", "settings": {"share": 1}}, {J}),
+    "POST /console/api/try": (CHAT, set()),
     "POST /v1/chat/completions": (CHAT, set()),
     "POST /v1/plans": (CHAT, set()),
     "POST /v1/plans/{decision_id}/outcome": (
@@ -102,7 +105,7 @@ def paths(config: Config, *methods: str) -> set[str]:
 def ask(http: httpx.Client, path: str, decision: str) -> httpx.Response:
     """Answer of a route that is asked for one user, decision or model."""
     filled = re.sub(r"\{[^}]*\}", "brief", path.replace("{decision_id}", decision).replace("{name}", "main.js"))
-    return http.get(filled, params={"user": "ann"} if path == "/console/api/people" else None)
+    return http.get(filled, params={"user": "ann"} if path in {"/console/api/people", "/console/api/pairs"} else None)
 
 
 def shape(reply: httpx.Response) -> str:
@@ -151,6 +154,8 @@ def prepared(http: httpx.Client, route: str) -> dict[str, str]:
         if route.startswith("DELETE"):
             assert http.post("/v1/models", json=ADDED).status_code == 200
         return {"MODEL": "added"}
+    if route.endswith("choice"):
+        return {"OTHER": prepared(http, "")["DECISION"]} | prepared(http, "")
     reply = http.post("/v1/chat/completions", json={**CHAT, "user": "doomed" if route.startswith("DELETE") else "ann"})
     decision = reply.headers["x-fitrouter-decision"]
     wait_for(lambda: http.get(f"/v1/decisions/{decision}").status_code == 200)

@@ -26,10 +26,11 @@ _RUN = (
 )
 _CHANGES = "SELECT ts, action, name, settings FROM policies ORDER BY seq DESC LIMIT $1"
 _LABELS = """
+    WITH told AS (SELECT decision_id FROM feedback WHERE ts >= $2 AND source <> 'chosen')
     SELECT count(*),
         count(*) FILTER (asked AND decision_id IN (SELECT decision_id FROM requests WHERE outcome = 'answered')),
-        count(*) FILTER (asked AND decision_id IN (SELECT decision_id FROM feedback WHERE ts >= $2)),
-        count(*) FILTER (decision_id IN (SELECT decision_id FROM feedback WHERE ts >= $2))
+        count(*) FILTER (asked AND decision_id IN (SELECT decision_id FROM told)),
+        count(*) FILTER (decision_id IN (SELECT decision_id FROM told))
     FROM decisions WHERE ($1::VARCHAR IS NULL OR tenant = $1) AND ts >= $2
 """
 

@@ -52,8 +52,8 @@ class Reads:
         """Read figures, all of one snapshot; errors as of `rows`. Blocks."""
         return figures(lambda queries: self.rows(*queries), *wanted)
 
-    async def get(self, key: Hashable, read: Callable[[], Any], fresh_s: float = FRESH_S) -> Any:
-        """Run `read` in the console's thread and return its answer; one that is `fresh_s` old at most is reused.
+    async def get(self, key: Hashable, read: Callable[[], Any], fresh_s: float | None = None) -> Any:
+        """Run `read` in the console's thread and return its answer; one of `fresh_s` at most, or `FRESH_S`, is reused.
 
         Raises:
             StoreError: it is not there in time.
@@ -76,12 +76,12 @@ class Reads:
         """Drop all cached answers, because something has changed."""
         self._answers.clear()
 
-    async def _read(self, key: Hashable, read: Callable[[], Any], fresh_s: float) -> Any:
+    async def _read(self, key: Hashable, read: Callable[[], Any], fresh_s: float | None) -> Any:
         begun = time.monotonic()
         found = await asyncio.get_running_loop().run_in_executor(self._thread, read)
         ended = time.monotonic()
         if (held := self._answers.get(key)) is not None:
-            self._answers[key] = (ended + max(fresh_s, REST * (ended - begun)), held[1])
+            self._answers[key] = (ended + max(FRESH_S if fresh_s is None else fresh_s, REST * (ended - begun)), held[1])
         return found
 
     def close(self) -> None:

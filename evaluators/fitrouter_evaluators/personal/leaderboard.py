@@ -199,7 +199,8 @@ class Leaderboards:
                 tokens=int(tokens or 0),
             )
             for kind, y, tokens, arm, x, h, other, ox, oh in rows
-            if kind != FeedbackKind.PAIR or other is not None
+            # two answers that are alike say nothing, and their difference has no variance
+            if kind != FeedbackKind.PAIR or (other is not None and (arm, x, h) != (other, ox, oh))
         ]
 
     def _votes(self, who: Identity) -> tuple[int, int]:

@@ -26,7 +26,7 @@ from fitrouter.posterior.tastes import OVERALL, TastePrior, Tastes
 from fitrouter.state.learner import Learner
 from fitrouter.state.vouching import LeftOut, LoggedVote
 from fitrouter.stores.journal import Row
-from fitrouter.types import Execution, Feedback, Floats, Request, Score
+from fitrouter.types import CHOSEN, Execution, Feedback, Floats, Request, Score
 from fitrouter_evaluators.scoring import Answer, ResponseFeatures, global_scalar
 from fitrouter_evaluators.scoring.prior import load_prior, shipped_prior
 from fitrouter_evaluators.training._logged import LabelLog, LoggedAnswer, Related, TextEncoding, read_log
@@ -153,7 +153,11 @@ def heard(events: Iterable[Related], limits: FeedbackConfig) -> Iterator[Related
         if isinstance(event, Execution) and event.served_by is not None:
             served[event.decision_id] = event.served_by
         if isinstance(event, Feedback):
-            if key(event) not in known and (arm := served.get(event.decision_id)) is not None:
+            if (
+                event.source != CHOSEN
+                and key(event) not in known
+                and (arm := served.get(event.decision_id)) is not None
+            ):
                 known.add(key(event))
                 who, day = event.identity, int(event.ts // 86_400.0)
                 vote = LoggedVote(n, who.tenant, who.user, event.vouched, arm, event.dimension, day)

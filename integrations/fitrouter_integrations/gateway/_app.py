@@ -280,7 +280,7 @@ class Gateway:
         """The handlers of the console."""
         from fitrouter_integrations.gateway.console._routes import Console
 
-        shared = (self.steer, self.administration, self._keys, self.sessions, self._audit, self.closing)
+        shared = (self.chat, self.steer, self.administration, self._keys, self.sessions, self._audit, self.closing)
         return Console(self.router, self._config, self.metrics, *shared)
 
     @cached_property

@@ -18,7 +18,7 @@ from fitrouter.serving.recorder import Recorder, read_in_time
 from fitrouter.serving.services import ParsedRemark, ScorerPlugin
 from fitrouter.stores.identities import Identities
 from fitrouter.stores.journal import LONGEST_MS, LONGEST_NAME
-from fitrouter.types import Decision, Execution, Feedback, FeedbackKind, Identity, ProfileChange, Remark
+from fitrouter.types import CHOSEN, Decision, Execution, Feedback, FeedbackKind, Identity, ProfileChange, Remark
 
 _LONGEST_DWELL_S = LONGEST_MS / 1000.0
 _LARGEST_RATING = 1e6
@@ -151,9 +151,11 @@ class FeedbackIntake:
         identity: Identity | None = None,
         trusted: bool = True,
         vouched: str = "",
+        first: str = "",
     ) -> str:
         """Log feedback on an answer; see `Router.feedback`."""
         decision_id, other = decision_id_of(decision_id), other and decision_id_of(other)
+        first = first and decision_id_of(first)
         if scale is None:
             scale = (self._scale or default_scale) if kind == FeedbackKind.RATING else UNIT
         kind, value, scale = _plain(kind, value, scale)
@@ -181,6 +183,8 @@ class FeedbackIntake:
             ):  # logged with the later decision, which is scored last
                 decision_id, other, value = other, decision_id, 1.0 - value
                 judged = against
+        if first and (not other or first not in (decision_id, other)):
+            raise InvalidRequest(f"feedback: got first={first!r}; give that answer of a pair which was shown first")
         now = self.clock()
         event = Feedback(
             id=uuid7(now),
@@ -192,7 +196,9 @@ class FeedbackIntake:
             scale=scale,
             dimension=dimension,
             other=other or "",
-            asked=judged.decision.asked,
+            asked=judged.decision.asked and not first,
+            source=CHOSEN if first else "user",
+            first=first,
             vouched=vouched,
         )
         await self.recorder.keep(event, judged.served_by)

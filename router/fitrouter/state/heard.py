@@ -17,7 +17,7 @@ _FIRST = """
         SELECT decision_id, max(served_by) AS served_by FROM executions
         WHERE decision_id IN (SELECT decision_id FROM feedback WHERE seq > $1) GROUP BY decision_id
     ) AS x USING (decision_id)
-    WHERE f.seq > $1 AND x.served_by IS NOT NULL AND NOT EXISTS (
+    WHERE f.seq > $1 AND x.served_by IS NOT NULL AND f.source <> 'chosen' AND NOT EXISTS (
         SELECT 1 FROM feedback AS g WHERE g.decision_id = f.decision_id AND g.kind = f.kind AND g.seq < f.seq
             AND g.dimension = f.dimension AND g.other IS NOT DISTINCT FROM f.other
     )

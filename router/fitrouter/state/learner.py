@@ -29,6 +29,7 @@ from fitrouter.state.projections import ProjectionParams, Projections
 from fitrouter.state.quality_floor import BASE
 from fitrouter.stores.journal import Journal, Row, Snapshot, decision_of, fault_in
 from fitrouter.types import (
+    CHOSEN,
     NOT_CALLED,
     RECORDED,
     Decision,
@@ -534,6 +535,15 @@ class Learner:
                 return Answered(event.served_by, x, None) if len(x) == self.fit.d else None
         return None
 
+    def apart(self, who: Identity, one: str, other: str, events: Sequence[Event]) -> tuple[float, float] | None:
+        """Predict the difference of a person's ratings of two answers, with its standard deviation; see `_answered`."""
+        answer, against = self._answered(one, events), self._answered(other, events)
+        if answer is None or against is None:
+            return None
+        self.users.load(who.user or "")
+        mean, variance = self.fit.predict(Label(who, answer, 1.0, FeedbackKind.PAIR, against=against)).full
+        return mean, math.sqrt(max(variance, 0.0))
+
     def _vote(self, vote: Feedback, events: Sequence[Event], earlier: Feedback | None = None) -> None:
         """Learn from a vote, or correct an earlier version of it."""
         answer = self._answered(vote.decision_id, events)
@@ -544,12 +554,14 @@ class Learner:
         voter = self.fit.tastes.voter(vote.identity)
         self._dirty.add(f"user:{voter_key(vote.identity)}")
         name = f"{vote.decision_id} {vote.kind.value} {vote.dimension} {vote.other}".rstrip()
-        counted = answer.arm if vote.dimension == OVERALL else f"{answer.arm} {vote.dimension}"
+        # What was chosen to be asked uses up none of the votes that set levels.
+        on = f"{answer.arm} {CHOSEN}" if vote.source == CHOSEN else answer.arm
+        counted = on if vote.dimension == OVERALL else f"{on} {vote.dimension}"
         left = math.inf
         if earlier is not None:
             pooled = voter.has_counted(name)
         elif pooled := all(_believed(one, events) for one in (vote.decision_id, vote.other)):
-            on, vouching = answer.arm if vote.dimension == OVERALL else f"{answer.arm} *", self.projections.vouching
+            on, vouching = on if vote.dimension == OVERALL else f"{on} *", self.projections.vouching
             left = vouching.left(vote.vouched, on, people=self.people_per_key, votes_per_day=self.votes_per_day)
             before, day = voter.days, int(vote.ts // DAY_S)
             if pooled := voter.count_vote(counted, day, self.votes_per_day, name if left > 0 else ""):

@@ -25,6 +25,8 @@ let session = { csrf: "" };
 let open = 0;
 /** Ends what the view before goes on doing. */
 let leaveView = null;
+/** What the view does with a key, before that opens another view; true if it was for the view. */
+let pressed = null;
 
 /** Ask the gateway; an error has the text of its answer. */
 async function ask(path, options = {}) {
@@ -149,9 +151,13 @@ async function show() {
   show.before = id + rest;
   let shown, text = "", state = { tools, params, session, set: (more) => { location.hash = href([id, ...rest.map(encodeURIComponent)].join("/"), { ...params, ...more }); }, again: () => read(true), show: (data) => draw(data), late: (why) => { stale.textContent = W.stale(why); } };
   leaveView?.();
+  pressed = null;
   leaveView = () => state.leave?.();
+  let last;
+  state.redraw = () => { text = ""; if (last) draw(last, true); };
   function draw(data, now = false) {
     if (mine !== open) return;
+    last = data;
     stale.textContent = "";
     const fresh = JSON.stringify(data, (key, value) => (key === "to" || key === "position" ? undefined : value));
     const busy = body.contains(document.activeElement) && document.activeElement.matches("input, select, textarea");
@@ -169,6 +175,7 @@ async function show() {
       if (!shown) {
         const module = await load(id);
         shown = rest[0] && module.one ? module.one(rest[0]) : module.view;
+        pressed = shown.key ?? null;
         heading.textContent = shown.title ?? title;
       }
       const data = await shown.read(params, state);
@@ -191,7 +198,7 @@ async function show() {
 
 addEventListener("hashchange", () => { if (!session.login) show(); });
 document.addEventListener("keydown", (event) => {
-  if (event.target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey || pressed?.(event)) return;
   const view = VIEWS[Number(event.key) - 1];
   if (view) location.hash = `#/${view[0]}`;
 });

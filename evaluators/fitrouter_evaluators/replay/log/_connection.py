@@ -42,7 +42,7 @@ OPTIONAL = {
         "cost_unit_usd latency_unit_s budget_weight budget_unit_usd switch personal candidates redraw rest steps"
     ),
     "executions": words("cost_assumed"),
-    "feedback": words("ts tenant vouched other"),
+    "feedback": words("ts tenant vouched other source"),
 }
 """Columns that are read where Parquet tables have them; a warehouse has all."""
 

@@ -16,7 +16,7 @@ _FIRST = """
     JOIN (SELECT decision_id, max(served_by) AS served_by FROM log_executions GROUP BY decision_id) AS x
         USING (decision_id)
     WHERE ($1::VARCHAR IS NULL OR f.tenant = $1) AND x.served_by IS NOT NULL
-        AND EXISTS (SELECT 1 FROM log_feedback WHERE vouched <> '')
+        AND coalesce(f.source, '') <> 'chosen' AND EXISTS (SELECT 1 FROM log_feedback WHERE vouched <> '')
     QUALIFY row_number() OVER (PARTITION BY f.decision_id, f.kind, f.dimension, f.other ORDER BY f.seq) = 1
     ORDER BY f.seq
 """

@@ -41,6 +41,7 @@ from fitrouter_integrations.gateway.console._decisions import Decisions
 from fitrouter_integrations.gateway.console._estimates import Estimates
 from fitrouter_integrations.gateway.console._people import People
 from fitrouter_integrations.gateway.console._sessions import Sessions, check_origin
+from fitrouter_integrations.gateway.console._tries import Tries
 
 _SHOWN = 2**63
 _SINGLE_S = 60.0
@@ -56,6 +57,7 @@ class Console:
         router: whose log is shown.
         config: settings.
         metrics: which knows the router's status.
+        chat: handler of a chat completion.
         steer: handler of a change of the policy.
         administration: adds and removes models.
         keys: of the gateway, which log in.
@@ -69,6 +71,7 @@ class Console:
         router: Router,
         config: Config,
         metrics: Metrics,
+        chat: Handler,
         steer: Handler,
         administration: ModelAdministration,
         keys: Keys,
@@ -81,6 +84,7 @@ class Console:
         self._sessions = sessions
         self._reads = Reads(router.warehouse)
         self.people = People(router, config, self._reads)
+        self.tries = Tries(router, self._reads, audit, sessions, chat)
         self.log = Decisions(router, self._reads, audit, closing)
         self._estimates = Estimates(router, config, self._reads)
 
@@ -119,7 +123,7 @@ class Console:
         if call.known or not needed:
             added = {each.name for each in self._router.registry.additions()}
             models = {name: card.arm for name, card in self._router.models.items() if card.name not in added}
-            body |= {"tenant": tenant_of(call), "admin": call.admin, "models": models}
+            body |= {"tenant": tenant_of(call), "admin": call.admin, "people": call.sees_people, "models": models}
         return json_response(body)
 
     async def enter(self, call: AuthenticatedCall) -> Response:
