@@ -33,7 +33,7 @@ SCHEMES, WIDTHS = ("light", "dark"), (1440, 390)
 TALLEST = 1500
 """Pixels of a picture; what is below is cut off."""
 COLOURS = 256
-VIEWS = ("now", "decisions", "decision", "people", "person", "money", "policy", "models", "learning")
+VIEWS = ("now", "decisions", "decision", "people", "person", "try", "money", "policy", "models", "learning")
 
 
 ADDRESSES = {"decision": "decisions", "person": "people?user=person-2"}
@@ -123,6 +123,13 @@ def open_view(page: Any, url: str, view: str) -> None:
     if view == "decision":
         page.locator("tr:has(.good, .bad):has(.tag) .at a, tr:has(.good, .bad) .at a").first.click()
         page.wait_for_selector("section[aria-label='Probability of every model']")
+    if view == "try":
+        page.fill("#try-person", "person-2")
+        page.fill("#try-prompt", "Any tips on changing jobs at forty?")
+        for key, at in (("try-model", 1), ("try-beside", 3)):
+            page.select_option(f"[data-key={key}]", index=at)
+        page.click("[data-key=try-send]")
+        page.wait_for_selector("section.blind")
     if view == "policy":
         page.fill("#set-cost_weight", "0.5")
         page.keyboard.press("Enter")

@@ -103,6 +103,7 @@ def fill(path: Path, decisions: int, people: int) -> None:
             """
             connection.execute(
                 f"INSERT INTO {table} SELECT t.* REPLACE ({changed}) FROM {table} AS t, range({copies}) AS r(copy)"
+                " ORDER BY copy, seq"  # as events come: blocks of old rows are skipped
             )
         connection.execute("CHECKPOINT")
 

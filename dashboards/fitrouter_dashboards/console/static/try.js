@@ -46,7 +46,7 @@ function box(session, again, redraw) {
     Object.assign(at, { busy: true, error: "", asked: null });
     redraw();
     try {
-      const asked = [at.model, at.beside].filter(Boolean), prompt = at.prompt;
+      const asked = [...new Set([at.model, at.beside].filter(Boolean))], prompt = at.prompt;
       const found = await Promise.all(asked.map((model) => api.post("try", { model, user: at.person || undefined, messages: [{ role: "user", content: prompt }] })));
       at.asked = { prompt, answers: found.map((one) => ({ decision_id: one.fitrouter.decision_id, answer: one.choices[0].message.content ?? w.tools, model: one.model })) };
     } catch (error) {

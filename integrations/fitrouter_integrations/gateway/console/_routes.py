@@ -44,7 +44,7 @@ from fitrouter_integrations.gateway.console._sessions import Sessions, check_ori
 from fitrouter_integrations.gateway.console._tries import Tries
 
 _SHOWN = 2**63
-_SINGLE_S = 60.0
+_SINGLE_S = 600.0
 """How long the best single model, of the whole log, is the same."""
 _BUDGETS = 50
 """Tenants whose budget is shown, those with a changed one first."""
