@@ -611,7 +611,8 @@ def test_the_keyboard_alone_reaches_everything(shown: Shown) -> None:
     one = shown.http.get("/console/api/decisions").json()["decisions"][0]["decision_id"]
     for view in [*VIEWS, "people?role=cook", f"decisions/{one}"]:
         shown.open(view)
-        shown.page.wait_for_timeout(300)  # what comes after the first figures
+        if view == "now":
+            shown.page.wait_for_selector("ul.sentences li")  # which comes after the first figures
         shown.page.evaluate("Object.defineProperty(document, 'visibilityState', { value: 'hidden' })")  # no redraw
         there = shown.page.evaluate(_MARKED)
         shown.page.evaluate("document.activeElement.blur(); window.scrollTo(0, 0)")
