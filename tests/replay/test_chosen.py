@@ -33,8 +33,8 @@ from fitrouter_evaluators.replay.log.sources import read_log
 
 def chosen(vote: Feedback, other: str, value: float, number: int = 0) -> Feedback:
     """A comparison of the answer of a vote with another one, that was shown first."""
-    more = {"kind": FeedbackKind.PAIR, "value": value, "other": other, "source": CHOSEN, "first": other}
-    return msgspec.structs.replace(vote, id=f"{vote.id}:chosen {number}", asked=False, **more)  # type: ignore[arg-type]
+    more: dict[str, Any] = {"kind": FeedbackKind.PAIR, "value": value, "other": other, "source": CHOSEN, "first": other}
+    return msgspec.structs.replace(vote, id=f"{vote.id}:chosen {number}", asked=False, **more)
 
 
 def logs() -> tuple[list[Event], list[Event]]:
