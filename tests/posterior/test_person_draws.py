@@ -94,6 +94,16 @@ def test_a_person_who_gave_all_votes_is_counted_once() -> None:
     assert PersonPosterior(fit, ANN, [*own, *broken], ARMS, X)._rows.shape[0] == 20
 
 
+def test_comparisons_of_answers_that_are_alike_say_nothing() -> None:
+    """Their difference has no variance; beside other votes and alone they change nothing, in any context."""
+    fit, h = fitted(400), np.array([1.0, 0.5, 0.5, 0.5])
+    same = Label(ANN, Answered("a", X, h), 0.5, FeedbackKind.PAIR, against=Answered("a", 2.0 * X, h))
+    for own in ([], votes(6, FeedbackKind.PAIR)):
+        with_it, without = (PersonPosterior(fit, ANN, given, ARMS, X) for given in ([*own, same], own))
+        assert (with_it.weights == without.weights).all()
+        assert all((a.mean == b.mean).all() for a, b in zip(with_it._posteriors, without._posteriors, strict=True))
+
+
 def test_ratings_follow_the_votes() -> None:
     """Somebody who prefers model a in every comparison gets it first, and draws are finite and reproducible."""
     fit = fitted(400)

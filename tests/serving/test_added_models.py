@@ -346,6 +346,8 @@ def test_an_addition_is_read_again_as_it_was() -> None:
     assert ModelAddition.model_validate(msgspec.json.decode(msgspec.json.encode(addition.record))) == addition
     with pytest.raises(ConfigError):
         parse_addition({"name": ["new"], "provider": {}})
+    with pytest.raises(ConfigError, match=r"^the model takes more than 16000 characters"):  # not its 20,000 mistakes
+        parse_addition({**NEW, "capabilities": ["x"] * 20_000})
 
 
 async def test_without_a_configuration_none_can_be_added(tmp_path: Path) -> None:

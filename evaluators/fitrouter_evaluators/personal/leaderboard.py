@@ -199,8 +199,7 @@ class Leaderboards:
                 tokens=int(tokens or 0),
             )
             for kind, y, tokens, arm, x, h, other, ox, oh in rows
-            # two answers that are alike say nothing, and their difference has no variance
-            if kind != FeedbackKind.PAIR or (other is not None and (arm, x, h) != (other, ox, oh))
+            if kind != FeedbackKind.PAIR or other is not None
         ]
 
     def _votes(self, who: Identity) -> tuple[int, int]:

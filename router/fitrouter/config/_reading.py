@@ -52,6 +52,8 @@ def read_addition(record: object) -> ModelAddition:
 
 
 def _addition(data: object) -> ModelAddition:
+    if len(json.dumps(data)) > _LONGEST_ADDITION:  # before it is validated: each mistake takes 10 µs
+        raise ConfigError(f"the model takes more than {_LONGEST_ADDITION} characters of JSON; shorten its variants")
     try:
         addition = ModelAddition.model_validate(data)
     except pydantic.ValidationError as error:
@@ -62,8 +64,6 @@ def _addition(data: object) -> ModelAddition:
             raise ConfigError(f"{field}: give at most {_LONGEST_TEXT} printable characters, no space first or last")
     if {".", ".."} & set(addition.model.name.split("/")):
         raise ConfigError(f"name: got {addition.model.name!r}; '.' and '..' cannot be part of a path")
-    if len(json.dumps(addition.record)) > _LONGEST_ADDITION:
-        raise ConfigError(f"the model takes more than {_LONGEST_ADDITION} characters of JSON; shorten its variants")
     return addition
 
 

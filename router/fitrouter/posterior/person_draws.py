@@ -65,8 +65,10 @@ class PersonPosterior:
         answered = [base_arm(side.arm) for vote in votes for side in (vote.answer, vote.against) if side is not None]
         self._models = tuple(dict.fromkeys([*named, *answered]))
         self._columns = [self._models.index(name) for name in named]
-        self._seen = [_observation(vote) for vote in votes]
-        self._rows, self._known = self._design(votes)
+        rows, known = self._design(votes)
+        told = rows.any(axis=1)  # two answers that are alike say nothing, and their difference has no variance
+        self._seen = [_observation(vote) for vote, says in zip(votes, told, strict=True) if says]
+        self._rows, self._known = rows[told], known[told]
         prior = Tastes(fit.D, fit.tastes.params, tuple(fit.tastes.names), fit.tastes.prior).population
         population = prior if self._fresh else fit.tastes.population
         start = np.array(START[context := fit.context(identity)])
