@@ -161,7 +161,8 @@ async def test_a_refit_after_an_erasure_keeps_them(tmp_path: Path) -> None:
 async def test_a_model_with_a_server_of_its_own_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its server gets the call with the key that the variable holds; the journal has only its name."""
     monkeypatch.setenv("NEW_KEY", "sk-of-the-new-one")
-    async with FakeOpenAI() as server, routed(settings(tmp_path)) as router:
+    local = {"additions": {"private_addresses": True}}
+    async with FakeOpenAI() as server, routed(settings(tmp_path, server=local)) as router:
         provider = {
             "kind": "openai_compatible",
             "base_url": server.base_url,

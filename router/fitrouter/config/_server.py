@@ -38,7 +38,7 @@ class AdditionsConfig(_Section):
     """Addresses and variables that a model added at run time may use."""
 
     private_addresses: bool = False
-    """Whether its `base_url` may be on this machine or in a private network."""
+    """Whether its `base_url` may be on this machine or in a private network; checked for each connection."""
     key_envs: tuple[str, ...] = ()
     """Environment variables that its `api_key_env` may name."""
 

@@ -62,7 +62,9 @@ def _trusting(ca_file: Path | None) -> ssl.SSLContext | bool:
 
 def _public_socket(found: aiohttp.AddrInfoType) -> socket.socket:
     if not is_public(str(found[4][0])):
-        raise OSError("the address is on this machine or in a private network")
+        raise OSError(
+            "the address is on this machine or in a private network (see 'server.additions.private_addresses')"
+        )
     return socket.socket(*found[:3])
 
 
