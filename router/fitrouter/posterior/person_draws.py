@@ -66,7 +66,9 @@ class PersonPosterior:
         self._models = tuple(dict.fromkeys([*named, *answered]))
         self._columns = [self._models.index(name) for name in named]
         rows, known = self._design(votes)
-        told = rows.any(axis=1)  # two answers that are alike say nothing, and their difference has no variance
+        told: list[bool] = rows.any(
+            axis=1
+        ).tolist()  # two answers that are alike say nothing, and their difference has no variance
         self._seen = [_observation(vote) for vote, says in zip(votes, told, strict=True) if says]
         self._rows, self._known = rows[told], known[told]
         prior = Tastes(fit.D, fit.tastes.params, tuple(fit.tastes.names), fit.tastes.prior).population
