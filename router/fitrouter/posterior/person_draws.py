@@ -66,10 +66,9 @@ class PersonPosterior:
         self._models = tuple(dict.fromkeys([*named, *answered]))
         self._columns = [self._models.index(name) for name in named]
         rows, known = self._design(votes)
-        told: list[bool] = rows.any(
-            axis=1
-        ).tolist()  # two answers that are alike say nothing, and their difference has no variance
-        self._seen = [_observation(vote) for vote, says in zip(votes, told, strict=True) if says]
+        told = np.flatnonzero(rows.any(axis=1))
+        # Two answers that are alike say nothing, and their difference has no variance.
+        self._seen = [_observation(votes[i]) for i in told]
         self._rows, self._known = rows[told], known[told]
         prior = Tastes(fit.D, fit.tastes.params, tuple(fit.tastes.names), fit.tastes.prior).population
         population = prior if self._fresh else fit.tastes.population
