@@ -798,28 +798,6 @@ class Router:
                 found[decision.id] = leader
         return found
 
-    async def apart(
-        self, pairs: Sequence[tuple[str, str]], tenant: str = "default"
-    ) -> dict[tuple[str, str], tuple[float, float] | None]:
-        """Predict by how much people would rate the first of two answers above the second, by today's estimates.
-
-        Returns:
-            mean and standard deviation of each pair of decisions; None where an answer has not been scored yet.
-
-        Raises:
-            UnknownDecision: the tenant has no such logged decision.
-            StoreError: the journal cannot be read now.
-        """
-        events = {one: await self.events(one, tenant) for one in dict.fromkeys(each for pair in pairs for each in pair)}
-        return await asyncio.to_thread(lambda: {pair: self._apart(tenant, pair, events) for pair in pairs})
-
-    def _apart(
-        self, tenant: str, pair: tuple[str, str], events: Mapping[str, list[Event]]
-    ) -> tuple[float, float] | None:
-        decision = events[pair[0]][0]
-        assert isinstance(decision, Decision)
-        return self._learner.of(tenant).apart(decision.identity, *pair, [*events[pair[0]], *events[pair[1]]])
-
     # --- people ---
 
     async def erase(self, tenant: str, user: str, patience_s: float = 30.0, *, by: str = "") -> Erased:

@@ -20,7 +20,7 @@ from fitrouter.state.learner import Learner
 from fitrouter.stores.contents import ContentStore
 from fitrouter.stores.identities import Identities, UnknownSubject
 from fitrouter.stores.journal import Journal
-from fitrouter.types import Floats, Identity
+from fitrouter.types import Decision, Event, Floats, Identity
 
 STRANGER = "stranger"
 """User of an identity that events do not know; no subject has this form."""
@@ -224,6 +224,22 @@ class People:
         arms = tuple(self._registry.models.names[model].arm for model in models)
         found: Floats = np.mean([self._learner.of(tenant).fit.profile(row, arms) for row in x], axis=0)
         return found
+
+    def apart(self, pair: tuple[str, str], events: Sequence[Event]) -> tuple[float, float] | None:
+        """Predict by how much whoever asked would rate the first of two answers above the second, as of today.
+
+        Blocks for milliseconds: call it off the event loop.
+
+        Args:
+            pair: the decisions of the answers, of one person.
+            events: of both, the first decision first.
+
+        Returns:
+            mean and standard deviation; None where an answer has not been scored yet.
+        """
+        decision = events[0]
+        assert isinstance(decision, Decision)
+        return self._learner.of(decision.identity.tenant).apart(decision.identity, *pair, events)
 
     def draw_person(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from starlette.responses import Response
@@ -61,7 +62,13 @@ class Tries:
         found, compared = await self._reads.get(("pairs", who), partial(answers, self._reads, who))
         prompts = await self._router.prompts([each.decision for each in found])
         told = list[dict[str, Any]]()
-        for pair in telling(await self._router.apart(alike(found, prompts, compared), call.tenant)):
+        pairs = alike(found, prompts, compared)
+        events = {one: await self._router.events(one, call.tenant) for one in dict.fromkeys(chain(*pairs))}
+        predict = self._router.people.apart
+        apart = await asyncio.to_thread(
+            lambda: {(one, other): predict((one, other), events[one] + events[other]) for one, other in pairs}
+        )
+        for pair in telling(apart):
             kept = [await self._router.content(each, call.tenant) for each in pair]
             texts = [content_json(each) for each in kept if each is not None]
             if len(texts) == len(pair) and all(each["answer"] for each in texts):
