@@ -533,6 +533,26 @@ async def test_a_stream_does_not_depend_on_the_chunks() -> None:
         await provider.aclose()
 
 
+@pytest.mark.parametrize("padding", [b"\n", b"\r\n", b":\n", b"data:\n"])
+async def test_padding_leaves_others_their_turn(padding: bytes) -> None:
+    """Lines without an event may come a hundred thousand at a time; they are read in turn with everything else."""
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def feed() -> AsyncIterator[bytes]:
+        yield padding * 100_000
+
+    waiting = asyncio.create_task(others())
+    _ = [data async for data in sse_data(feed(), "x", 1_000_000)]
+    waiting.cancel()
+    assert turns > 50
+
+
 @given(st.lists(st.text(alphabet='ab é你\\"', max_size=8), min_size=1, max_size=5), st.data())
 def test_sse_events_do_not_depend_on_the_chunks(texts: list[str], data: st.DataObject) -> None:
     """For any events and any cuts, the data come out in order and whole."""

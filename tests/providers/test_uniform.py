@@ -104,7 +104,9 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("reason", ["stop", "eos", "function_call", "tool_use", "tool_calls"])
+@pytest.mark.parametrize(
+    "reason", ["stop", "eos", "function_call", "tool_use", "tool_calls", "toolUse", "FINISH_REASON_STOP"]
+)
 @pytest.mark.parametrize(("calls", "arguments"), CALLS.values(), ids=CALLS)
 async def test_calls_arrive(calls: Any, arguments: list[str], reason: str) -> None:
     """As strings with ids, ended by `tool_calls`; whole, in one chunk and as JSON for a stream; accepted as history."""

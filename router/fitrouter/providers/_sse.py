@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 from fitrouter.errors import ProviderUnavailable
@@ -9,6 +10,8 @@ from fitrouter.providers.failures import excerpt
 
 _BOM = b"\xef\xbb\xbf"
 _FIELDS = frozenset({b"data", b"event", b"id", b"retry"})
+_TURN = 1_024
+"""Lines after which others have their turn: a piece of padding may hold a million."""
 
 
 async def sse_data(pieces: AsyncIterator[bytes], where: str, limit: int) -> AsyncIterator[bytes]:
@@ -21,7 +24,7 @@ async def sse_data(pieces: AsyncIterator[bytes], where: str, limit: int) -> Asyn
     """
     buffer = bytearray()
     data: list[bytes] = []
-    total = 0
+    total = lines = 0
     async for piece in pieces:
         total += len(piece)
         if total > limit:
@@ -34,7 +37,9 @@ async def sse_data(pieces: AsyncIterator[bytes], where: str, limit: int) -> Asyn
         start = 0
         while (end := buffer.find(b"\n", max(start, searched))) >= 0:
             line = bytes(buffer[start:end]).removesuffix(b"\r")
-            start = end + 1
+            start, lines = end + 1, lines + 1
+            if not lines % _TURN:
+                await asyncio.sleep(0)
             if not line:
                 if data:
                     yield b"\n".join(data)

@@ -27,7 +27,7 @@ _REASONS = {
     "tool_use": "tool_calls",
 }
 """Other servers' finish reasons, in lower case → OpenAI's."""
-_ENDS_WITH_CALLS = frozenset({"function_call", "stop", "tool_calls"})
+_ENDS_WITH_CALLS = frozenset({"function_call", "other", "stop", "tool_calls"})
 _THINKING = frozenset({"reasoning", "thinking"})
 _TEXT = frozenset({"output_text", "text"})
 _MOST_CALLS = 256
