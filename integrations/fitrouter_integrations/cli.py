@@ -93,7 +93,9 @@ def main() -> None:
     except FitrouterError as error:
         _fail(str(error), 2 if isinstance(error, ConfigError) else 1)
     except RecursionError:
-        _fail("a file that was given is nested too deeply; flatten it", 2)
+        from fitrouter_integrations.commands._files import TOO_DEEP
+
+        _fail(TOO_DEEP, 2)
     except ModuleNotFoundError as error:
         _fail(str(MissingExtra.of(error.name, "this command")), 2)
 

@@ -631,7 +631,7 @@ class Feedback(_Event, frozen=True, kw_only=True, tag="feedback"):
     asked: bool = False
     """Whether the decision asked for the vote; false if it was volunteered."""
     source: str = "user"
-    """user; or `CHOSEN`, of answers that were picked because a comparison tells most: it teaches, and is in no
+    """`user`; or `chosen`, of answers that were picked because a comparison tells most: it teaches, and is in no
     estimate."""
     first: str = ""
     """Of a pair that was compared blind, the decision whose answer was shown first; the order was drawn."""

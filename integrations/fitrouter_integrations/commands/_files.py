@@ -12,6 +12,9 @@ import msgspec
 
 from fitrouter.errors import ConfigError
 
+TOO_DEEP = "a file that was given is nested too deeply; flatten it"
+"""What a command says of a RecursionError, which only reading a file can cause."""
+
 
 def refuse_existing(path: Path, option: str) -> None:
     """Raise `ConfigError` if a file exists that the command would write."""

@@ -23,7 +23,7 @@ import typer
 from rich.console import Console
 
 from fitrouter.errors import ConfigError, FitrouterError, MissingExtra, require
-from fitrouter_integrations.commands._files import write_private
+from fitrouter_integrations.commands._files import TOO_DEEP, write_private
 from fitrouter_integrations.commands._options import DEFAULT, verbs
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _code(arguments: Sequence[str]) -> int:
     except FitrouterError as error:
         _complain(str(error))
     except RecursionError:
-        _complain("a file that was given is nested too deeply; flatten it")
+        _complain(TOO_DEEP)
     except ModuleNotFoundError as error:
         _complain(str(MissingExtra.of(error.name, "replay")))
     except Exception as error:
