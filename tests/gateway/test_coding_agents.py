@@ -17,7 +17,7 @@ from tests.kits.gateway import Echo, client, make_router, serving
 from fitrouter.routing.parameters import effort_of, takes_developer
 from fitrouter.types import Call, Chunk, Completion, Message, ModelCard
 
-MODELS = ("gpt-4.1-mini", "gpt-5-mini", "gpt-5.2", "mistral-large-latest", "deepseek-chat", "qwen3")
+MODELS = ("gpt-4.1-mini", "gpt-5-mini", "gpt-5.2", "mistral-large-latest", "deepseek-chat", "qwen3", "smart")
 HI = [{"role": "user", "content": "hi"}]
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 READ = {"type": "function", "function": {"name": "read_file", "description": "Read", "parameters": SCHEMA}}
@@ -61,7 +61,7 @@ def check(call: Call) -> None:
     for message in call.messages:
         assert message["role"] == "assistant" or message["content"] is not None
         assert message["content"] or message.get("tool_calls") or message["role"] != "assistant"
-        assert "thinking_blocks" not in message
+        assert "thinking_blocks" not in message or call.target == "smart"
         for made in message.get("tool_calls") or ():
             assert isinstance(made["function"]["arguments"], str)
             assert made["id"]
@@ -359,6 +359,81 @@ def test_what_is_left_out_is_said(http: httpx.Client, path: str, body: dict[str,
     )
     assert "x-fitrouter-dropped" not in plain.headers
     assert "dropped" not in plain.json()["fitrouter"]
+
+
+USES = {"id": "c1", "type": "function", "function": {"name": "read_file", "arguments": "{}"}}
+
+
+def thought(**fields: Any) -> tuple[str, dict[str, Any]]:
+    said = {"role": "assistant", "content": "let me see", "tool_calls": [USES], **fields}
+    result = {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "a page"}
+    return "/v1/chat/completions", {"messages": [*HI, said, result]}
+
+
+def details(maker: str, kind: str, **fields: Any) -> tuple[str, dict[str, Any]]:
+    return thought(reasoning_details=[{"type": f"reasoning.{kind}", "format": maker, "index": 0, **fields}])
+
+
+def block(**fields: Any) -> tuple[str, dict[str, Any]]:
+    content = [fields, {"type": "text", "text": "let me see"}, {"type": "tool_use", "id": "c1", "name": "read_file"}]
+    result = {"type": "tool_result", "tool_use_id": "c1", "content": "a page"}
+    said = [*HI, {"role": "assistant", "content": content}, {"role": "user", "content": [result]}]
+    return "/v1/messages", {"messages": said, "max_tokens": 9}
+
+
+def item(**fields: Any) -> tuple[str, dict[str, Any]]:
+    call = {"type": "function_call", "call_id": "c1", "name": "read_file", "arguments": "{}"}
+    result = {"type": "function_call_output", "call_id": "c1", "output": "a page"}
+    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "let me see"}]}
+    return "/v1/responses", {"input": [*HI, {"type": "reasoning", "summary": [], **fields}, said, call, result]}
+
+
+GOOGLES = {"extra_content": {"google": {"thought_signature": "SIGN"}}}
+THOUGHT: dict[str, tuple[str, tuple[str, dict[str, Any]]]] = {
+    "open, as most servers name it": ("", thought(reasoning_content="hm")),
+    "open, as others do": ("", thought(reasoning="hm")),
+    "details in words": ("", details("unknown", "text", text="hm")),
+    "details in short": ("", details("openai-responses-v1", "summary", summary="hm")),
+    "signed details": ("anthropic", details("anthropic-claude-v1", "text", text="hm", signature="SIGN")),
+    "encrypted details": ("openai", details("openai-responses-v1", "encrypted", data="SIGN")),
+    "Gemini's details": ("google", details("google-gemini-v1", "encrypted", data="SIGN")),
+    "signed blocks": (
+        "anthropic",
+        thought(thinking_blocks=[{"type": "thinking", "thinking": "hm", "signature": "SIGN"}]),
+    ),
+    "redacted blocks": ("anthropic", thought(thinking_blocks=[{"type": "redacted_thinking", "data": "SIGN"}])),
+    "Gemini's message": ("google", thought(**GOOGLES)),
+    "Gemini's call": ("google", thought(tool_calls=[{**USES, **GOOGLES}])),
+    "litellm's id of Gemini's call": ("google", thought(tool_calls=[{**USES, "id": "c1__thought__SIGN"}])),
+    "thinking": ("anthropic", block(type="thinking", thinking="hm", signature="SIGN")),
+    "our own thinking": ("", block(type="thinking", thinking="hm", signature="")),
+    "redacted thinking": ("anthropic", block(type="redacted_thinking", data="SIGN")),
+    "an item": ("", item(content=[{"type": "reasoning_text", "text": "hm"}])),
+    "an encrypted item": ("none", item(encrypted_content="SIGN")),
+}
+"""What was thought in a turn of a history, as servers and we show it → who alone reads it."""
+
+
+@pytest.mark.parametrize(("maker", "asked"), THOUGHT.values(), ids=THOUGHT)
+def test_what_was_thought_is_accepted_as_history(
+    http: httpx.Client, upstream: Strict, maker: str, asked: tuple[str, dict[str, Any]]
+) -> None:
+    """By the model that said it, whose maker may be unknown, by its maker's, and without it by any other."""
+    path, body = asked
+    for model in (*MODELS, "fitrouter/auto"):
+        reply = http.post(path, json={**body, "model": model})
+        assert reply.status_code == 200, (model, reply.text)
+        call = upstream.calls[-1]
+        theirs = call.target == "smart" or (maker == "openai" and "gpt" in call.target)
+        assert ("SIGN" in json.dumps(call.messages)) <= (maker != "" and theirs)
+        assert ("x-fitrouter-dropped" in reply.headers) is (maker == "none" or (maker != "" and not theirs)), model
+        if model == "smart" and maker not in ("", "none"):
+            assert "SIGN" in json.dumps(call.messages)
+        if model == "fitrouter/auto" and maker in ("anthropic", "google", "openai"):
+            assert ("gpt" in call.target) is (maker == "openai")
+        _, said, result = call.messages
+        assert (said["content"], said["tool_calls"][0]["function"]) == ("let me see", USES["function"])
+        assert said["tool_calls"][0]["id"] == result["tool_call_id"]
 
 
 CUSTOM: dict[str, tuple[dict[str, Any], str]] = {

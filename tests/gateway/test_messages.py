@@ -324,15 +324,6 @@ def test_pictures_and_files_become_parts() -> None:
     ]
 
 
-def test_signed_thinking_goes_to_its_vendor_only(http: httpx.Client) -> None:
-    """The history's signature binds the request, as it does in chat completions."""
-    signed = {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": "s"}]}
-    said = {"role": "user", "content": "Hi"}
-    reply = http.post("/v1/messages", json=ask(messages=[said, signed, said]))
-    assert reply.status_code == 400
-    assert "only anthropic models can read" in reply.json()["error"]["message"]
-
-
 def test_a_session_inside_the_user_id_is_the_session(http: httpx.Client, router: Router) -> None:
     """Claude Code names the session in `metadata.user_id`: its user is one person over all sessions."""
     for session in ("0" * 36, "1" * 36):

@@ -6,12 +6,13 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kits.tables import table_driven
 
-from fitrouter.routing.eligibility import DROPPABLE, Eligible, Roster, Wants, noted, wants
+from fitrouter.routing.eligibility import DROPPABLE, STATE, Eligible, Roster, Wants, noted, wants, without_state
 from fitrouter.routing.parameters import FAMILIES, NEUTRAL, PARAMETERS, family, lineage, takes
 from fitrouter.types import ModelCard, Request, Variant
 
@@ -170,7 +171,9 @@ def test_who_made_a_model_wherever_it_is_hosted(subtests: pytest.Subtests) -> No
         ("azure/my-deployment", "openai"),
         ("openai/o4-mini", "openai"),
         ("xai/grok-4", "xai"),
-        ("openai/gpt-oss-20b", "openai_compatible"),
+        ("openai/gpt-oss-20b", "open weights"),
+        ("ollama_chat/llama3.1", "open weights"),
+        ("smart", "openai_compatible"),
         ("mistral/mistral-large-latest", "mistral"),
         ("alpha", "openai_compatible"),
     ):
@@ -326,19 +329,32 @@ MAKERS = {
     "openai": card("openai/gpt-5"),
     "xai": card("xai/grok-4"),
     "mistral": card("mistral/mistral-large-latest"),
-    "openai_compatible": card("local/llama"),
+    "open weights": card("local/llama"),
+    "openai_compatible": card("smart"),
 }
+HARD = ("encrypted search results", "earlier spoken answer")
 
 
 @pytest.mark.parametrize("other", MAKERS)
-def test_signed_and_encrypted_blocks_go_back_to_their_maker_alone(other: str) -> None:
-    """Thinking signatures, encrypted reasoning and thought signatures bind the conversation to one maker's models."""
+def test_signed_and_encrypted_blocks_go_back_to_their_maker(other: str) -> None:
+    """What others can do without is left out, and said, where its maker has no model; one of unknown maker may read."""
+    own = msgspec.structs.replace(MAKERS[other], name="own")
     for message, maker in SIGNED:
         asked = ask({"role": "user", "content": "Hi"}, message, {"role": "user", "content": "And?"})
-        assert set(asked.bound) == {maker}, message
-        reason = f"history: has {asked.bound[maker]} that only {maker} models can read, is {other}"
-        expected = () if other == maker else (("m", reason),)
-        assert eligible([MAKERS[other]], asked).excluded == expected, message
+        assert {**asked.bound, **asked.state}.keys() == {maker}, message
+        what = {**asked.bound, **asked.state}[maker]
+        reason = f"history: has {what} that only {maker} models can read, is {other}"
+        both = eligible([MAKERS[maker], own], asked)
+        assert both.excluded == (() if other == maker else (("own", reason),)), message
+        alone = eligible([own], asked)
+        if what in HARD:
+            assert alone.excluded == both.excluded
+            continue
+        assert alone.cards == (own,)
+        assert alone.dropped == ({} if other in (maker, "openai_compatible") else {"own": (f"history: {what}",)})
+        kept = without_state(message, own)
+        assert (ask(kept).state == asked.state) is (not alone.dropped), message
+        assert [call["id"] for call in kept.get("tool_calls", ())] in ([], ["c"], ["call_1"], ["call_1__thought__Cs"])
 
 
 def test_open_reasoning_binds_nobody(subtests: pytest.Subtests) -> None:
@@ -353,15 +369,18 @@ def test_open_reasoning_binds_nobody(subtests: pytest.Subtests) -> None:
         {"role": "user", "content": "type: redacted_thinking, signature: Eq"},
     ):
         with subtests.test(message=message):
-            assert ask(message).bound == {}
+            assert ask(message).bound == ask(message).state == {}
 
 
-def test_two_makers_blocks_can_be_read_by_nobody() -> None:
-    """A history that no model can read excludes all of them, each with its reason."""
+def test_two_makers_blocks_leave_each_its_own() -> None:
+    """A history that no model can read as a whole goes to any of them, without what it cannot read."""
     asked = ask(SIGNED[0][0], SIGNED[-1][0])
-    found = eligible(list(MAKERS.values())[:2], asked)
-    assert found.cards == ()
-    assert [reason.count("history: has") for _, reason in found.excluded] == [1, 1]
+    found = eligible([msgspec.structs.replace(MAKERS[name], name=name) for name in ("anthropic", "google")], asked)
+    assert found.dropped == {"anthropic": ("history: thought signatures",), "google": ("history: signed thinking",)}
+    small = eligible([msgspec.structs.replace(MAKERS["anthropic"], context_window=1), MAKERS["mistral"]], asked)
+    assert [each.target for each in small.cards] == ["mistral/mistral-large-latest"]
+    hard = eligible([MAKERS["anthropic"], MAKERS["openai"]], ask(SIGNED[3][0], SIGNED[7][0]))
+    assert [reason.count("history: has") for _, reason in hard.excluded] == [1, 1]
 
 
 # --- what holds always -----------------------------------------------------------------------------------------------
@@ -444,14 +463,15 @@ def test_any_request_is_sorted_and_every_exclusion_says_what_was_needed_and_what
             f"about {asked.tokens} tokens, has {model.context_window}" in reason
         )
         for maker in asked.bound:
-            assert (maker != lineage(model)) == (
+            assert (maker == lineage(model)) or (
                 f"that only {maker} models" in reason and f"is {lineage(model)}" in reason
             )
         refused = {name for name, value in params.items() if takes(model, name, value)}
         if model.arm in gone:
             assert reason
             continue
-        assert set(found.dropped.get(model.arm, ())) == refused
+        left_out = {name for name in found.dropped.get(model.arm, ()) if not name.startswith(STATE)}
+        assert left_out == refused
         for name in refused:
             value = params[name]
             assert value is None or name in droppable or value in NEUTRAL.get(name, ())

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fitrouter.context.features import estimate_tokens, needs
-from fitrouter.routing.parameters import NEUTRAL, doubtful, effort_of, family, lineage, takes
+from fitrouter.routing.parameters import NEUTRAL, UNKNOWN, doubtful, effort_of, family, lineage, takes
 from fitrouter.routing.variants import called
 from fitrouter.types import Message, ModelCard, Request
 
@@ -24,6 +24,9 @@ DROPPABLE = (
 )
 """Bookkeeping between a client and its provider; and how long a model thinks and writes, which agents send with every
 request, whatever the model: what is asked does not change."""
+
+STATE = "history: "
+"""Begins what is left out of the messages: reasoning that a model cannot read."""
 
 _MEDIA = {
     "input_audio": "audio",
@@ -52,6 +55,8 @@ class Wants(msgspec.Struct, frozen=True, kw_only=True):
     """Answers that are drawn."""
     bound: dict[str, str] = {}
     """Vendor → content of the history that only this vendor's models can read."""
+    state: dict[str, str] = {}
+    """Vendor → reasoning in the history that only this vendor's models can read, and others can do without."""
     params: dict[str, Any] = {}
 
     @property
@@ -67,13 +72,14 @@ class Eligible(msgspec.Struct, frozen=True, kw_only=True):
     excluded: tuple[tuple[str, str], ...] = ()
     """(arm, reason) of the excluded models."""
     dropped: dict[str, tuple[str, ...]] = {}
-    """Arm → parameters to leave out of the call."""
+    """Arm → parameters to leave out of the call, and reasoning, which begins with `STATE`."""
 
 
 def wants(request: Request) -> Wants:
     """Determine what a request needs from a model; malformed parts are ignored, nothing is raised."""
     capabilities = set(needs(request))
     bound: dict[str, str] = {}
+    state: dict[str, str] = {}
     for message in request.messages:
         for block in _blocks(message):
             kind = block.get("type")
@@ -81,6 +87,8 @@ def wants(request: Request) -> Wants:
                 capabilities.add(_MEDIA[kind])
             if (owner := _owner(block)) is not None:
                 bound.setdefault(*owner)
+            elif (thinker := _thinker(block)) is not None:
+                state.setdefault(*thinker)
     params = request.params
     if any(tool.get("type") == "custom" for tool in _dicts(params.get("tools"))):
         bound.setdefault("openai", "custom tools")
@@ -95,6 +103,7 @@ def wants(request: Request) -> Wants:
         answer_tokens=max(_count(params.get("max_tokens")), _count(params.get("max_completion_tokens"))),
         choices=request.n,
         bound=bound,
+        state=state,
         params=params,
     )
 
@@ -148,9 +157,13 @@ class Roster:
             for card in self.cards
         ]
         self._kinds = {seat.kind: seat.card for seat in self._seats}
+        self._makers = {seat.maker for seat in self._seats}
 
     def eligible(self, asked: Wants, *, droppable: Collection[str] = DROPPABLE) -> Eligible:
         """Split the models into eligible and excluded ones.
+
+        Reasoning that only its maker can read goes to its models if there are any, else to those of unknown makers;
+        where these cannot take the request, it is left out.
 
         Args:
             asked: requirements of the request, see `wants`.
@@ -161,6 +174,7 @@ class Roster:
         excluded: list[tuple[str, str]] = []
         dropped: dict[str, tuple[str, ...]] = {}
         needed, tokens, answer, makers = frozenset(asked.capabilities), asked.tokens, asked.answer_tokens, asked.bound
+        thought = asked.state
         # Supported parameters depend on a card's API family only, or on its own list: check each kind once.
         by_kind = {kind: _parameters(card, asked.params, droppable) for kind, card in self._kinds.items()}
         for card, arm, able, window, limit, kind, maker in self._seats:
@@ -171,12 +185,22 @@ class Roster:
                 or answer > limit
                 or not needed <= able
                 or (makers and any(other != maker for other in makers))
+                or (
+                    thought
+                    and any(other != maker and (maker not in UNKNOWN or other in self._makers) for other in thought)
+                )
             ):
-                excluded.append((arm, "; ".join([*_reasons(card, asked), *refused])))
+                excluded.append((arm, "; ".join([*_reasons(card, asked, self._makers), *refused])))
                 continue
             chosen.append(card)
             if left_out:
                 dropped[arm] = left_out
+        if thought and not chosen:
+            found = self.eligible(msgspec.structs.replace(asked, state={}), droppable=droppable)
+            for card in found.cards:
+                unread = tuple(f"{STATE}{what}" for maker, what in thought.items() if not _reads(card, maker))
+                found.dropped[card.arm] = (*found.dropped.get(card.arm, ()), *unread)
+            return found
         return Eligible(cards=tuple(chosen), excluded=tuple(excluded), dropped=dropped)
 
 
@@ -192,7 +216,7 @@ class _Seat(NamedTuple):
     maker: str
 
 
-def _reasons(card: ModelCard, asked: Wants) -> Iterator[str]:
+def _reasons(card: ModelCard, asked: Wants, makers: Collection[str]) -> Iterator[str]:
     """Reasons to exclude a model, except for its parameters."""
     missing = [name for name in asked.capabilities if name not in card.capabilities]
     if missing:
@@ -202,8 +226,9 @@ def _reasons(card: ModelCard, asked: Wants) -> Iterator[str]:
     limit = card.max_output_tokens
     if limit is not None and asked.answer_tokens > limit:
         yield f"answer: needs up to {asked.answer_tokens} tokens, writes at most {limit}"
-    for maker, what in asked.bound.items():
-        if maker != (own := lineage(card)):
+    own = lineage(card)
+    for maker, what in (*asked.bound.items(), *asked.state.items()):
+        if maker != own and (maker in asked.bound or own not in UNKNOWN or maker in makers):
             yield f"history: has {what} that only {maker} models can read, is {own}"
 
 
@@ -233,8 +258,8 @@ def noted(card: ModelCard, params: Mapping[str, Any], left_out: Collection[str])
     return tuple(
         name
         for name in left_out
-        if params[name] is not None
-        and all(params[name] != neutral for neutral in NEUTRAL.get(name, ()))
+        if params.get(name, name) is not None
+        and all(params.get(name) != neutral for neutral in NEUTRAL.get(name, ()))
         and not (name in ("reasoning", "thinking") and effort_of(card, params) is not None)
     )
 
@@ -252,6 +277,9 @@ _PLAIN_MESSAGE = frozenset({"content", "name", "role", "tool_call_id", "tool_cal
 _PLAIN_PART = frozenset({"cache_control", "text", "type"})
 _PLAIN_CALL = frozenset({"function", "id", "index", "type"})
 _PLAIN_FUNCTION = frozenset({"arguments", "name"})
+_SIGNED = frozenset({"extra_content", "provider_specific_fields"}) | {
+    *("thoughtSignature", "thought_signature", "thought_signatures"),
+}
 _THOUGHT = "__thought__"
 """Separator that litellm puts between the id of a tool call and Gemini's thought signature."""
 
@@ -282,24 +310,64 @@ def _dicts(value: object) -> Iterator[dict[str, Any]]:
 
 
 def _owner(block: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return (vendor, kind of content) of a block that only its vendor's models can read; None for other blocks.
+    """Return (vendor, kind of content) of a block that only its vendor's models can read; None for other blocks."""
+    if block.get("type") == "web_search_tool_result":
+        return "anthropic", "encrypted search results"
+    if block.get("role") == "assistant" and isinstance(block.get("audio"), dict) and block["audio"].get("id"):
+        return "openai", "earlier spoken answer"
+    return None
+
+
+def _thinker(block: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return (vendor, kind of reasoning) of a block that only its vendor's models can read; None for other blocks.
 
     Empty signatures are ignored: some gateways send them for models that sign nothing.
     """
     kind = block.get("type")
     if kind == "redacted_thinking" or (kind == "thinking" and block.get("signature")):
         return "anthropic", "signed thinking"
-    if kind == "web_search_tool_result":
-        return "anthropic", "encrypted search results"
     if isinstance(kind, str) and kind.startswith("reasoning.") and (block.get("data") or block.get("signature")):
         return _maker(block.get("format")), "encrypted reasoning"
     if block.get("encrypted_content"):
         return "openai", "encrypted reasoning"
-    if block.get("role") == "assistant" and isinstance(block.get("audio"), dict) and block["audio"].get("id"):
-        return "openai", "earlier spoken answer"
     if _thought(block):
         return "google", "thought signatures"
     return None
+
+
+def _reads(card: ModelCard, maker: str) -> bool:
+    """Whether a model may read a vendor's reasoning."""
+    return lineage(card) in (maker, *UNKNOWN)
+
+
+def without_state(message: Message, card: ModelCard) -> Message:
+    """Leave the reasoning out of a message that a model cannot read, and signatures; text and calls stay."""
+    found = dict(message)
+    for name in ("content", "reasoning_details", "reasoning_items", "thinking_blocks"):
+        if isinstance(given := message.get(name), (list, tuple)):
+            found[name] = [
+                each
+                for each in given
+                if not (isinstance(each, dict) and (own := _thinker(each)) and not _reads(card, own[0]))
+            ]
+    if not _reads(card, "openai"):
+        found.pop("encrypted_content", None)
+    if _reads(card, "google"):
+        return found
+    if isinstance(calls := message.get("tool_calls"), (list, tuple)):
+        found["tool_calls"] = [_unsigned(call) if isinstance(call, dict) else call for call in calls]
+    return _unsigned(found)
+
+
+def _unsigned(block: Mapping[str, Any]) -> dict[str, Any]:
+    """A message or call without thought signatures; its id loses the one in it, and the result's reference, too."""
+    found = {name: value for name, value in block.items() if name not in _SIGNED}
+    for name in ("id", "tool_call_id"):
+        if isinstance(found.get(name), str):
+            found[name] = found[name].partition(_THOUGHT)[0]
+    if isinstance(function := found.get("function"), dict):
+        found["function"] = {name: value for name, value in function.items() if name not in _SIGNED}
+    return found
 
 
 def _maker(form: object) -> str:

@@ -176,7 +176,10 @@ _LINEAGES = (
     (re.compile(r"gemini"), "google"),
     (re.compile(r"grok|\bxai\b"), "xai"),
     (re.compile(r"\bgpt-[345]|chatgpt|(^|/)o\d(-|$)|\bopenai/(?!gpt-oss)|\bazure/"), "openai"),
+    (re.compile(r"qwen|llama|deepseek-[rv]\d|kimi|glm-|minimax|gpt-oss|gemma|\bphi-\d"), "open weights"),
 )
+UNKNOWN = ("bedrock", "openai_compatible")
+"""What `lineage` says of a model whose name does not tell who made it."""
 
 
 def takes(card: ModelCard, name: str, value: object) -> str:
@@ -222,7 +225,7 @@ def foreign_to(card: ModelCard) -> frozenset[str]:
     """Fields of a model's messages in a history that another model's server does not take; thinking is Anthropic's."""
     if family(card) in _STRICT:
         return _FOREIGN
-    return frozenset() if lineage(card) == "anthropic" else frozenset({"thinking_blocks"})
+    return frozenset() if lineage(card) in ("anthropic", *UNKNOWN) else frozenset({"thinking_blocks"})
 
 
 def effort_of(card: ModelCard, params: Mapping[str, object]) -> str | None:

@@ -32,6 +32,7 @@ from fitrouter.errors import (
 from fitrouter.providers import Provider, tracing
 from fitrouter.providers.failures import kind_of
 from fitrouter.routing.breakers import Entry, TenantBreakers
+from fitrouter.routing.eligibility import STATE, without_state
 from fitrouter.routing.parameters import (
     SAID,
     draws_choices,
@@ -377,6 +378,8 @@ def _prepare(request: Request, card: ModelCard, dropped: tuple[str, ...]) -> Req
         request = msgspec.structs.replace(request, params=params)
     params = {name: value for name, value in request.params.items() if name not in dropped}
     messages, params = apply(card.variant, request.messages, params)
+    if any(name.startswith(STATE) for name in dropped):
+        messages = tuple(without_state(message, card) for message in messages)
     return msgspec.structs.replace(request, messages=_plain(messages, card), params=params)
 
 

@@ -56,7 +56,7 @@ class PlannedCall(msgspec.Struct, frozen=True, kw_only=True):
     variant: Variant | None = None
     """Its variant; `fitrouter.routing.variants.apply` applies it to messages and parameters."""
     dropped: tuple[str, ...] = ()
-    """Unsupported parameters of the request: omit them."""
+    """Unsupported parameters of the request: omit them; `history: …` is reasoning that the model cannot read."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

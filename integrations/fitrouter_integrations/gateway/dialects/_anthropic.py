@@ -149,7 +149,9 @@ def _assistant(content: object, where: str, dropped: list[str]) -> Message | Non
             case "tool_use":
                 calls.append(_call(block, f"{where}[{j}]"))
             case "thinking" | "redacted_thinking":
-                thinking.append(block)
+                thinking += (
+                    [block] if block.get("signature") or block["type"] != "thinking" else []
+                )  # else not Claude's
             case str(kind) if kind in _SERVER_BLOCKS:
                 drop(dropped, f"{where}[{j}]", kind)
             case kind:

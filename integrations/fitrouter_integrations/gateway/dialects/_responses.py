@@ -134,6 +134,8 @@ def _messages(given: object, dropped: list[str]) -> list[Message]:
                 message, others = _output(item, where)
                 messages.append(message)
                 pictures += others
+            case "reasoning" if item.get("encrypted_content"):
+                drop(dropped, where, "encrypted reasoning")
             case "reasoning" | "additional_tools":  # no place in chat completions for the one; the other has tools
                 pass
             case "item_reference":
