@@ -33,7 +33,7 @@ from fitrouter.providers import Fault, Faulty
 from fitrouter.providers.usage import consistent, read_usage
 from fitrouter.router import Router
 from fitrouter.routing.eligibility import Wants, wants
-from fitrouter.serving.attempts import Assembler, Timers
+from fitrouter.serving.attempts import Assembler, Timers, said_tokens
 from fitrouter.serving.external import AttemptReport, Outcome, Plan
 from fitrouter.serving.ledger import Ledger
 from fitrouter.serving.spending import (
@@ -591,42 +591,58 @@ class Endless(Echo):
 
     sent = 0
 
+    def __init__(self, ends: bool = False, every: int = 10**9, text: str = "x ", tokens: int = 1) -> None:
+        super().__init__()
+        self.ends, self.every, self.text, self.tokens = ends, every, text, tokens
+
     async def _stream(self, message: Any, usage: Usage) -> AsyncIterator[Chunk]:
         while True:
             await asyncio.sleep(0.01)
-            self.sent += 1
-            yield Chunk(delta={"content": "x "})
+            self.sent += self.tokens
+            yield Chunk(
+                delta={"content": self.text}, finish_reason="stop" if self.ends or not self.sent % self.every else None
+            )
+            if self.sent == 1 and self.ends:
+                yield Chunk(usage=Usage(prompt_tokens=1, completion_tokens=1))
 
 
 @pytest.mark.parametrize("limit", [None, 100])
-def test_a_stream_renews_its_reservation_and_ends_at_its_bound(tmp_path: Path, limit: int | None) -> None:
+@pytest.mark.parametrize(
+    "provider",
+    [Endless(), Endless(ends=True), Endless(every=50), Endless(text="more words here " * 4, tokens=12)],
+    ids=["without an end", "after its end", "after several ends", "in long pieces"],
+)
+def test_a_stream_renews_its_reservation_and_ends_at_its_bound(
+    tmp_path: Path, limit: int | None, provider: Endless
+) -> None:
     """As long as there is money it goes on; then it ends as one that has reached its length, and is marked partial."""
 
     async def scenario() -> None:
-        provider = Endless()
+        provider.sent = 0
         async with limited(tmp_path, provider, prices=(10.0,)) as router:
             stream = await router.stream(ask(params={"max_tokens": limit} if limit else {}))
             chunks = [chunk async for chunk in stream]
             assert provider.sent == pytest.approx(LIMIT / 10e-6, rel=0.01), "all of the money is used"
-            assert provider.sent <= LIMIT / 10e-6 + 1
+            assert provider.sent <= LIMIT / 10e-6 + provider.tokens
             assert [chunk.finish_reason for chunk in chunks][-2:] == ["length", None]
             assert chunks[-1].usage is not None
             assert chunks[-1].usage.estimated
             await router.settled()
             (execution,) = events(router, Execution)
             assert (execution.status, execution.finish_reason) == ("partial", "length")
-            assert execution.cost_usd <= held(router) <= LIMIT + 1e-9
+            assert execution.cost_usd <= held(router) <= LIMIT + (provider.tokens - 1) * 10e-6 + 1e-9
             with pytest.raises(BudgetExhausted):
                 await router.complete(ask())
 
     virtual_time.run(scenario())
 
 
-def test_choices_of_a_stream_end_at_their_bound(tmp_path: Path) -> None:
+@pytest.mark.parametrize("every", [10**9, 40])
+def test_choices_of_a_stream_end_at_their_bound(tmp_path: Path, every: int) -> None:
     """A provider that ignores `max_tokens` is ended in each choice, and no more is booked than the limit."""
 
     async def scenario() -> None:
-        provider = Endless()
+        provider = Endless(every=every)
         async with limited(tmp_path, provider, prices=(10.0,)) as router:
             stream = await router.stream(ask(n=3, params={"max_tokens": 100}))
             chunks = [chunk async for chunk in stream]
@@ -640,6 +656,124 @@ def test_choices_of_a_stream_end_at_their_bound(tmp_path: Path) -> None:
             assert held(router) <= LIMIT + 1e-9
 
     virtual_time.run(scenario())
+
+
+WITHIN = {
+    "long words": ["internationalization "] * 300,
+    "long words in long pieces": ["uncharacteristically " * 50] * 6,
+    "Chinese in long pieces": ["\u8bed\u8a00\u6a21\u578b" * 25] * 6,
+    "blanks and dashes": [" " * 128, "-" * 128] * 100,
+    "pieces without a text": ["", "word "] * 300,
+    "numbers in long pieces": ["123456 " * 25] * 6,
+}
+
+
+@pytest.mark.parametrize("pieces", WITHIN.values(), ids=WITHIN)
+def test_an_answer_within_its_limit_is_not_cut(tmp_path: Path, pieces: list[str]) -> None:
+    """Three hundred tokens of few bytes or many: what was reserved for an answer covers it, though nothing is left."""
+
+    class Whole(Echo):
+        async def _stream(self, message: Any, usage: Usage) -> AsyncIterator[Chunk]:
+            for piece in pieces:
+                yield Chunk(delta={"content": piece})
+            yield Chunk(finish_reason="stop")
+            yield Chunk(usage=Usage(prompt_tokens=1, completion_tokens=300))
+
+    async def scenario() -> None:
+        async with limited(tmp_path, Whole(), prices=(LIMIT / 305e-6,)) as router:
+            stream = await router.stream(ask(params={"max_tokens": 300}))
+            assert {chunk.finish_reason for chunk in [chunk async for chunk in stream]} == {"stop", None}
+            assert stream.cost_usd == pytest.approx(LIMIT * 300 / 305)
+
+    virtual_time.run(scenario())
+
+
+SAID = Chunk(delta={"content": "word " * 100})
+FIRST = Usage(prompt_tokens=9, completion_tokens=1)
+LAST = Usage(prompt_tokens=9, completion_tokens=130)
+REPORTED: dict[str, tuple[list[Chunk], Usage]] = {
+    "at the beginning": ([Chunk(usage=FIRST), SAID], Usage(prompt_tokens=9, completion_tokens=126, estimated=True)),
+    "the prompt's at the beginning": (
+        [Chunk(usage=Usage(prompt_tokens=9)), SAID],
+        Usage(prompt_tokens=9, completion_tokens=125, estimated=True),
+    ),
+    "zeros at the beginning": (
+        [Chunk(usage=Usage()), SAID],
+        Usage(prompt_tokens=7, completion_tokens=125, estimated=True),
+    ),
+    "no cost at the beginning": (
+        [Chunk(usage=Usage(cost_usd=0.0)), SAID],
+        Usage(prompt_tokens=7, completion_tokens=125, estimated=True),
+    ),
+    "in the middle": (
+        [SAID, Chunk(usage=Usage(prompt_tokens=9, completion_tokens=200)), SAID],
+        Usage(prompt_tokens=9, completion_tokens=325, estimated=True),
+    ),
+    "with each piece": ([msgspec.structs.replace(SAID, usage=FIRST), msgspec.structs.replace(SAID, usage=LAST)], LAST),
+    "in two halves": (
+        [Chunk(usage=Usage(prompt_tokens=9)), SAID, Chunk(usage=Usage(completion_tokens=130))],
+        LAST,
+    ),
+    "again as zeros": ([SAID, Chunk(usage=LAST), Chunk(usage=Usage())], LAST),
+    "as a cost alone": (
+        [SAID, Chunk(usage=Usage(cost_usd=0.5))],
+        Usage(prompt_tokens=7, completion_tokens=125, cost_usd=0.5, estimated=True),
+    ),
+}
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize(("chunks", "expected"), REPORTED.values(), ids=REPORTED)
+def test_the_last_report_of_a_stream_counts_up_to_where_it_was_made(
+    tmp_path: Path, chunks: list[Chunk], expected: Usage, n: int
+) -> None:
+    """What is said after it is estimated, and marked; callers read one usage, at the end."""
+
+    class Reports(Echo):
+        async def _stream(self, message: Any, usage: Usage) -> AsyncIterator[Chunk]:
+            for chunk in (*chunks, Chunk(finish_reason="stop")):
+                yield chunk
+
+    async def scenario() -> None:
+        async with make_router(tmp_path, {"echo": Reports()}, models=priced()) as router:
+            told = [chunk async for chunk in await router.stream(ask(n=n))]
+            await router.settled()
+        assert [chunk.usage is not None for chunk in told] == [False] * (len(told) - 1) + [True]
+        assert (told[-1].usage or Usage()).completion_tokens == n * expected.completion_tokens
+        if n == 1:
+            assert told[-1].usage == expected
+        (execution,) = events(router, Execution)
+        assert execution.completion_tokens == n * expected.completion_tokens
+        assert execution.estimated == expected.estimated
+
+    virtual_time.run(scenario())
+
+
+GENERATED: dict[str, Message] = {
+    "text": {"content": "word " * 100},
+    "parts": {"content": [{"type": "text", "text": "word " * 60}, {"type": "output_text", "text": "word " * 40}]},
+    "a refusal": {"refusal": "word " * 100},
+    "reasoning": {"reasoning": "word " * 100},
+    "reasoning in parts": {"reasoning_details": [{"type": "reasoning.text", "text": "word " * 100, "signature": "x"}]},
+    "a summary": {"reasoning_details": [{"type": "reasoning.summary", "summary": "word " * 100}]},
+    "reasoning twice": {"reasoning": "word " * 100, "reasoning_details": [{"text": "word " * 100}]},
+    "thinking": {"thinking_blocks": [{"type": "thinking", "thinking": "word " * 100}]},
+    "an old call": {"function_call": {"name": "word ", "arguments": "word " * 99}},
+    "a call": {"tool_calls": [{"index": 0, "function": {"name": "word ", "arguments": "word " * 99}}]},
+    "a custom call": {
+        "tool_calls": [{"index": 0, "type": "custom", "custom": {"name": "word ", "input": "word " * 99}}]
+    },
+    "speech": {"audio": {"id": "a", "data": "AAAA", "transcript": "word " * 100}},
+}
+
+
+@pytest.mark.parametrize("message", GENERATED.values(), ids=GENERATED)
+def test_every_text_that_is_generated_is_estimated(message: Message) -> None:
+    """Wherever a message has it, once."""
+    assert said_tokens(message) == 125
+    assembler = Assembler()
+    assembler.add(Chunk(delta={"role": "assistant", **message}))
+    assert (assembler.sent, assembler.used().completion_tokens, assembler.used().estimated) == (100, 125, True)
 
 
 class Failing(Echo):
@@ -1049,7 +1183,7 @@ def test_malformed_tool_calls_of_a_stream_cost_no_log_entry() -> None:
         assembler.add(Chunk(delta={"tool_calls": calls}))
     calls = assembler.message()["tool_calls"]
     assert [call["function"] for call in calls] == [{"name": "f", "arguments": "{}"}, {"name": "", "arguments": ""}]
-    assert assembler.tokens == 1
+    assert assembler.tokens == 3
 
 
 def test_reports_of_others_are_within_bounds_too(tmp_path: Path) -> None:

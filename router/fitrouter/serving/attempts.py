@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import chain
@@ -50,6 +51,22 @@ from fitrouter.types import NOT_CALLED, Attempt, Call, Chunk, Completion, Decisi
 Answer: TypeAlias = Completion | AsyncIterator[Chunk]
 _EXCERPT = 300
 """Characters of each model's error in the error of all."""
+_SAID = ("content", "refusal", "tool_calls", "function_call", "audio")
+_THOUGHT = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks")
+"""Fields of a message with generated texts; the same thoughts may be in several."""
+_TEXTS = frozenset({"arguments", "content", "custom", "function", "input", "name", "reasoning"}) | {
+    *("summary", "text", "thinking", "transcript", "value"),
+}
+_UNITS = re.compile(
+    r"\d{1,3}|[\u2e80-\U0010ffff]{1,2}|[^\W\d_\u2e80-\U0010ffff]{1,20}|[^\w\s\u2e80-\U0010ffff]+(?![^\W\d_])"
+)
+"""What few tokens hold more than one of: three digits, two ideographs, a word with a sign before it, other signs."""
+_LONGEST_TOKEN = 128
+"""In bytes: of blanks or dashes."""
+_SIDES = (
+    ("prompt_tokens", "cached_tokens", "written_tokens", "written_1h_tokens", "audio_prompt_tokens"),
+    ("completion_tokens", "reasoning_tokens", "audio_completion_tokens"),
+)
 
 
 class Timers(msgspec.Struct, frozen=True, kw_only=True):
@@ -507,15 +524,44 @@ async def close(chunks: AsyncIterator[Chunk]) -> None:
             return
 
 
+class Reported:
+    """What the stream of a call has reported that it used, which is the last word if nothing was said since."""
+
+    def __init__(self) -> None:
+        self.usage: Usage | None = None
+        self._said = 0
+
+    def add(self, usage: Usage, said: int) -> None:
+        """Add a report, made when so many tokens had been said; a side of it that is 0 is what was known before."""
+        if usage.completion_tokens or usage.cost_usd is not None:
+            self._said = said
+        for side in _SIDES if self.usage is not None else ():
+            if not getattr(usage, side[0]):
+                usage = msgspec.structs.replace(usage, **{name: getattr(self.usage, name) for name in side})
+        self.usage = usage
+
+    def used(self, said: int, *, ended: bool) -> Usage:
+        """Return what was used; estimated where more was said after the last report, or the stream did not end."""
+        usage, since = self.usage or Usage(), said - self._said
+        if ended and since <= 0:
+            return usage
+        tokens = max(usage.completion_tokens + since, said)
+        return msgspec.structs.replace(usage, completion_tokens=tokens, cost_usd=None, estimated=True)
+
+
 class Assembler:
     """Assembles streamed deltas into a complete message."""
 
     def __init__(self) -> None:
         self._text: list[str] = []
-        self._bytes = self._pieces = 0
+        self._bytes = 0
         self._calls: dict[int, dict[str, Any]] = {}
+        self._reported = Reported()
+        self.sent = 0
+        """Tokens so far, hardly more than a server has generated: few of them hold more than a word."""
+        self.ended = False
+        """Whether the end was told, and nothing said since."""
         self.finish_reason: str | None = None
-        self.usage: Usage | None = None
 
     def add(self, chunk: Chunk) -> None:
         """Add a chunk."""
@@ -525,12 +571,17 @@ class Assembler:
         pieces = chunk.delta.get("tool_calls")
         for piece in pieces if isinstance(pieces, list) else ():
             self._add_call(piece if isinstance(piece, dict) else {})
-        self._pieces += bool(chunk.delta.keys() - {"role"})
-        for text in (content, chunk.delta.get("reasoning_content"), chunk.delta.get("reasoning")):
-            self._bytes += len(text.encode("utf-8", "replace")) if isinstance(text, str) else 0
+        if any(value for name, value in chunk.delta.items() if name != "role"):
+            texts = _spoken(chunk.delta)
+            size = sum(len(text.encode("utf-8", "replace")) for text in texts)
+            self._bytes += size
+            self.sent += max(1, size // _LONGEST_TOKEN, sum(len(_UNITS.findall(text)) for text in texts))
+            self.ended = self.finish_reason is None and chunk.finish_reason is not None
+        elif chunk.finish_reason is not None:
+            self.ended = True
         self.finish_reason = chunk.finish_reason or self.finish_reason
         if chunk.usage is not None:
-            self.usage = chunk.usage
+            self._reported.add(chunk.usage, self.tokens)
 
     def _add_call(self, piece: Message) -> None:
         index, function = piece.get("index"), piece.get("function")
@@ -543,17 +594,20 @@ class Assembler:
             text = function.get(name) if isinstance(function, dict) else None
             if isinstance(text, str):
                 call["function"][name] += text
-                self._bytes += len(text.encode("utf-8", "replace"))
+
+    @property
+    def usage(self) -> Usage | None:
+        """What was reported so far, if anything."""
+        return self._reported.usage
+
+    def used(self, said: int | None = None, *, ended: bool = True) -> Usage:
+        """Return what was used, estimated where that is not reported by the tokens that were said."""
+        return self._reported.used(self.tokens if said is None else said, ended=ended)
 
     @property
     def tokens(self) -> int:
         """Estimated tokens so far, counted as in `fitrouter.context.features.estimate_tokens`."""
         return -(-self._bytes // 4)
-
-    @property
-    def least_tokens(self) -> int:
-        """Tokens so far at the least: few have more than eight bytes, and most providers send one in a chunk."""
-        return max(self._pieces, self.tokens // 2, 0 if self.usage is None else self.usage.completion_tokens)
 
     def require_end(self, arm: str) -> None:
         """Raise if the stream ended without a finish reason.
@@ -570,6 +624,21 @@ class Assembler:
         if self._calls:
             message["tool_calls"] = [self._calls[index] for index in sorted(self._calls)]
         return message
+
+
+def _spoken(message: Message) -> list[str]:
+    """The texts of a message or delta that a model has generated."""
+    said = [text for name in _SAID if name in message for text in _texts(message[name])]
+    thoughts = ([*_texts(message[name])] for name in _THOUGHT if name in message)
+    return said + max(thoughts, key=lambda texts: sum(map(len, texts)), default=[])
+
+
+def _texts(value: object, levels: int = 4) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif levels and isinstance(value, list | dict):
+        for each in value if isinstance(value, list) else [value[name] for name in value.keys() & _TEXTS]:
+            yield from _texts(each, levels - 1)
 
 
 def said_tokens(message: Message) -> int:

@@ -13,7 +13,16 @@ import msgspec
 from fitrouter.errors import NotCalled, ProviderError, ProviderRejected
 from fitrouter.providers.usage import COUNTS
 from fitrouter.routing.parameters import draws_choices
-from fitrouter.serving.attempts import Answering, Assembler, Caller, attempt_of, close, next_chunk, said_tokens
+from fitrouter.serving.attempts import (
+    Answering,
+    Assembler,
+    Caller,
+    Reported,
+    attempt_of,
+    close,
+    next_chunk,
+    said_tokens,
+)
 from fitrouter.types import Attempt, Chunk, Completion, Request, Usage
 
 AT_ONCE = 8
@@ -28,8 +37,12 @@ class _Sent:
 
     def __init__(self) -> None:
         self.choices: dict[int, Assembler] = {}
-        self.usage = Usage()
+        self.reported = Reported()
         self.ended = False
+
+    @property
+    def said(self) -> int:
+        return sum(choice.tokens for choice in self.choices.values())
 
 
 class Choices:
@@ -128,7 +141,7 @@ class Choices:
     @property
     def unfinished(self) -> dict[int, Assembler]:
         """The choices of a stream that have begun and not ended."""
-        return {i: each for sent in self._sent for i, each in sent.choices.items() if not each.finish_reason}
+        return {i: each for sent in self._sent for i, each in sent.choices.items() if not each.ended}
 
     # --- whole answers ---
 
@@ -213,17 +226,19 @@ class Choices:
             await close(rest)
 
     async def _put(self, sent: _Sent, chunk: Chunk, place: int, put: _Put) -> None:
-        if chunk.usage is not None:
-            sent.usage = chunk.usage
-        index = place + chunk.index
-        if (chunk.index and place) or index >= self._n or not (chunk.delta or chunk.finish_reason or chunk.logprobs):
-            return
-        sent.choices.setdefault(index, Assembler()).add(chunk)
-        await put(msgspec.structs.replace(chunk, index=index, usage=None))
+        index, usage = place + chunk.index, chunk.usage
+        told = (
+            (not chunk.index or not place)
+            and index < self._n
+            and (chunk.delta or chunk.finish_reason or chunk.logprobs)
+        )
+        if told:
+            chunk = msgspec.structs.replace(chunk, index=index, usage=None)
+            sent.choices.setdefault(index, Assembler()).add(chunk)
+        if usage is not None:
+            sent.reported.add(usage, sent.said)
+        if told:
+            await put(chunk)
 
     def _usage_of(self, sent: _Sent) -> Usage:
-        usage, said = sent.usage, sum(choice.tokens for choice in sent.choices.values())
-        if not sent.ended:
-            counted = max(usage.completion_tokens, said)
-            usage = msgspec.structs.replace(usage, completion_tokens=counted, estimated=True)
-        return self._check(usage, said, len(sent.choices))
+        return self._check(sent.reported.used(sent.said, ended=sent.ended), sent.said, len(sent.choices))

@@ -76,6 +76,8 @@ class Turn:
         """Set at the end, if the model has a price."""
         self._cover, self._lost_usd = Cover(), 0.0
         """The reservation for the last call, and what earlier calls may have cost."""
+        self._told: Usage | None = None
+        """The usage that was relayed last."""
 
     async def complete(self) -> Answer:
         """Answer as a whole; see `Router.complete`."""
@@ -185,12 +187,12 @@ class Turn:
                 yield self._received(answering.arm, assembler, following)
                 if not await self._is_covered(answering.arm, assembler):
                     status = "partial"
-                    for chunk in (Chunk(finish_reason="length"), Chunk(usage=assembler.usage or Usage(estimated=True))):
-                        yield self._received(answering.arm, assembler, chunk)
+                    yield self._received(answering.arm, assembler, Chunk(finish_reason="length"))
+                    yield Chunk(usage=self._used(answering.arm, assembler, ended=False))
                     return
             assembler.require_end(answering.arm)
-            if assembler.usage is None:
-                yield self._received(answering.arm, assembler, Chunk(usage=Usage()))
+            if (usage := self._used(answering.arm, assembler)) != self._told:
+                yield Chunk(usage=usage)
             status = "ok"
         except ProviderError as error:
             status = "partial"
@@ -198,11 +200,7 @@ class Turn:
             raise
         finally:
             message = assembler.message()
-            usage = assembler.usage or Usage()
-            if status != "ok":  # what the provider has reported so far is not of the end
-                sent = max(usage.completion_tokens, assembler.tokens)
-                usage = msgspec.structs.replace(usage, completion_tokens=sent, estimated=True)
-            usage = self._checked(answering.arm, usage, assembler.tokens)
+            usage = self._used(answering.arm, assembler, ended=status == "ok")
             answering.span.used(usage, assembler.finish_reason)
             answering.span.end("" if status == "ok" else status)
             answering.release()
@@ -211,8 +209,12 @@ class Turn:
 
     async def _is_covered(self, arm: str, assembler: Assembler) -> bool:
         """Whether a stream is within its reservation; one whose provider ignores `max_tokens` reserves more."""
-        limit, sent = self._cover.answer_tokens, assembler.least_tokens
-        if limit is None or sent <= limit or assembler.finish_reason:
+        limit, sent = self._cover.answer_tokens, assembler.sent
+        if limit is None or assembler.ended:
+            return True
+        if assembler.usage is not None and assembler.usage.completion_tokens:
+            sent = max(sent, self._checked(arm, assembler.usage, assembler.tokens).completion_tokens)
+        if sent <= limit:
             return True
         asked, card = msgspec.structs.replace(self._asked, answer_tokens=2 * sent), self._tools.cards[arm]
         cover = await self._tools.spending.reserve(
@@ -229,7 +231,7 @@ class Turn:
             async with contextlib.aclosing(choices.chunks()) as chunks:
                 async for chunk in chunks:
                     yield chunk
-                    longest = max(choices.unfinished.values(), key=lambda each: each.least_tokens, default=Assembler())
+                    longest = max(choices.unfinished.values(), key=lambda each: each.sent, default=Assembler())
                     if not await self._is_covered(answering.arm, longest):
                         status = "partial"
                         for index, each in choices.unfinished.items():
@@ -269,13 +271,19 @@ class Turn:
         """Return the parameters that the caller misses in the call of a model."""
         return noted(self._tools.cards[arm], self._request.params, self._proposal.dropped.get(arm, ()))
 
+    def _used(self, arm: str, assembler: Assembler, *, ended: bool = True) -> Usage:
+        """Return what a stream has used, within bounds; what is estimated, within what its limit let it say."""
+        limit = self._cover.answer_tokens
+        said = assembler.tokens if limit is None else min(assembler.tokens, max(limit, assembler.sent))
+        return self._checked(arm, assembler.used(said, ended=ended), said)
+
     def _received(self, arm: str, assembler: Assembler, chunk: Chunk) -> Chunk:
-        """Add a received chunk to the assembled message, with its usage within bounds."""
+        """Add a received chunk to the assembled message; a usage before the end is not told, as it is not the last."""
         assembler.add(chunk)
-        if chunk.usage is not None:
-            assembler.usage = self._checked(arm, chunk.usage, assembler.tokens)
-            chunk = msgspec.structs.replace(chunk, usage=assembler.usage)
-        return chunk
+        if chunk.usage is None:
+            return chunk
+        self._told = self._used(arm, assembler) if assembler.ended else None
+        return msgspec.structs.replace(chunk, usage=self._told)
 
     def _finish(
         self,
