@@ -47,12 +47,33 @@ def test_it_is_known_with_a_200_too(message: str, status: int | None) -> None:
     assert type(from_error_body({"error": {"message": "overloaded"}}, "s")) is ProviderUnavailable
 
 
-def test_sizes_are_known_by_status_and_code() -> None:
-    """A 413 says it without words, and llama.cpp's type with a 500; the words alone in a 500 are an outage."""
+FAILED = {
+    "llama.cpp, no room left": '{"error": {"message": "Context size has been exceeded.", "type": "server_error"}}',
+    "llama.cpp, older": "the request exceeds the available context size. try increasing the context size",
+    "llama.cpp, by type": '{"error": {"code": 500, "message": "try again", "type": "exceed_context_size_error"}}',
+    "Ollama": '{"error":"the input length exceeds the context length"}',
+    "litellm": "litellm.ContextWindowExceededError: AnthropicException - prompt is too long: 210000 tokens > 200000",
+    "SGLang": "The input (9001 tokens) is longer than the model's context length (8192 tokens).",
+    "vLLM": "This model's maximum context length is 8192 tokens. However, you requested 9000 tokens",
+    "LM Studio": "The model has crashed: context length of 4096 tokens has overflowed",
+}
+"""What servers say with a 500 of a conversation that is too long."""
+BROKEN = {
+    *("context deadline exceeded", "input stream exceeded the time limit", "upstream request too large for buffer"),
+    *("maximum number of tokens per minute exceeded", "CUDA out of memory", "too many tokens", "request too large"),
+    *("x" * 1000 + "Context size has been exceeded.", "prompt processing failed", "model context could not be created"),
+}
+
+
+@pytest.mark.parametrize("status", [500, 502])
+@pytest.mark.parametrize("said", FAILED.values(), ids=FAILED)
+def test_a_size_is_known_with_a_500_where_words_are_clear(status: int, said: str) -> None:
+    """A server that fails at it says so; what may as well be an outage, or repeats a prompt, is an outage."""
     assert type(from_status(413, "")) is ContextOverflow
-    told = '{"error": {"code": 500, "message": "try again", "type": "exceed_context_size_error"}}'
-    assert type(from_status(500, "cut", body=told)) is ContextOverflow
-    assert type(from_status(500, "the request exceeds the available context size")) is ProviderUnavailable
+    assert type(from_status(status, "cut", body=said)) is ContextOverflow
+    assert type(from_error_body({"error": {"message": said, "code": status}}, "s")) is ContextOverflow
+    for words in BROKEN:
+        assert type(from_status(status, words)) is ProviderUnavailable, words
 
 
 @pytest.mark.parametrize("message", TOO_LONG.values(), ids=TOO_LONG)

@@ -78,8 +78,17 @@ _TOO_LONG = re.compile(
 """What vendors and servers say of a context that is too long; `tests/providers/test_failures.py` has a line of each."""
 _RATE = re.compile(r"rate_limit_exceeded|tokens per min", re.IGNORECASE)
 """What is said of a request that is larger than an account's rate, which a longer context would not mend."""
-_SIZE_CODE = re.compile(r'"(?:type|code)"\s*:\s*"(?:exceed_context_size_error|context_length_exceeded)"')
-"""Codes that say it whatever the status: llama.cpp's was 500 for a while."""
+_SURELY = re.compile(
+    r'"(?:type|code)"\s*:\s*"(?:exceed_context_size_error|context_length_exceeded)"|ContextWindowExceeded'
+    r"|\bcontext (?:size|length|window|limit)\b[^.]{0,60}\b(?:exceed|overflow|too small)"
+    r"|(?:exceed|longer than|larger than|greater than|over)\w*\b[^.]{0,40}\bcontext (?:size|length|window|limit)\b"
+    r"|\bprompt (?:is )?too long|maximum context length is \d",
+    re.IGNORECASE,
+)
+"""What says it with these 5xx, too: llama.cpp's, Ollama's and litellm's; `context deadline exceeded` is none of these."""
+_FAILED = (500, 502)
+_BRIEF = 1000
+"""Characters of an error with a 5xx that are read: a longer one may repeat a prompt."""
 _ESCAPED = re.compile(r"\\u([0-9a-fA-F]{4})")
 """A letter as some encoders of JSON write it: Go's and .NET's an apostrophe, Python's all that is not ASCII."""
 _BAD_KEY = re.compile(r"invalid_api_key|API_KEY_INVALID|API key not valid|incorrect api key", re.IGNORECASE)
@@ -97,9 +106,9 @@ def from_status(status: int, message: str, retry_after_s: float | None = None, b
     """Make the provider error of an HTTP status; it is told by `body`, or by the message where that is all there is.
 
     408, 5xx, redirects, and problems with the model's name (403, 404) are `ProviderUnavailable`: another model may
-    answer. Of its subclasses are those with the name, and those with the account (401, 402, 429, and
-    other 4xx whose message says so). Any other 4xx is `ProviderRejected`, or `ContextOverflow` if it is a 413 or says
-    that the conversation is too long for the model.
+    answer. Of its subclasses are those with the name, and those with the account (401, 402, 429, and other 4xx whose
+    message says so). Any other 4xx is `ProviderRejected`, or `ContextOverflow` if it is a 413 or says that the
+    conversation is too long for the model; so is a 500 or 502 that says so clearly.
 
     >>> from_status(400, "This model's maximum context length is 8192 tokens.")
     ContextOverflow("This model's maximum context length is 8192 tokens.")
@@ -108,7 +117,7 @@ def from_status(status: int, message: str, retry_after_s: float | None = None, b
     """
     said = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), body or message)
     kind = _unavailable(status, said)
-    if kind is ProviderUnavailable and _SIZE_CODE.search(said):
+    if status in _FAILED and len(said) <= _BRIEF and _SURELY.search(said):
         return ContextOverflow(message, status)
     if 400 <= status < 500 and status not in _TRY_ANOTHER and kind is ProviderUnavailable:
         return (ContextOverflow if status == 413 or _TOO_LONG.search(said) else ProviderRejected)(message, status)
@@ -140,7 +149,10 @@ def from_error_body(body: Mapping[str, Any], where: str) -> ProviderError:
     status = code if isinstance(code, int) and 100 <= code < 600 else None
     message = f"{where} answered 200 with an error: {excerpt(error)}"
     kind = _unavailable(status, message)
-    if kind is ProviderUnavailable and (status or 400) < 500 and _TOO_LONG.search(str(error)[:_READ]):
+    said = str(error)[:_READ]
+    if kind is ProviderUnavailable and (status or 400) < 500 and _TOO_LONG.search(said):
+        return ContextOverflow(message, status)
+    if status in _FAILED and len(said) <= _BRIEF and _SURELY.search(said):
         return ContextOverflow(message, status)
     return kind(message, status)
 
