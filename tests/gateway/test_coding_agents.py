@@ -6,6 +6,7 @@ The bodies are written after public reports and references; they are no recordin
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ import httpx
 import pytest
 from tests.kits.gateway import Echo, client, make_router, serving
 
+from fitrouter.routing.eligibility import Roster, Wants, noted
 from fitrouter.routing.parameters import effort_of, takes_developer
-from fitrouter.types import Call, Chunk, Completion, Message, ModelCard
+from fitrouter.serving.attempts import prepare
+from fitrouter.types import Call, Chunk, Completion, Message, ModelCard, Request
 
 MODELS = ("gpt-4.1-mini", "gpt-5-mini", "gpt-5.2", "mistral-large-latest", "deepseek-chat", "qwen3", "smart")
 HI = [{"role": "user", "content": "hi"}]
@@ -482,6 +485,61 @@ def test_custom_tools_go_there_and_back(http: httpx.Client, upstream: Strict, to
     assert (result["role"], result["tool_call_id"], result["content"]) == ("tool", "c1", "ok")
 
 
+SEARCH = {"type": "function", "name": "search", "parameters": SCHEMA}
+LONG = "mcp__" + "server_" * 9
+SPACES: dict[str, tuple[list[tuple[str, dict[str, Any]]], list[str] | None]] = {
+    "equal names": (
+        [("", SEARCH), ("mcp__a", SEARCH), ("mcp__b", SEARCH)],
+        ["search", "mcp__a__search", "mcp__b__search"],
+    ),
+    "as Codex ends them": ([("mcp__a__", SEARCH)], ["mcp__a__search"]),
+    "letters that no name has": ([("mcp a.b", SEARCH), ("é", SEARCH)], ["mcp_a_b__search", "___search"]),
+    "letters that become the same": ([("a.b", SEARCH), ("a/b", SEARCH)], None),
+    "the border elsewhere": ([("a", {**SEARCH, "name": "b__c"}), ("a__b", {**SEARCH, "name": "c"})], None),
+    "taken by a plain name": ([("a", SEARCH), ("", {**SEARCH, "name": "a__search"})], None),
+    "long names": ([(LONG, {**SEARCH, "name": "x" * 60}), (LONG, {**SEARCH, "name": "x" * 61})], None),
+    "tools of text": ([("mcp__a", PATCH), ("mcp__b", PATCH), ("mcp__b", SEARCH)], None),
+}
+
+
+@pytest.mark.parametrize(("placed", "names"), SPACES.values(), ids=SPACES)
+def test_tools_of_namespaces_stay_apart(
+    http: httpx.Client, upstream: Strict, placed: list[tuple[str, dict[str, Any]]], names: list[str] | None
+) -> None:
+    """Each has its own name upstream that vendors take; calls name tool and namespace, whole, streamed and later."""
+    tools = [{"type": "namespace", "name": space, "tools": [tool]} if space else tool for space, tool in placed]
+    body = {"model": "qwen3", "input": HI, "tools": tools}
+    assert http.post("/v1/responses", json=body).status_code == 200
+    sent = [tool["function"]["name"] for tool in upstream.calls[-1].params["tools"]]
+    assert names in (None, sent)
+    assert len({*sent}) == len(placed)
+    for (space, tool), name in zip(placed, sent, strict=True):
+        assert re.fullmatch("[a-zA-Z0-9_-]{1,64}", name)
+        function = {"name": name, "arguments": '{"input":"x"}'}
+        upstream.tool_call = {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "function": function}]}
+        (made,) = http.post("/v1/responses", json=body).json()["output"]
+        streamed = http.post("/v1/responses", json={**body, "stream": True}).text
+        upstream.tool_call = None
+        events = [json.loads(line[6:]) for line in streamed.splitlines() if line.startswith("data: ")]
+        ended = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+        for call in (made, *ended):
+            assert (call["name"], call.get("namespace", "")) == (tool["name"], space)
+            assert call["type"] == ("custom_tool_call" if tool is PATCH else "function_call")
+        output = {"type": f"{made['type']}_output", "call_id": "c1", "output": "ok"}
+        again = http.post("/v1/responses", json={**body, "input": [*HI, made, output]})
+        assert again.status_code == 200, again.text
+        assert upstream.calls[-1].messages[1]["tool_calls"][0]["function"]["name"] == name
+        chosen = {"type": "function", "name": tool["name"], "namespace": space}
+        for choice in (chosen, {"type": "allowed_tools", "mode": "required", "tools": [chosen]}):
+            assert http.post("/v1/responses", json={**body, "tool_choice": choice}).status_code == 200
+            params = upstream.calls[-1].params
+            picked = params["tool_choice"] if choice is chosen else params["tools"][0]
+            assert (picked["function"]["name"], len(params["tools"]) == 1) == (
+                name,
+                choice is not chosen or len(sent) == 1,
+            )
+
+
 RAN: dict[str, tuple[list[dict[str, Any]], str, Any, str]] = {
     "a shell": (
         [
@@ -650,7 +708,8 @@ def test_tokens_are_counted_without_a_model(http: httpx.Client, upstream: Strict
         ("gpt-4.1-mini", 8000, None),
         ("mistral-large-latest", 8000, None),
         ("claude-sonnet-4", 8000, None),
-        ("qwen3", 8000, None),
+        *(("qwen3", 8000, "medium"), ("smart", 1024, "low"), ("meta-llama/Llama-3.3-70B", 32_000, "high")),
+        *(("deepseek-chat", 8000, None), ("moonshotai/kimi-k2.5", 8000, None), ("bedrock-claude", 8000, None)),
         ("gpt-5.2", 1024, "low"),
         ("o3", 32_000, "high"),
     ],
@@ -662,6 +721,35 @@ def test_thinking_becomes_effort_where_there_is_one(model: str, budget: int | No
     assert effort_of(card, {"thinking": thinking}) == effort
     assert effort_of(card, {"thinking": thinking, "reasoning_effort": "low"}) is None
     assert effort_of(card, {"thinking": {"type": "disabled"}}) is None
+
+
+OWN = {"prompt_cache_key": "c", "prompt_cache_retention": "24h", "safety_identifier": "s", "store": True}
+
+
+@pytest.mark.parametrize(
+    ("provider", "model", "switched", "keyed"),
+    [
+        *(("p", "deepseek-chat", True, False), ("openrouter", "deepseek/deepseek-v3.2", True, False)),
+        *(("p", "kimi-k2.5", True, False), ("moonshot", "k2", True, False), ("p", "zai-org/GLM-4.6", True, False)),
+        *(("zai", "plan", True, False), ("p", "smart", False, False), ("vllm", "Qwen/Qwen3-32B", False, False)),
+        *(("litellm", "my-gpt-5", False, True), ("p", "us.anthropic.claude-sonnet-4", False, False)),
+    ],
+)
+def test_servers_of_unknown_kind_get_no_vendors_own_words(
+    provider: str, model: str, switched: bool, keyed: bool
+) -> None:
+    """Agents send them to any model: `thinking` is on or off, an effort, or Claude's; OpenAI's go to OpenAI's."""
+    card = ModelCard(name=model, provider=provider)
+    for kind in ("enabled", "adaptive", "auto", "disabled"):
+        budget = {"budget_tokens": 5_000} if kind == "enabled" else {}
+        params = {"thinking": {"type": kind, **budget}, "verbosity": "low", **OWN}
+        found = Roster([card]).eligible(Wants(params=params))
+        sent = prepare(Request(messages=(*HI,), params=params), card, found.dropped.get(model, ())).params
+        switch = {"type": "disabled" if kind == "disabled" else "enabled"}
+        assert sent.get("thinking") == (switch if switched else params["thinking"] if "claude" in model else None)
+        assert ("reasoning_effort" in sent) is not (switched or "claude" in model or kind == "disabled")
+        assert {*OWN, "verbosity"} & sent.keys() == ({*OWN, "verbosity"} if keyed else set())
+        assert {*noted(card, params, found.dropped.get(model, ()))} == (set() if keyed else {*OWN, "verbosity"})
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ _TABLE = """
 From litellm's `get_supported_openai_params` (1.105), checked by `test_eligibility.py`, and from the providers' own
 references where those are stricter or the parameter is not OpenAI's. Where models of a family differ, the stricter
 value stands; a card's `parameters` override the table. Other families (vLLM, gateways, any server of the OpenAI
-protocol) count as supporting everything, and a parameter that is not in the table as supported by all.
+protocol) count as supporting everything but `_OWN`, and a parameter that is not in the table as supported by all.
 """
 
 FAMILIES: tuple[str, ...] = tuple(_TABLE.split("\n")[1].split())
@@ -78,12 +78,23 @@ _FORMS: dict[tuple[str, str], tuple[str, ...]] = {
 }
 """(family, parameter) → supported forms, of parameters that have several; all forms if not listed."""
 
+_OWN = {
+    "thinking": re.compile("anthropic|toggled"),
+    **dict.fromkeys(
+        ("prompt_cache_key", "prompt_cache_retention", "safety_identifier", "store", "verbosity"), re.compile("openai")
+    ),
+}
+"""Parameters that agents send to any model → the lineages for which servers of unknown kind get them."""
+_TOGGLED = re.compile(r"deepseek|kimi|moonshot|glm-|\bz-?ai\b|zhipu")
+"""Makers whose models know `thinking` as enabled or disabled, by a model's or provider's name."""
+
 _DOUBTFUL = {
     api: frozenset(
         [name for name, columns in PARAMETERS.items() if not columns.get(api, True)]
         + [name for other, name in _FORMS if other == api]
+        + [name for name in _OWN if api not in FAMILIES]
     )
-    for api in (*FAMILIES, *(api for api, _ in _FORMS))
+    for api in (*FAMILIES, "openai_compatible", *(api for api, _ in _FORMS))
 }
 """Family → parameters that it does not support, or not in every form."""
 
@@ -195,10 +206,17 @@ def takes(card: ModelCard, name: str, value: object) -> str:
     api = family(card)
     if not PARAMETERS.get(name, {}).get(api, True):
         return f"parameter: needs {name}, which {api} models do not take"
+    if api not in FAMILIES and name in _OWN and not _OWN[name].fullmatch("toggled" if toggled(card) else lineage(card)):
+        return f"parameter: needs {name}, which only its vendor's models are known to take"
     forms = _FORMS.get((api, name))
     if forms is not None and (form := _form(value)) not in forms:
         return f"parameter: needs {name} {form!r}, {api} models take {', '.join(forms)}"
     return ""
+
+
+def toggled(card: ModelCard) -> bool:
+    """Whether a model's `thinking` is enabled or disabled, and nothing else."""
+    return family(card) not in FAMILIES and bool(_TOGGLED.search(f"{card.provider}/{card.target or card.name}".lower()))
 
 
 def draws_choices(card: ModelCard) -> bool:

@@ -42,6 +42,7 @@ from fitrouter.routing.parameters import (
     limit_name,
     takes_cache_hints,
     takes_developer,
+    toggled,
 )
 from fitrouter.routing.variants import apply
 from fitrouter.serving.slots import CONCURRENCY, SlotParams, Slots
@@ -307,7 +308,7 @@ class Caller:
         card = self.cards[arm]
         span = call_span("chat", card, gen_ai__request__stream=request.stream)
         try:
-            prepared = _prepare(request, card, dropped)
+            prepared = prepare(request, card, dropped)
             with span.current():
                 answering = await _call(prepared, card, self.providers[card.provider], self.timers, patience)
         except BaseException as error:
@@ -383,12 +384,15 @@ def limited(request: Request, cover: Cover) -> Request:
     return msgspec.structs.replace(request, params={**request.params, **lowered})
 
 
-def _prepare(request: Request, card: ModelCard, dropped: tuple[str, ...]) -> Request:
+def prepare(request: Request, card: ModelCard, dropped: tuple[str, ...]) -> Request:
     """Adapt a request to a model: apply its variant, rename its limit, omit what is dropped or not understood."""
     if not takes_cache_hints(card):
         request = _without_cache_hints(request)
     if (effort := effort_of(card, request.params)) is not None:
         request = msgspec.structs.replace(request, params={**request.params, "reasoning_effort": effort})
+    if isinstance(thinking := request.params.get("thinking"), dict) and toggled(card):
+        switch = {"type": "disabled" if thinking.get("type") == "disabled" else "enabled"}
+        request = msgspec.structs.replace(request, params={**request.params, "thinking": switch})
     if "max_tokens" in request.params and (name := limit_name(card)) != "max_tokens":
         params = {name: request.params["max_tokens"], **request.params}
         del params["max_tokens"]

@@ -5,7 +5,9 @@ Requests: https://platform.openai.com/docs/api-reference/responses; streams: …
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 from uuid import UUID
@@ -52,6 +54,9 @@ _INPUT = "input"
 _CALLS = frozenset({"apply_patch_call", "custom_tool_call", "function_call", "local_shell_call", "shell_call"})
 """Calls that the client runs, of functions and of OpenAI's own tools."""
 _OUTPUTS = frozenset(f"{kind}_output" for kind in _CALLS)
+_MOST_LETTERS = 64
+_NO_LETTER = re.compile(r"[^a-zA-Z0-9_-]")
+"""What a function's name has at most, and what it has not."""
 _LOGPROBS = "message.output_text.logprobs"
 _ECHOED: dict[str, Any] = {
     "instructions": None,
@@ -89,7 +94,8 @@ class Responses:
         chat = {name: value for name, value in body.items() if name not in _TRANSLATED}
         instructions = optional(body, "instructions", str, "a string")
         chat["messages"] = [{"role": "system", "content": instructions}] if instructions else []
-        chat["messages"] += _messages(body.get("input"), self.dropped)
+        names = _Names(body)
+        chat["messages"] += _messages(body.get("input"), names, self.dropped)
         limit = optional(body, "max_output_tokens", int, "a whole number")
         if limit is not None:
             chat["max_tokens"] = limit
@@ -97,7 +103,7 @@ class Responses:
         chat["reasoning_effort"] = reasoning.get("effort")
         if _LOGPROBS in (optional(body, "include", list, "an array of strings") or []) or body.get("top_logprobs"):
             chat["logprobs"] = True
-        return chat | _tools(body, self.dropped) | _text(body)
+        return chat | _tools(body, names, self.dropped) | _text(body)
 
     def answer(self, reply: Reply, body: dict[str, Any]) -> dict[str, Any]:
         """Return a complete answer as a `response`."""
@@ -110,10 +116,53 @@ class Responses:
         return ResponseEvents(body)
 
 
+class _Names:
+    """What the tools of a request are called upstream, where no two may have one name and there are no namespaces.
+
+    Args:
+        body: the request.
+    """
+
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        self.of: dict[str, tuple[str, str]] = {}
+        """Name upstream → namespace, which may be empty, and name."""
+        self._sent: dict[tuple[str, str], str] = {}
+        self.custom: set[str] = set()
+        """Names upstream of tools that take text."""
+        for tool, _, space in sorted(offered(body), key=lambda one: bool(one[2])):
+            if not isinstance(name := tool.get("name"), str) or (space, name) in self._sent:
+                continue
+            sent = self.sent(space, name)
+            self.of[sent], self._sent[space, name] = (space, name), sent
+            if tool.get("type") == "custom":
+                self.custom.add(sent)
+
+    def sent(self, space: object, name: str) -> str:
+        """Return the name of a tool upstream: with its namespace, in 64 letters that every vendor takes."""
+        if not space or not isinstance(space, str):
+            return name
+        if (known := self._sent.get((space, name))) is not None:
+            return known
+        whole = _NO_LETTER.sub("_", f"{space.rstrip('_')}__{name}")
+        if len(whole) <= _MOST_LETTERS and whole not in self.of:
+            return whole
+        mark = hashlib.sha256(f"{space}\0{name}".encode("utf-8", "replace")).hexdigest()[:8]
+        return f"{whole[: _MOST_LETTERS - 9]}_{mark}"
+
+    def named(self, tool: Mapping[str, Any], where: str) -> set[str]:
+        """Return the names upstream that a choice means: of a tool, in any namespace if it has none, or all of one."""
+        name, space = text_of(tool.get("name"), f"{where}.name"), tool.get("namespace")
+        if tool.get("type") == "namespace":
+            return {sent for sent, (of, _) in self.of.items() if of == name}
+        if space or name in self.of:
+            return {self.sent(space, name)}
+        return {sent for sent, (_, own) in self.of.items() if own == name} or {name}
+
+
 # --- requests ------------------------------------------------------------------------------------------------------
 
 
-def _messages(given: object, dropped: list[str]) -> list[Message]:
+def _messages(given: object, names: _Names, dropped: list[str]) -> list[Message]:
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
     if not isinstance(given, list) or not given:
@@ -129,7 +178,7 @@ def _messages(given: object, dropped: list[str]) -> list[Message]:
             case "message":
                 messages.append(_message(item, where))
             case str(kind) if kind in _CALLS:
-                _turn(messages).setdefault("tool_calls", []).append(_call(item, where))
+                _turn(messages).setdefault("tool_calls", []).append(_call(item, names, where))
             case str(kind) if kind in _OUTPUTS:
                 message, others = _output(item, where)
                 messages.append(message)
@@ -193,7 +242,7 @@ def _part(part: Mapping[str, Any], where: str) -> dict[str, Any]:
             raise unsupported(kind, f"{where}.type", "input_text, input_image, input_file, input_audio, output_text")
 
 
-def _call(item: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _call(item: Mapping[str, Any], names: _Names, where: str) -> dict[str, Any]:
     """Translate a call of a function, of a custom tool, whose text becomes an argument, or of a tool of OpenAI's."""
     match item["type"]:
         case "custom_tool_call":
@@ -202,7 +251,8 @@ def _call(item: Mapping[str, Any], where: str) -> dict[str, Any]:
             name, arguments = item.get("name"), arguments_of(item.get("arguments"), where)
         case kind:
             name, arguments = kind.removesuffix("_call"), json.dumps(item.get("action", item.get("operation")))
-    function = {"name": text_of(name, f"{where}.name"), "arguments": arguments}
+    sent = names.sent(item.get("namespace"), text_of(name, f"{where}.name"))
+    function = {"name": sent, "arguments": arguments}
     return {"id": text_of(item.get("call_id"), f"{where}.call_id"), "type": "function", "function": function}
 
 
@@ -218,23 +268,25 @@ def _output(item: Mapping[str, Any], where: str) -> tuple[Message, list[dict[str
     return {"role": "tool", "tool_call_id": call_id, "content": text}, [p for p in parts if p["type"] != "text"]
 
 
-def _tools(body: Mapping[str, Any], dropped: list[str]) -> dict[str, Any]:
-    tools = []
-    for tool, where in offered(body):
+def _tools(body: Mapping[str, Any], names: _Names, dropped: list[str]) -> dict[str, Any]:
+    tools: dict[str, dict[str, Any]] = {}
+    for tool, where, space in offered(body):
         if tool.get("type") in ("function", "custom"):
-            tools.append(_tool(tool, where))
+            sent = names.sent(space, text_of(tool.get("name"), f"{where}.name"))
+            tools.setdefault(sent, _tool({**tool, "name": sent}))
         else:
             drop(dropped, where, tool.get("type"))
-    found: dict[str, Any] = {"tools": tools} if tools else {}
+    found: dict[str, Any] = {"tools": [*tools.values()]} if tools else {}
     choice = body.get("tool_choice")
     if isinstance(choice, dict):
         match choice.get("type"):
             case "function" | "custom":
-                name = text_of(choice.get("name"), "tool_choice.name")
+                name = min(names.named(choice, "tool_choice"))
                 found["tool_choice"] = {"type": "function", "function": {"name": name}}
             case "allowed_tools":
-                named = [tool.get("name") for _, tool in each(choice.get("tools"), "tool_choice.tools")]
-                found["tools"] = [tool for tool in tools if tool["function"]["name"] in named]
+                given = each(choice.get("tools"), where := "tool_choice.tools")
+                named = {name for i, tool in given if tool.get("name") for name in names.named(tool, f"{where}[{i}]")}
+                found["tools"] = [tool for name, tool in tools.items() if name in named]
                 found["tool_choice"] = "required" if choice.get("mode") == "required" else "auto"
             case kind:  # of a tool that is left out
                 drop(dropped, "tool_choice", kind)
@@ -246,26 +298,26 @@ def _tools(body: Mapping[str, Any], dropped: list[str]) -> dict[str, Any]:
     return found
 
 
-def offered(body: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
-    """Enumerate the tools of a request with where they stand: `tools`, `additional_tools`, and those of namespaces."""
+def offered(body: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str, str]]:
+    """Enumerate the tools of a request, where they stand (`tools`, `additional_tools`), and their namespace if any."""
     given = body.get("input")
     later = [item.get("tools") for item in given if _adds_tools(item)] if isinstance(given, list) else []
     for place, tools in (("tools", body.get("tools")), *(("additional_tools", one) for one in later)):
         for i, tool in each(tools or [], place):
             if tool.get("type") == "namespace":
                 for j, inner in each(tool.get("tools") or [], f"{place}[{i}].tools"):
-                    yield inner, f"{place}[{i}].tools[{j}]"
+                    yield inner, f"{place}[{i}].tools[{j}]", str(tool.get("name") or "")
             else:
-                yield tool, f"{place}[{i}]"
+                yield tool, f"{place}[{i}]", ""
 
 
 def _adds_tools(item: object) -> bool:
-    return isinstance(item, dict) and item.get("type") == "additional_tools"
+    return isinstance(item, dict) and item.get("type") in ("additional_tools", "tool_search_output")
 
 
-def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     """Translate a tool; a custom one, which takes text, is offered as a function with one string."""
-    function = {"name": text_of(tool.get("name"), f"{where}.name")}
+    function = {"name": tool["name"]}
     if tool["type"] == "custom":
         form = tool.get("format")
         syntax = form.get("definition") if isinstance(form, dict) else None
@@ -304,7 +356,7 @@ def _text(body: dict[str, Any]) -> dict[str, Any]:
 class _Item:
     """An item of the output while it is written: a message (text or refusal), reasoning, or a function call."""
 
-    def __init__(self, kind: str, index: int, about: About, call: Mapping[str, Any]) -> None:
+    def __init__(self, kind: str, index: int, about: About, call: Mapping[str, Any], names: _Names) -> None:
         prefix = {"function": "fc", "custom": "ctc", "reasoning": "rs"}.get(kind, "msg")
         self.kind, self.index, self.id = kind, index, f"{prefix}_{about.decision_id}_{index}"
         self.pieces: list[str] = []
@@ -312,7 +364,9 @@ class _Item:
         self.annotations: list[Any] = []
         self.status = "in_progress"
         function = call.get("function") or {}
-        self.name, self.call_id = str(function.get("name") or ""), str(call.get("id") or self.id)
+        sent, self.call_id = str(function.get("name") or ""), str(call.get("id") or self.id)
+        space, self.name = names.of.get(sent, ("", sent))
+        self.space = {"namespace": space} if space else {}
 
     def part(self) -> dict[str, Any]:
         """Return the content part, as far as it is written."""
@@ -328,10 +382,11 @@ class _Item:
         head = {"id": self.id, "status": self.status}
         content = [self.part()] if self.pieces else []
         if self.kind == "function":
-            call = {"call_id": self.call_id, "name": self.name, "arguments": "".join(self.pieces)}
+            call = {"call_id": self.call_id, "name": self.name, "arguments": "".join(self.pieces), **self.space}
             return {**head, "type": "function_call", **call}
         if self.kind == "custom":
-            call = {"call_id": self.call_id, "name": self.name, "input": custom_input("".join(self.pieces))}
+            text = custom_input("".join(self.pieces))
+            call = {"call_id": self.call_id, "name": self.name, "input": text, **self.space}
             return {**head, "type": "custom_tool_call", **call}
         if self.kind == "reasoning":
             return {**head, "type": "reasoning", "summary": [], "content": content}
@@ -358,7 +413,7 @@ class ResponseEvents:
     def __init__(self, body: Mapping[str, Any]) -> None:
         given = {name: body.get(name) for name in _ECHOED}
         self._echo = {name: _ECHOED[name] if value is None else value for name, value in given.items()}
-        self._custom = {tool.get("name") for tool, _ in offered(body) if tool.get("type") == "custom"}
+        self._names = _Names(body)
         self._number = 0
         self._items: list[_Item] = []
         self._text: _Item | None = None
@@ -453,7 +508,7 @@ class ResponseEvents:
         if (item := self._calls.get(index)) is None:
             if self._text is not None:
                 found, self._text = self._close(self._text), None
-            kind = "custom" if call["function"].get("name") in self._custom else "function"
+            kind = "custom" if call["function"].get("name") in self._names.custom else "function"
             item = self._calls[index] = self._add(kind, about, call)
             found.append(self._item_event("response.output_item.added", item, {"item": item.json()}))
         text = call["function"].get("arguments")
@@ -464,7 +519,7 @@ class ResponseEvents:
         return found
 
     def _add(self, kind: str, about: About, call: Mapping[str, Any]) -> _Item:
-        self._items.append(_Item(kind, len(self._items), about, call))
+        self._items.append(_Item(kind, len(self._items), about, call, self._names))
         return self._items[-1]
 
     def _close(self, item: _Item) -> list[bytes]:
