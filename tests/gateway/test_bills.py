@@ -57,11 +57,11 @@ class Row(NamedTuple):
 
 
 def openai(
-    prompt: int, completion: int, *, of_prompt: Any = None, of_answer: Any = None, **more: Any
+    prompt: int | str, completion: int | str, *, of_prompt: Any = None, of_answer: Any = None, **more: Any
 ) -> dict[str, Any]:
     """OpenAI's usage."""
     details = {"prompt_tokens_details": of_prompt, "completion_tokens_details": of_answer}
-    total = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    total = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": int(prompt) + int(completion)}
     return total | {name: each for name, each in details.items() if each} | more
 
 
@@ -114,6 +114,36 @@ ROWS = [
         "caching", {"input_tokens": 100_000, "output_tokens": 500, "input_token_details": {"cache_read": 95_000}}, READ
     ),
     Row("caching", {"billed_units": {"input_tokens": 100_000, "output_tokens": 500}, "cached_tokens": 95_000}, READ),
+    Row("caching", openai("100000", "500", prompt_tokens_details={"cached_tokens": "95000"}), READ),  # numbers as texts
+    Row("plain", {"tokens": {"input_tokens": 1_000, "output_tokens": 200}}, {"input": 1_000, "output": 200}),
+    Row(
+        "plain",
+        {
+            "billed_units": {"input_tokens": 1_000, "output_tokens": 200},
+            "tokens": {"input_tokens": 1_500, "output_tokens": 210},
+        },
+        {"input": 1_000, "output": 200},
+    ),
+    Row("plain", {"input_token_count": 1_000, "generated_token_count": 200}, {"input": 1_000, "output": 200}),
+    Row("plain", {"prompt_eval_count": 1_000, "eval_count": 200}, {"input": 1_000, "output": 200}),
+    Row(
+        "caching",
+        {"prompt_token_count": 100_000, "candidates_token_count": 500, "cached_content_token_count": 95_000},
+        READ,
+    ),
+    # What Anthropic's rounds took together: the whole is of the last one.
+    Row(
+        "caching",
+        {
+            "input_tokens": 3_000,
+            "output_tokens": 100,
+            "iterations": [
+                {"type": "compaction", "input_tokens": 2_000, "cache_read_input_tokens": 95_000, "output_tokens": 400},
+                {"type": "message", "input_tokens": 3_000, "output_tokens": 100},
+            ],
+        },
+        READ,
+    ),
     # Writing to it, for five minutes and for an hour.
     Row("caching", {**ANTHROPIC, "output_tokens": 50}, WROTE),
     Row("caching", {**ANTHROPIC, "output_tokens": 50, "cache_creation": {"ephemeral_5m_input_tokens": 7_000}}, WROTE),
@@ -192,6 +222,44 @@ ROWS = [
         },
         {"input": 400, "audio_input": 600, "output": 50},
     ),
+    Row(
+        "audio",
+        {
+            "promptTokenCount": 1_000,
+            "responseTokenCount": 50,
+            "thoughtsTokenCount": 30,
+            "cachedContentTokenCount": 150,
+            "promptTokensDetails": [{"modality": "TEXT", "tokenCount": 400}, {"modality": "AUDIO", "tokenCount": 600}],
+            "cacheTokensDetails": [{"modality": "AUDIO", "tokenCount": 100}, {"modality": "TEXT", "tokenCount": 50}],
+            "responseTokensDetails": [{"modality": "AUDIO", "tokenCount": 40}],
+        },
+        {"input": 350, "cache_read": 150, "audio_input": 500, "output": 40, "audio_output": 40},
+    ),
+    Row(
+        "audio",
+        {
+            "prompt_token_count": 1_000,
+            "response_token_count": 50,
+            "prompt_tokens_details": [{"modality": "AUDIO", "token_count": 600}],
+            "response_tokens_details": [{"modality": "AUDIO", "token_count": 40}],
+        },
+        {"input": 400, "audio_input": 600, "output": 10, "audio_output": 40},
+    ),
+    Row(
+        "audio",
+        {
+            "input_tokens": 1_000,
+            "output_tokens": 500,
+            "input_token_details": {
+                "audio_tokens": 600,
+                "text_tokens": 400,
+                "cached_tokens": 100,
+                "cached_tokens_details": {"audio_tokens": 40, "text_tokens": 60},
+            },
+            "output_token_details": {"audio_tokens": 400, "text_tokens": 100},
+        },
+        {"input": 340, "cache_read": 100, "audio_input": 560, "output": 100, "audio_output": 400},
+    ),
     # Fees, and models that cost nothing.
     Row("fees", openai(10, 10), {"input": 10, "output": 10}),
     Row("free", openai(100_000, 500, of_prompt={"cached_tokens": 95_000}), usd=0.0),
@@ -213,6 +281,10 @@ ROWS = [
     Row(
         "plain", openai(1_000, 200, cost=0.02, is_byok=False, cost_details={"upstream_inference_cost": 0.02}), usd=0.02
     ),
+    Row("plain", openai(1_000, 200, cost="0.0042"), usd=0.0042),
+    Row("plain", openai(1_000, 200, total_cost=0.0062), usd=0.0062),
+    Row("plain", openai(1_000, 200, cost_details={"upstream_inference_cost": "0.02"}), usd=0.02),
+    Row("plain", openai(1_000, 200, cost=0, cost_details={"upstream_inference_cost": 0.02}), usd=0.02),
     Row("plain", openai(1_000, 200, cost_in_usd_ticks=37_756_000), usd=0.0037756),
     Row("plain", openai(1_000, 200, cost={"request_cost": 0.005, "total_cost": 0.0062}), usd=0.0062),
     Row("plain", openai(1_000, 200, estimated_cost=0.000321), usd=0.000321),
@@ -357,6 +429,13 @@ def shown(http: Any) -> Any:
     return found.get("totals") if (found.get("totals") or {}).get("requests") == 2 else None
 
 
+def named(value: Any) -> Iterator[str]:
+    """The names of counts, costs and objects of them."""
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from named(each)
+    yield from value if isinstance(value, dict) else ()
+
+
 # --- all usages ------------------------------------------------------------------------------------------------------
 
 TOKENS = st.integers(0, 2**31)
@@ -367,7 +446,8 @@ ALL_PRICES = st.builds(
     Prices,
     **{name: USD if name in {"input", "output", "request"} else st.none() | USD for name in PRICED},
 )
-NAMES = sorted({name for row in ROWS for name in row.usage} | {"prompt_tokens", "total_tokens"})
+NAMES = sorted(set(named([row.usage for row in ROWS])) | {"total_tokens"})
+NUMBERS = st.one_of(st.integers(-5, 2**60), st.floats())
 
 
 @given(USAGES, ALL_PRICES)
@@ -432,7 +512,8 @@ def test_more_tokens_never_cost_less(usage: Usage, prices: Prices, name: str, mo
     st.dictionaries(
         st.sampled_from(NAMES),
         st.one_of(
-            st.integers(-5, 2**60), st.floats(), st.text(max_size=3), st.dictionaries(st.sampled_from(NAMES), TOKENS)
+            *(NUMBERS, NUMBERS.map(str), st.text(max_size=3), st.dictionaries(st.sampled_from(NAMES), NUMBERS)),
+            st.lists(st.dictionaries(st.sampled_from(NAMES), NUMBERS | NUMBERS.map(str))),
         ),
     ),
     ALL_PRICES,

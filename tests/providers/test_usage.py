@@ -36,9 +36,16 @@ class Thinker(Echo):
     st.builds(Usage, **{name: COUNTS for name in COUNTED if name != "calls"}, estimated=st.booleans()).map(consistent)
 )
 def test_what_is_told_reads_back(usage: Usage) -> None:
-    """Nothing is lost on the way over a gateway; as an object of a client library it reads the same."""
+    """Nothing is lost on the way over a gateway; as an object of a client library, or of texts, it reads the same."""
     assert read_usage(usage_body(usage)) == usage
+    assert read_usage(in_texts(usage_body(usage))) == usage
     assert read_usage(msgspec.json.decode(msgspec.json.encode(usage_body(usage)))) == usage
+
+
+def in_texts(body: Any) -> Any:
+    if isinstance(body, dict):
+        return {name: in_texts(each) for name, each in body.items()}
+    return body if isinstance(body, bool) else str(body)
 
 
 def test_no_usage_is_none() -> None:
@@ -59,9 +66,9 @@ def test_what_is_no_number_counts_as_nothing(subtests: pytest.Subtests) -> None:
         2**53 + 1,
         10**400,
         True,
-        "12",
+        *("nan", "inf", "-1", "1_0", "0x10", " 1", "1e99", "\u0661\u0662", "9" * 17, "1" * 10**6),
         [1],
-        {"a": "1"},
+        {"a": "x"},
         {"x" * 65: 1},
     ):
         with subtests.test(odd=odd):
@@ -95,7 +102,30 @@ def test_what_is_no_number_counts_as_nothing(subtests: pytest.Subtests) -> None:
         ({"cost": math.nan}, Usage()),
         ({"cost": math.inf}, Usage()),
         ({"cost": 1e9}, Usage()),
-        ({"cost": "1"}, Usage()),
+        ({"cost": "0.0123"}, Usage(cost_usd=0.0123)),
+        ({"cost": "1.23e-2"}, Usage(cost_usd=0.0123)),
+        ({"cost": "nan"}, Usage()),
+        ({"cost": "1e9"}, Usage()),
+        ({"cost": {"total_cost": "0.0123"}}, Usage(cost_usd=0.0123)),
+        ({"estimated_cost": "0.0123"}, Usage(cost_usd=0.0123)),
+        ({"cost_details": {"upstream_inference_cost": math.inf}}, Usage()),
+        ({"prompt_tokens": "9", "completion_tokens": "3.0"}, Usage(prompt_tokens=9, completion_tokens=3)),
+        *(
+            ({prompt: 9, answer: 3}, Usage(prompt_tokens=9, completion_tokens=3))
+            for prompt, answer in (
+                ("prompt_eval_count", "eval_count"),
+                ("input_token_count", "generated_token_count"),
+                ("inputTokenCount", "outputTokenCount"),
+                ("promptTokens", "completionTokens"),
+                ("prompt_token_count", "response_token_count"),
+            )
+        ),
+        (
+            {"iterations": [{"input_tokens": 9, "output_tokens": 3}, 7, None]},
+            Usage(prompt_tokens=9, completion_tokens=3),
+        ),
+        ({"iterations": {"input_tokens": 9}}, Usage()),
+        ({"iterations": [{"iterations": [{"input_tokens": 9}]}]}, Usage()),
         ({"cost": True}, Usage()),
         (
             {"completion_tokens_details": {"image_tokens": 7, "accepted_prediction_tokens": 3, "text_tokens": 0}},

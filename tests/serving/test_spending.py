@@ -513,7 +513,7 @@ def priced(**more: Any) -> list[ModelCard]:
     return [ModelCard(name="alpha", provider="echo", prices=Prices(input=1.0, output=2.0), **more)]
 
 
-HUGE = (1e300, -1e300, math.nan, math.inf, -5, True, "900", 2**53 + 1, 2**63, 10**400, 300_000, None, [], {"a": 1})
+HUGE = (1e300, -1e300, math.nan, math.inf, -5, True, "many", 2**53 + 1, 2**63, 10**400, 300_000, None, [], {"a": 1})
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -388,6 +388,8 @@ _MOST_VALUES = 500_000
 """Commas and opening brackets of an answer, those in texts included."""
 _SMALL = 65_536
 """Bytes of an answer whose values are not counted."""
+_USAGES = ("usage", "usageMetadata", "usage_metadata", "meta")
+"""Names of an answer's usage, at Google and Cohere too."""
 _NO_CHOICE: list[_Choice] = [(0, {}, None, None, {})]
 
 
@@ -400,8 +402,10 @@ def _usage(body: Mapping[str, Any]) -> Usage | None:
     """Read the usage of an answer or chunk; Moonshot has it in a stream's last choice, Groq in an object of its own."""
     choices = body.get("choices")
     places = (body, choices[0] if isinstance(choices, list) and choices else None, body.get("x_groq"))
-    given = (read_usage(place.get("usage")) for place in places if isinstance(place, dict))
-    return next((usage for usage in given if usage is not None), None)
+    named = (place.get(name) for place in places if isinstance(place, dict) for name in _USAGES)
+    beside = body if "prompt_eval_count" in body or "eval_count" in body else None  # Ollama
+    found = [usage for each in (*named, beside) if each and (usage := read_usage(each)) is not None]
+    return next((usage for usage in found if usage != Usage()), found[0] if found else None)
 
 
 def _without_places(message: dict[str, Any], host: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ The prompt's tokens include those of the cache, and an answer's include hidden r
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -20,15 +21,32 @@ _MOST = 2**53
 _MOST_USD = 10_000.0
 _TICKS = 1e10
 """xAI's units in a USD."""
+_NUMBER = re.compile(r"[0-9]{1,16}(?:\.[0-9]{0,24})?(?:[eE][+-]?[0-9]{1,2})?")
 _MOST_COUNTS, _LONGEST_NAME = 16, 64
 """Limits of what is passed on of a provider's usage."""
+_MOST_ROUNDS = 256
+_OF_ROUND = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+"""Rounds of one call, at Anthropic, that are added up, and their counts."""
 _OF_PROMPT = ("prompt_tokens_details", "input_tokens_details", "input_token_details", "prompt_token_details")
 _OF_ANSWER = ("completion_tokens_details", "output_tokens_details", "output_token_details")
 """Objects of counts in OpenAI's chat completions, in its responses, and in LangChain."""
-_PROMPT = ("prompt_tokens", "input_tokens", "inputTokens", "promptTokenCount", "prompt_token_count")
-_ANSWER = ("completion_tokens", "output_tokens", "outputTokens", "candidatesTokenCount", "candidates_token_count")
+_OF_PROMPT_LISTED = ("promptTokensDetails", "prompt_tokens_details")
+_OF_ANSWER_LISTED = (
+    *("candidatesTokensDetails", "candidates_tokens_details", "responseTokensDetails", "response_tokens_details"),
+)
+"""Google's lists of counts by modality."""
+_PROMPT = (
+    *("prompt_tokens", "input_tokens", "inputTokens", "promptTokenCount", "prompt_token_count", "prompt_eval_count"),
+    *("input_token_count", "inputTokenCount", "promptTokens"),
+)
+_ANSWER = (
+    *("completion_tokens", "output_tokens", "outputTokens", "candidatesTokenCount", "candidates_token_count"),
+    *("responseTokenCount", "response_token_count", "eval_count", "generated_token_count", "generated_tokens"),
+    *("output_token_count", "outputTokenCount", "completionTokens"),
+)
 _TOTAL = ("total_tokens", "totalTokens", "totalTokenCount", "total_token_count")
-"""Counts at OpenAI and most others, Anthropic, Bedrock, and Google (over HTTP and in its library)."""
+"""Counts at OpenAI and most others, Anthropic, Bedrock, Google (over HTTP, in its library, and live), Ollama, watsonx,
+TGI and AI SDK."""
 _THOUGHT = ("reasoning_tokens", "thinking_tokens", "reasoning")
 _THOUGHT_BESIDE = ("thoughtsTokenCount", "thoughts_token_count")
 """Hidden reasoning, within the answer's tokens; beside them, at Google."""
@@ -60,8 +78,21 @@ def read_usage(usage: object) -> Usage | None:
     """
     if usage is None or isinstance(usage, str | int | float | list):
         return None
+    found = _read(usage)
+    if not (rounds := [each for each in _listed(usage, ("iterations",), _MOST_ROUNDS) if _get(each, "output_tokens")]):
+        return found
+    # At Anthropic the whole is only of the last rounds: what compaction or an adviser took is in theirs.
+    writes = [_get(each, "cache_creation") for each in rounds]
+    summed = {name: sum(_count(each, name) for each in rounds) for name in _OF_ROUND}
+    summed["cache_creation"] = {name: sum(_count(each, name) for each in writes) for name in _LIFETIMES}
+    added = _read(summed)
+    most = {name: max(getattr(found, name), getattr(added, name)) for name in COUNTS}
+    return consistent(msgspec.structs.replace(found, **most))
+
+
+def _read(usage: object) -> Usage:
     of_prompt, of_answer = (next(_there(usage, names), None) for names in (_OF_PROMPT, _OF_ANSWER))
-    places = (usage, _get(usage, "billed_units"))  # Cohere
+    places = (usage, _get(usage, "billed_units"), _get(usage, "tokens"))  # Cohere
     prompt, answer, total = _first(places, _PROMPT), _first(places, _ANSWER), _first((usage,), _TOTAL)
     read = _first((of_prompt, usage), _READ + _READ_BESIDE)
     short, long = _lifetimes(usage, of_prompt)
@@ -86,8 +117,8 @@ def read_usage(usage: object) -> Usage | None:
             written_tokens=written,
             written_1h_tokens=long,
             reasoning_tokens=thought,
-            audio_prompt_tokens=_audio(usage, of_prompt, "promptTokensDetails"),
-            audio_completion_tokens=_audio(usage, of_answer, "candidatesTokensDetails"),
+            audio_prompt_tokens=_audio(usage, of_prompt, _OF_PROMPT_LISTED),
+            audio_completion_tokens=_audio(usage, of_answer, _OF_ANSWER_LISTED),
             estimated=guessed or _get(usage, "estimated") is True,
             cost_usd=_stated(usage),
             details={
@@ -146,27 +177,29 @@ def usage_body(usage: Usage) -> dict[str, Any]:
     return body
 
 
-def stated_usd(cost: Any) -> float | None:
+def stated_usd(cost: object) -> float | None:
     """Read an amount of USD that a provider states; None for what is none, or out of range."""
-    return float(cost) if _is_number(cost) and 0.0 <= cost <= _MOST_USD else None
+    number = _number(cost)
+    return float(number) if number is not None and 0.0 <= number <= _MOST_USD else None
 
 
 def billed(headers: Mapping[str, Any], prefix: str = "") -> float | None:
     """Cost in USD that a proxy of litellm states in a header; None without one. It says 0 of what it cannot price."""
-    try:
-        return stated_usd(float(headers.get(f"{prefix}x-litellm-response-cost", ""))) or None
-    except (TypeError, ValueError):
-        return None
+    return stated_usd(headers.get(f"{prefix}x-litellm-response-cost")) or None
 
 
 def _stated(usage: object) -> float | None:
     """Cost that a usage states: a number, or Perplexity's object; DeepInfra's, or xAI's in units of its own."""
-    cost = _get(usage, "cost")
-    usd = stated_usd(cost if cost is None or _is_number(cost) else _get(cost, "total_cost"))
-    if usd is not None and _get(usage, "is_byok") is True:  # OpenRouter's fee; the key's owner pays the rest, too
-        usd += stated_usd(_get(_get(usage, "cost_details"), "upstream_inference_cost")) or 0.0
-    ticks = _get(usage, "cost_in_usd_ticks")
-    others = (_get(usage, "estimated_cost"), ticks / _TICKS if _is_number(ticks) and 0 <= ticks <= _MOST else None)
+    cost, own = _get(usage, "cost"), _get(usage, "is_byok")
+    usd = stated_usd(_get(cost, "total_cost") if _number(cost) is None else cost)
+    usd = stated_usd(_get(usage, "total_cost")) if usd is None else usd
+    upstream = stated_usd(_get(_get(usage, "cost_details"), "upstream_inference_cost"))
+    if upstream is not None and (
+        usd is None or own is not False
+    ):  # OpenRouter's fee; the key's owner pays the rest, too
+        usd = (usd or 0.0) + upstream if own is True else max(usd or 0.0, upstream)
+    ticks = _number(_get(usage, "cost_in_usd_ticks"))
+    others = (_get(usage, "estimated_cost"), ticks / _TICKS if ticks is not None and 0 <= ticks <= _MOST else None)
     return next((each for each in (usd, *map(stated_usd, others)) if each is not None), None)
 
 
@@ -174,20 +207,29 @@ def _lifetimes(usage: object, of_prompt: object) -> tuple[int, int]:
     """Tokens written to the cache for five minutes, and for an hour: Anthropic's, litellm's and Bedrock's."""
     places = (_get(of_prompt, "cache_creation_token_details"), _get(usage, "cache_creation"), of_prompt)
     found = {_SHORT: _first(places, (_SHORT,)), _LONG: _first(places, (_LONG,))}
-    for each in _listed(usage, "cacheDetails"):
+    for each in _listed(usage, ("cacheDetails",)):
         name = _LONG if _get(each, "ttl") == "1h" else _SHORT
         found[name] += _count(each, "inputTokens")
     return found[_SHORT], found[_LONG]
 
 
-def _audio(usage: object, details: object, listed: str) -> int:
-    found = (_count(each, "tokenCount") for each in _listed(usage, listed) if _get(each, "modality") == "AUDIO")
-    return _first((details,), ("audio_tokens", "audio")) or sum(found)
+def _audio(usage: object, details: object, listed: Sequence[str]) -> int:
+    """Audio tokens of a side, but for those of its cache."""
+    found = _first((details,), ("audio_tokens", "audio")) or _listed_audio(usage, listed)
+    cached = _count(_get(details, "cached_tokens_details"), "audio_tokens")
+    if listed is _OF_PROMPT_LISTED:
+        cached = cached or _listed_audio(usage, ("cacheTokensDetails", "cache_tokens_details"))
+    return max(found - cached, 0)
 
 
-def _listed(place: object, name: str) -> list[Any]:
-    found = _get(place, name)
-    return found[:_MOST_COUNTS] if isinstance(found, list) else []
+def _listed_audio(usage: object, names: Sequence[str]) -> int:
+    audio = (each for each in _listed(usage, names) if _get(each, "modality") == "AUDIO")
+    return sum(_first((each,), ("tokenCount", "token_count")) for each in audio)
+
+
+def _listed(place: object, names: Sequence[str], most: int = _MOST_COUNTS) -> list[Any]:
+    lists = (found for name in names if isinstance(found := _get(place, name), list))
+    return next(lists, [])[:most]
 
 
 def _more(place: object) -> dict[str, int]:
@@ -208,22 +250,24 @@ def _first(places: Sequence[object], names: Sequence[str]) -> int:
     for place in places:
         if place is None:
             continue
-        mapping = isinstance(place, Mapping)
+        mapping = isinstance(place, dict | Mapping)
         for name in names:  # most are absent, and a call for each took a tenth of a request's
             if (name in place if mapping else hasattr(place, name)) and (count := _count(place, name)):  # type: ignore[operator]
                 return count
     return 0
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _number(value: object) -> float | None:
+    """Return a number, or what a text says is one; None for anything else."""
+    if isinstance(value, str):
+        return float(value) if _NUMBER.fullmatch(value) else None
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _count(place: object, name: str) -> int:
-    found = _get(place, name)
-    number = isinstance(found, int | float) and not isinstance(found, bool)
-    return int(found) if number and 0 <= found <= _MOST else 0
+    number = _number(_get(place, name))
+    return int(number) if number is not None and 0 <= number <= _MOST else 0
 
 
 def _get(place: object, name: str) -> Any:
-    return place.get(name) if isinstance(place, Mapping) else getattr(place, name, None)
+    return place.get(name) if isinstance(place, dict | Mapping) else getattr(place, name, None)
