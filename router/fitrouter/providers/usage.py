@@ -83,7 +83,7 @@ def read_usage(usage: object) -> Usage | None:
         return found
     # At Anthropic the whole is only of the last rounds: what compaction or an adviser took is in theirs.
     writes = [_get(each, "cache_creation") for each in rounds]
-    summed = {name: sum(_count(each, name) for each in rounds) for name in _OF_ROUND}
+    summed: dict[str, Any] = {name: sum(_count(each, name) for each in rounds) for name in _OF_ROUND}
     summed["cache_creation"] = {name: sum(_count(each, name) for each in writes) for name in _LIFETIMES}
     added = _read(summed)
     most = {name: max(getattr(found, name), getattr(added, name)) for name in COUNTS}
