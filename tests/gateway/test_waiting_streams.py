@@ -246,6 +246,7 @@ def test_a_rate_limit_stays_one(tmp_path: Path, path: str, kind: str, error: Pro
                 assert kind in reply.json()["error"]["type"]
 
 
+HOSTILE = ("nan", "inf", "-1e308", "9" * 400 + "s", "0001-01-01T00:00:00+23:59", "٣s", "")
 BACK: dict[str, tuple[dict[str, str], str, float | None]] = {
     "seconds": ({"retry-after": "17"}, "", 17.0),
     "a fraction": ({"retry-after": "16.4"}, "", 16.4),
@@ -261,13 +262,46 @@ BACK: dict[str, tuple[dict[str, str], str, float | None]] = {
     "the past": ({"retry-after": "-5"}, "", 0.0),
     "never": ({"retry-after": "inf"}, "", None),
     "nothing": ({}, "", None),
+    "OpenAI's limits": ({"x-ratelimit-reset-requests": "1s", "x-ratelimit-reset-tokens": "6m0s"}, "", 1.0),
+    "the limit that is used up": (
+        {
+            "X-RateLimit-Reset-Requests": "120ms",
+            "X-RateLimit-Reset-Tokens": "1h6m0.5s",
+            "X-RateLimit-Remaining-Requests": "3",
+            "X-RateLimit-Remaining-Tokens": "0",
+        },
+        *("", 3960.5),
+    ),
+    "milliseconds of a limit": ({"x-ratelimit-reset-requests": "120ms"}, "", 0.12),
+    "plain seconds of a limit": ({"x-ratelimit-reset-requests": "2.5"}, "", 2.5),
+    "words before limits": ({"x-ratelimit-reset-tokens": "6m0s"}, "Please try again in 20s.", 20.0),
+    "nonsense, and a limit": ({"retry-after": "soon", "x-ratelimit-reset-tokens": "6m0s"}, "", 360.0),
+    "Anthropic's": ({"anthropic-ratelimit-input-tokens-reset": "1970-01-01T00:00:17Z"}, "", 17.0),
+    "Anthropic's, elsewhere": ({"anthropic-ratelimit-requests-reset": "1970-01-01T01:00:17+01:00"}, "", 17.0),
+    "a limit of an hour ago": ({"anthropic-ratelimit-requests-reset": "1969-12-31T23:00:00Z"}, "", None),
+    "OpenRouter's": ({}, '{"metadata": {"headers": {"X-RateLimit-Reset": "17000"}}}', 17_000.0),
+    "a limit in a year": ({"x-ratelimit-reset": "31536000"}, "", None),
+    "hostile limits": (
+        dict(zip([f"x-ratelimit-reset-{i}" for i in range(7)], HOSTILE, strict=True)),
+        *('"x-ratelimit-reset": "9' + "9" * 400, None),
+    ),
 }
 
 
 @pytest.mark.parametrize(("headers", "said", "seconds"), BACK.values(), ids=BACK)
 def test_every_spelling_of_when_to_come_back(headers: dict[str, str], said: str, seconds: float | None) -> None:
-    """Headers of two kinds, and words of those who send none."""
+    """Headers of all kinds, and words of those who send none; only Retry-After counts with other failures."""
     assert retry_after(headers, 0.0, said) == seconds
+    assert retry_after(headers, 0.0, said, 503) == seconds
+    own = {name: value for name, value in headers.items() if name.startswith("retry")}
+    assert retry_after(headers, 0.0, said, 500) == retry_after(own, 0.0)
+
+
+def test_a_limit_may_be_reset_at_a_time() -> None:
+    """In seconds or milliseconds since 1970, as OpenRouter says it in the body."""
+    said = '{"error": {"metadata": {"headers": {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1760000017000"}}}}'
+    assert retry_after({}, 1_760_000_000.0, said) == pytest.approx(17.0)
+    assert retry_after({"x-ratelimit-reset": "1760000017"}, 1_760_000_000.0) == pytest.approx(17.0)
 
 
 @pytest.mark.parametrize("status", [503, 529, 502])

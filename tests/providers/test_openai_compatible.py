@@ -678,3 +678,7 @@ def test_an_invalid_base_url_is_explained(subtests: pytest.Subtests) -> None:
             with pytest.raises(ConfigError, match="base_url") as caught:
                 OpenAICompatible(url)
             assert "u:p" not in str(caught.value)
+    for blank in ("http://h/v1 ", " http://h/v1/", "http://h/v1\t", "http://h/v1/ ", "\nhttp://h/v1\n"):
+        assert OpenAICompatible(blank).address == "http://h/v1"
+    with pytest.raises(ValueError, match="URL of one endpoint"):
+        ProviderConfig(kind="openai_compatible", base_url="http://h/v1/chat/completions ")

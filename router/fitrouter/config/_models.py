@@ -89,7 +89,7 @@ def is_endpoint(url: str) -> bool:
 
 
 def _base(url: str) -> str:
-    if is_endpoint(url):
+    if is_endpoint(url := url.strip()):
         raise ValueError(f"base_url: {url!r} is the URL of one endpoint; give the URL up to and including /v1")
     return url
 
@@ -119,7 +119,8 @@ class ProviderConfig(_Section):
     environment variable, so that no secret is in the file."""
     proxy: str | None = None
     """openai_compatible: URL of a proxy, or `none`. By default that of the environment (HTTP_PROXY, HTTPS_PROXY,
-    NO_PROXY) but for loopback addresses; litellm uses the environment's in any case."""
+    NO_PROXY, whose entries are hosts and ends of names: no networks such as 10.0.0.0/8) but for loopback addresses;
+    litellm uses the environment's in any case."""
     ca_file: Path | None = None
     """openai_compatible: PEM file of the certificate authorities to trust, beside those of the system."""
     concurrency: int = Field(default=256, ge=1)

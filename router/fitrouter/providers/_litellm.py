@@ -200,7 +200,7 @@ class LiteLLM:
         if isinstance(error, TimeoutError) or type(error).__name__ in {"Timeout", "APITimeoutError"}:
             return ProviderTimeout(message, status)
         headers = getattr(error, "litellm_response_headers", None) or {}
-        wait = retry_after(headers, time.time(), message if status == 429 else "")
+        wait = retry_after(headers, time.time(), message, status)
         return ProviderUnavailable(message, None, wait) if status is None else from_status(status, message, wait)
 
 

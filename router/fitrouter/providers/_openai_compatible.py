@@ -105,7 +105,7 @@ class OpenAICompatible:
         public: bool = False,
         max_bytes: int = 32_000_000,
     ) -> None:
-        parts = urlsplit(base_url)
+        parts = urlsplit(base_url := base_url.strip())
         if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
             raise ConfigError(f"base_url is {base_url!r}; use an http or https URL up to and including /v1")
         if parts.username or parts.password:
@@ -320,7 +320,7 @@ class OpenAICompatible:
         received = await self._read(response)
         if response.status != 200:
             said = received[:_READ].decode("utf-8", "replace")
-            wait = retry_after(response.headers, time.time(), said if response.status == 429 else "")
+            wait = retry_after(response.headers, time.time(), said, response.status)
             reason = f"{self._base_url} answered {response.status}: {excerpt(received)}"
             raise from_status(response.status, reason, wait, said)
         return received

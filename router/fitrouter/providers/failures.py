@@ -85,7 +85,7 @@ _SURELY = re.compile(
     r"|\bprompt (?:is )?too long|maximum context length is \d",
     re.IGNORECASE,
 )
-"""What says it with these 5xx, too: llama.cpp's, Ollama's and litellm's; `context deadline exceeded` is none of these."""
+"""What says it with these 5xx, too: llama.cpp's, Ollama's and litellm's; `context deadline exceeded` is none."""
 _FAILED = (500, 502)
 _BRIEF = 1000
 """Characters of an error with a 5xx that are read: a longer one may repeat a prompt."""
@@ -97,6 +97,13 @@ _TRY_ANOTHER = frozenset({401, 402, 403, 404, 405, 408, 409, 421, 425, 429, 498,
 """Statuses about a key, a model or a server's state, Groq's 498 (no capacity) and proxies' 499 (gone) among them."""
 _AGAIN_IN = re.compile(r'(?:try again in|"retryDelay"\s*:\s*")\s*(?:(\d{1,4})m)?(\d{1,6}(?:\.\d{1,9})?)(ms|s)')
 """When to come back, where only the message says it: OpenAI's, Groq's and Google's."""
+_DURATION = re.compile(
+    r"(?=.)(?:(\d{1,3})d)?(?:(\d{1,4})h)?(?:(\d{1,5})m(?!s))?(?:(\d{1,6}(?:\.\d{1,9})?)s)?(?:(\d{1,9}(?:\.\d{1,9})?)ms)?",
+    re.ASCII,
+)
+_LIMIT_TOLD = re.compile(r'"(x-ratelimit-[a-z-]{1,30})"\s*:\s*"?([\w:.+-]{1,40})', re.IGNORECASE)
+"""Headers of a limit that a gateway repeats in its error: OpenRouter's `metadata`."""
+_LONGEST_WAIT_S = 86_400.0
 _EXCERPT = 300
 _READ = 4096
 _LONGEST_KEY = 512
@@ -168,15 +175,18 @@ def excerpt(content: object) -> str:
     return text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}…"
 
 
-def retry_after(headers: Mapping[str, str], now: float, said: str = "") -> float | None:
+def retry_after(headers: Mapping[str, str], now: float, said: str = "", status: int | None = 429) -> float | None:
     """Seconds until a provider may be asked again, by its headers or its message; None if neither says it.
 
-    Retry-After is a number or an HTTP date.
+    Retry-After is a number or an HTTP date. Without it, of a 429 or 503, the message is read, and then the times at
+    which limits are reset: of those that are used up, if the headers say so.
 
     >>> retry_after({"retry-after": "7"}, 0.0), retry_after({"retry-after": "Thu, 01 Jan 1970 00:01:00 GMT"}, 10.0)
     (7.0, 50.0)
     >>> retry_after({"retry-after-ms": "1500"}, 0.0), retry_after({}, 0.0, "Please try again in 1m2.5s.")
     (1.5, 62.5)
+    >>> retry_after({"x-ratelimit-reset-tokens": "6m0s"}, 0.0)
+    360.0
     """
     value, ms = headers.get("retry-after"), headers.get("retry-after-ms")
     seconds = math.nan
@@ -189,6 +199,31 @@ def retry_after(headers: Mapping[str, str], now: float, said: str = "") -> float
             pass
         else:
             seconds = (date if date.tzinfo is not None else date.replace(tzinfo=datetime.UTC)).timestamp() - now
-    if not math.isfinite(seconds) and (found := _AGAIN_IN.search(said)):
-        seconds = 60.0 * int(found[1] or 0) + float(found[2]) * (0.001 if found[3] == "ms" else 1.0)
-    return max(0.0, seconds) if math.isfinite(seconds) else None
+    if math.isfinite(seconds):
+        return max(0.0, seconds)
+    if status not in {429, 503}:
+        return None
+    if found := _AGAIN_IN.search(said):
+        return 60.0 * int(found[1] or 0) + float(found[2]) * (0.001 if found[3] == "ms" else 1.0)
+    limits = {name.lower(): str(text) for name, text in headers.items()}
+    limits |= {name.lower(): text for name, text in _LIMIT_TOLD.findall(said)}
+    resets = {name: _reset(text, now) for name, text in limits.items() if "ratelimit" in name and "reset" in name}
+    waits = {name: wait for name, wait in resets.items() if 0.0 <= wait <= _LONGEST_WAIT_S}
+    used = [wait for name, wait in waits.items() if limits.get(name.replace("reset", "remaining")) == "0"]
+    return max(used, default=min(waits.values(), default=None))
+
+
+def _reset(text: str, now: float) -> float:
+    """Seconds until a limit is reset, told as such, as a duration or as a time; not a number if as none of these."""
+    if found := _DURATION.fullmatch(text):
+        return sum(
+            float(part or 0) * unit for part, unit in zip(found.groups(), (86400, 3600, 60, 1, 0.001), strict=True)
+        )
+    try:
+        if "T" in text:
+            date = datetime.datetime.fromisoformat(text)
+            return (date if date.tzinfo is not None else date.replace(tzinfo=datetime.UTC)).timestamp() - now
+        seconds = float(text)
+    except (ValueError, OverflowError):
+        return math.nan
+    return seconds / 1000.0 - now if seconds > 1e11 else seconds - now if seconds > 1e8 else seconds
