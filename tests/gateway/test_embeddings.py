@@ -187,7 +187,7 @@ BAD: list[tuple[Mapping[str, Any], int, str]] = [
     ({"model": "small", "input": ["x"] * 2049}, 400, "input"),
     ({"model": "small", "input": {"api_base": "x"}}, 400, "api_base"),
     ({"model": "small", "input": "x", "api_base": "http://169.254.169.254/"}, 400, "api_base"),
-    ({"model": "small", "input": "x", "extra_headers": {}}, 400, "extra_headers"),
+    ({"model": "small", "input": "x", "extra_headers": {"a": "b"}}, 400, "extra_headers"),
     ({"model": "small", "input": "x", "dimensions": "many"}, 400, "dimensions"),
     ({"model": "alpha", "input": "x"}, 404, "alpha"),
     ({"model": "fitrouter/auto", "input": "x"}, 404, "small"),

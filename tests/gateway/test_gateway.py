@@ -343,6 +343,15 @@ def test_transport_is_refused_at_the_top(shared: Shared, name: str) -> None:
     assert len(decisions(shared.router)) == before
 
 
+def test_transport_that_is_empty_sets_nothing(tmp_path: Path) -> None:
+    """Some clients always send it; it is no parameter of the call either."""
+    echo = Echo()
+    with serving(make_router(tmp_path, {"echo": echo})) as url, client(url) as http:
+        for name in FORBIDDEN:
+            assert http.post("/v1/chat/completions", json=chat(**{name: {}})).status_code == 200
+            assert name not in echo.calls[-1].params
+
+
 @pytest.mark.parametrize("where", ["metadata", "provider_options", "thinking", "stream_options"])
 def test_transport_is_refused_inside_of_other_parameters(shared: Shared, where: str) -> None:
     """Also deep inside: no parameter smuggles transport."""

@@ -19,7 +19,7 @@ from fitrouter.errors import ProviderRejected, ProviderUnavailable
 from fitrouter.providers import Fault, Faulty
 from fitrouter.router import Router
 from fitrouter.types import Call, Chunk, Completion, Decision, Message, ModelCard, Usage
-from fitrouter_integrations.client import About
+from fitrouter_integrations.client import About, Reply
 from fitrouter_integrations.gateway.dialects._anthropic import MessageEvents, Messages
 
 TOOL = {"name": "weather", "description": "d", "input_schema": {"type": "object", "properties": {"headers": {}}}}
@@ -138,6 +138,35 @@ def test_a_stream_has_anthropics_events_in_their_order(http: httpx.Client, route
     assert found[-2]["delta"] == {"stop_reason": "end_turn", "stop_sequence": None}
     assert (found[-2]["usage"]["input_tokens"], found[-2]["usage"]["output_tokens"]) == (7, 11)
     assert found[-2]["fitrouter"]["cost_usd"] > 0
+
+
+PAGE = {"type": "url_citation", "url_citation": {"url": "https://example.org", "title": "Ulm", "start_index": 0}}
+CITED: list[tuple[Any, list[tuple[str | None, str | None]]]] = [
+    ([PAGE], [("https://example.org", "Ulm")]),
+    (
+        [PAGE, {**PAGE, "url_citation": {"url": "https://example.com"}}],
+        [("https://example.org", "Ulm"), ("https://example.com", None)],
+    ),
+    ([{"type": "file_citation", "file_citation": {"file_id": "f"}}, PAGE], [("https://example.org", "Ulm")]),
+    ([{"type": "url_citation", "url_citation": "x"}, "x", None], []),
+    ([], []),
+    ("x", []),
+]
+
+
+@pytest.mark.parametrize(("annotations", "pages"), CITED)
+def test_cited_pages_are_citations_of_the_text(annotations: Any, pages: list[tuple[str | None, str | None]]) -> None:
+    """As Anthropic's web search cites them, whole and streamed; other annotations have no counterpart."""
+    about = About(decision_id="d", model="m", chosen="m", mode="online", propensity=1.0)
+    said: Message = {"role": "assistant", "content": "sunny", "annotations": annotations}
+    reply = Reply(message=said, finish_reason="stop", usage=Usage(), about=about)
+    (block,) = Messages().answer(reply, {})["content"]
+    form = MessageEvents(thinking=False)
+    streamed = events(b"".join([form.chunk(about, Chunk(delta=said)), form.end(about, Usage())]).decode())
+    told = [event["delta"]["citation"] for event in streamed if "citation" in event.get("delta", ())]
+    assert told == block.get("citations", [])
+    assert [(page["url"], page["title"]) for page in told] == pages
+    assert {page["type"] for page in told} <= {"web_search_result_location"}
 
 
 @pytest.mark.parametrize("stream", [False, True])

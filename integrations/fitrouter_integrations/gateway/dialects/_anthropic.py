@@ -356,14 +356,27 @@ def _blocks(message: Message, thinking: bool) -> Iterator[dict[str, Any]]:
             yield from (block for block in signed if isinstance(block, dict))
         elif reasoning:
             yield {"type": "thinking", "thinking": reasoning, "signature": ""}
+    cited = _citations(message.get("annotations"))
     for text in (text_in(message), message.get("refusal")):
         if isinstance(text, str) and text:
-            yield {"type": "text", "text": text}
+            yield {"type": "text", "text": text, **({"citations": cited} if cited else {})}
     for i, call in enumerate(calls_of(message)):
         function = call["function"]
         given = _arguments(function.get("arguments"))
         name = str(function.get("name") or "")
         yield {"type": "tool_use", "id": str(call.get("id") or f"toolu_{i}"), "name": name, "input": given}
+
+
+def _citations(annotations: object) -> list[dict[str, Any]]:
+    """Return the pages that the annotations of a chat message cite, as Anthropic tells them."""
+    cited = (
+        [each.get("url_citation") for each in annotations if isinstance(each, dict)]
+        if isinstance(annotations, list)
+        else []
+    )
+    more = {"cited_text": "", "encrypted_index": ""}
+    pages = ({name: page.get(name) for name in ("url", "title")} for page in cited if isinstance(page, dict))
+    return [{"type": "web_search_result_location", **page, **more} for page in pages]
 
 
 def _arguments(text: object) -> dict[str, Any]:
@@ -421,6 +434,8 @@ class MessageEvents:
             found += self._piece("thinking", {}, reasoning_of(delta))
             found += self._signatures(delta.get("thinking_blocks"))
         found += self._piece("text", {}, text_in(delta))
+        for page in _citations(delta.get("annotations")) if self._open == "text" else ():
+            found.append(self._delta({"type": "citations_delta", "citation": page}))
         if delta.get("refusal"):
             self._reason = "content_filter"
             found += self._piece("text", {}, delta["refusal"])

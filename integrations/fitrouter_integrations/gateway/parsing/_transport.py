@@ -44,9 +44,11 @@ def forbid_transport(body: dict[str, Any]) -> None:
         ForbiddenField: names the field.
     """
     stack: list[tuple[str, object]] = []
-    for name, value in body.items():
+    for name, value in [*body.items()]:
         if _sets_transport(name, _TOP_NAMES):
-            raise _forbidden(name)
+            if value != {}:
+                raise _forbidden(name)
+            del body[name]  # sets nothing
         if name not in _FREE:
             stack.append((name, value))
     while stack:
