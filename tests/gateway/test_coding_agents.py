@@ -235,6 +235,18 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
             "reasoning_effort": "low",
         },
     ),
+    "Cursor, the input of a response": (
+        "/v1/chat/completions",
+        {
+            "input": CODEX["input"],
+            "tools": [CODEX["tools"][0]],
+            "tool_choice": "auto",
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "store": False,
+            "reasoning": {"effort": "medium"},
+        },
+    ),
     "OpenHands": (
         "/v1/chat/completions",
         {
@@ -344,6 +356,8 @@ def test_agents_are_answered_by_any_model(http: httpx.Client, model: str) -> Non
             ["messages[1].content[0]: server_tool_use"],
         ),
         ("/v1/chat/completions", {"messages": HI, "reasoning_effort": "low"}, ["reasoning_effort"]),
+        ("/v1/chat/completions", {"input": "hi", "tools": [{"type": "web_search"}]}, ["tools[0]: web_search"]),
+        ("/v1/messages", {"messages": HI, "top_k": 40}, ["top_k"]),
     ],
 )
 def test_what_is_left_out_is_said(http: httpx.Client, path: str, body: dict[str, Any], said: list[str]) -> None:
@@ -625,15 +639,60 @@ def test_a_tool_that_was_used_is_history(http: httpx.Client, upstream: Strict, g
     assert result["content"] == "tool: Read\na"
 
 
-def test_custom_tools_of_chat_completions_are_openais(http: httpx.Client, upstream: Strict) -> None:
-    """There their calls have a form of their own, so that only models that write it are asked."""
-    tools = [{"type": "custom", "custom": {"name": "patch", "format": {"type": "text"}}}]
-    for _ in range(8):
-        reply = http.post("/v1/chat/completions", json={"messages": HI, "tools": tools})
-        assert reply.status_code == 200, reply.text
-        assert "gpt" in upstream.calls[-1].target
-    refused = http.post("/v1/chat/completions", json={"messages": HI, "tools": tools, "model": "qwen3"})
-    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "no_eligible_model")
+GRAMMAR = {"syntax": "lark", "definition": "start: /.+/"}
+TEXTS: dict[str, tuple[dict[str, Any], str, str]] = {
+    "a grammar": ({"format": {"type": "grammar", "grammar": GRAMMAR}}, '{"input": "*** Begin\\n+é"}', "*** Begin\n+é"),
+    "any text": ({"format": {"type": "text"}, "description": "Edit files"}, '{"input":"x"}', "x"),
+    "nothing more": ({}, '{"input":""}', ""),
+    "no such argument": ({}, '{"patch": "x"}', '{"patch": "x"}'),
+    "no JSON": ({}, "*** Begin", "*** Begin"),
+    "nothing": ({}, "", ""),
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("more", "arguments", "text"), TEXTS.values(), ids=TEXTS)
+def test_custom_tools_of_chat_completions_are_functions(
+    http: httpx.Client, upstream: Strict, model: str, more: dict[str, Any], arguments: str, text: str
+) -> None:
+    """Of one string, by any model and next to others; their calls are those of custom tools, and are history."""
+    body = {
+        "model": model,
+        "messages": HI,
+        "tools": [READ, {"type": "custom", "custom": {"name": "patch", **more}}],
+        "tool_choice": {"type": "custom", "custom": {"name": "patch"}},
+    }
+    patch = {"id": "c1", "type": "function", "function": {"name": "patch", "arguments": arguments}}
+    upstream.tool_call = {"role": "assistant", "content": None, "tool_calls": [patch, {**USES, "id": "c2"}]}
+    reply = http.post("/v1/chat/completions", json=body)
+    assert reply.status_code == 200, reply.text
+    offered = upstream.calls[-1].params
+    assert [tool["type"] for tool in offered["tools"]] == ["function", "function"]
+    assert offered["tool_choice"] == {"type": "function", "function": {"name": "patch"}}
+    assert ("start: /.+/" in str(offered["tools"][1])) is ("grammar" in str(more))
+    message = reply.json()["choices"][0]["message"]
+    told = {"id": "c1", "type": "custom", "custom": {"name": "patch", "input": text}}
+    assert [call for call in message["tool_calls"] if "custom" in call] == [told]
+    assert [call for call in message["tool_calls"] if "function" in call] == [{**USES, "id": "c2"}]
+    streamed = http.post("/v1/chat/completions", json={**body, "stream": True}).text
+    upstream.tool_call = None
+    events = [json.loads(line[6:]) for line in streamed.splitlines() if line.startswith("data: {")]
+    pieces = [call for event in events for call in event["choices"][0]["delta"].get("tool_calls", ())]
+    assert sorted(pieces, key=lambda call: call["index"]) == [{"index": 0, **told}, {"index": 1, **USES, "id": "c2"}]
+    results = [{"role": "tool", "tool_call_id": each, "content": "ok"} for each in ("c1", "c2")]
+    again = http.post("/v1/chat/completions", json={**body, "messages": [*HI, message, *results]})
+    assert again.status_code == 200, again.text
+    kept = {call["id"]: call for call in upstream.calls[-1].messages[1]["tool_calls"]}
+    assert json.loads(kept["c1"]["function"]["arguments"]) == {"input": text}
+    assert kept["c2"] == {**USES, "id": "c2"}
+
+
+def test_a_custom_tool_without_a_name_is_a_clear_refusal(http: httpx.Client) -> None:
+    """It names the field, and says nothing of a history."""
+    tools = [{"type": "custom", "custom": {"description": "x"}}]
+    refused = http.post("/v1/chat/completions", json={"messages": HI, "tools": tools})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["message"].startswith("tools.custom.name: ")
 
 
 COUNTED: dict[str, dict[str, Any]] = {

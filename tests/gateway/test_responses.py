@@ -277,7 +277,6 @@ def test_an_agents_history_becomes_the_same_chat(tmp_path: Path) -> None:
         "tool_choice": {"type": "function", "function": {"name": "weather"}},
         "max_tokens": 64,
         "reasoning_effort": "low",
-        "verbosity": "low",
         "temperature": 0.5,
     }
 

@@ -332,7 +332,7 @@ MAKERS = {
     "open weights": card("local/llama"),
     "openai_compatible": card("smart"),
 }
-HARD = ("encrypted search results", "earlier spoken answer")
+HARD = ("custom tools", "encrypted search results", "earlier spoken answer")
 
 
 @pytest.mark.parametrize("other", MAKERS)
@@ -341,8 +341,8 @@ def test_signed_and_encrypted_blocks_go_back_to_their_maker(other: str) -> None:
     own = msgspec.structs.replace(MAKERS[other], name="own")
     for message, maker in SIGNED:
         asked = ask({"role": "user", "content": "Hi"}, message, {"role": "user", "content": "And?"})
-        assert {**asked.bound, **asked.state}.keys() == {maker}, message
-        what = {**asked.bound, **asked.state}[maker]
+        assert asked.bound.keys() == {maker}, message
+        what = asked.bound[maker]
         reason = f"history: has {what} that only {maker} models can read, is {other}"
         both = eligible([MAKERS[maker], own], asked)
         assert both.excluded == (() if other == maker else (("own", reason),)), message
@@ -353,7 +353,7 @@ def test_signed_and_encrypted_blocks_go_back_to_their_maker(other: str) -> None:
         assert alone.cards == (own,)
         assert alone.dropped == ({} if other in (maker, "openai_compatible") else {"own": (f"history: {what}",)})
         kept = without_state(message, own)
-        assert (ask(kept).state == asked.state) is (not alone.dropped), message
+        assert (ask(kept).bound == asked.bound) is (not alone.dropped), message
         assert [call["id"] for call in kept.get("tool_calls", ())] in ([], ["c"], ["call_1"], ["call_1__thought__Cs"])
 
 
@@ -369,7 +369,7 @@ def test_open_reasoning_binds_nobody(subtests: pytest.Subtests) -> None:
         {"role": "user", "content": "type: redacted_thinking, signature: Eq"},
     ):
         with subtests.test(message=message):
-            assert ask(message).bound == ask(message).state == {}
+            assert ask(message).bound == {}
 
 
 def test_two_makers_blocks_leave_each_its_own() -> None:
@@ -462,8 +462,8 @@ def test_any_request_is_sorted_and_every_exclusion_says_what_was_needed_and_what
         assert (asked.tokens > model.context_window) == (
             f"about {asked.tokens} tokens, has {model.context_window}" in reason
         )
-        for maker in asked.bound:
-            assert (maker == lineage(model)) or (
+        for maker, what in asked.bound.items():
+            assert what not in HARD or (maker != lineage(model)) == (
                 f"that only {maker} models" in reason and f"is {lineage(model)}" in reason
             )
         refused = {name for name, value in params.items() if takes(model, name, value)}

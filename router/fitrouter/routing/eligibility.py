@@ -7,7 +7,7 @@ excluded with a reason, before any probabilities are computed.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -20,10 +20,10 @@ from fitrouter.types import Message, ModelCard, Request
 DROPPABLE = (
     *("prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "store"),
     *("chat_template_kwargs", "enable_thinking", "include_reasoning", "reasoning", "reasoning_effort"),
-    *("reasoning_format", "thinking", "thinking_budget", "verbosity"),
+    *("reasoning_format", "thinking", "thinking_budget", "top_k", "verbosity"),
 )
-"""Bookkeeping between a client and its provider; and how long a model thinks and writes, which agents send with every
-request, whatever the model: what is asked does not change."""
+"""Bookkeeping between a client and its provider; how long a model thinks and writes, and from how many tokens it draws,
+which agents send with every request, whatever the model: what is asked does not change."""
 
 STATE = "history: "
 """Begins what is left out of the messages: reasoning that a model cannot read."""
@@ -54,9 +54,7 @@ class Wants(msgspec.Struct, frozen=True, kw_only=True):
     choices: int = 1
     """Answers that are drawn."""
     bound: dict[str, str] = {}
-    """Vendor → content of the history that only this vendor's models can read."""
-    state: dict[str, str] = {}
-    """Vendor → reasoning in the history that only this vendor's models can read, and others can do without."""
+    """Vendor → content of the history that only this vendor's models can read; reasoning, others can do without."""
     params: dict[str, Any] = {}
 
     @property
@@ -79,16 +77,13 @@ def wants(request: Request) -> Wants:
     """Determine what a request needs from a model; malformed parts are ignored, nothing is raised."""
     capabilities = set(needs(request))
     bound: dict[str, str] = {}
-    state: dict[str, str] = {}
     for message in request.messages:
         for block in _blocks(message):
             kind = block.get("type")
             if isinstance(kind, str) and kind in _MEDIA:
                 capabilities.add(_MEDIA[kind])
-            if (owner := _owner(block)) is not None:
-                bound.setdefault(*owner)
-            elif (thinker := _thinker(block)) is not None:
-                state.setdefault(*thinker)
+            if (owner := _owner(block)) is not None and (owner[0] not in bound or owner[1] in _NEEDED):
+                bound[owner[0]] = owner[1]
     params = request.params
     if any(tool.get("type") == "custom" for tool in _dicts(params.get("tools"))):
         bound.setdefault("openai", "custom tools")
@@ -103,7 +98,6 @@ def wants(request: Request) -> Wants:
         answer_tokens=max(_count(params.get("max_tokens")), _count(params.get("max_completion_tokens"))),
         choices=request.n,
         bound=bound,
-        state=state,
         params=params,
     )
 
@@ -174,7 +168,6 @@ class Roster:
         excluded: list[tuple[str, str]] = []
         dropped: dict[str, tuple[str, ...]] = {}
         needed, tokens, answer, makers = frozenset(asked.capabilities), asked.tokens, asked.answer_tokens, asked.bound
-        thought = asked.state
         # Supported parameters depend on a card's API family only, or on its own list: check each kind once.
         by_kind = {kind: _parameters(card, asked.params, droppable) for kind, card in self._kinds.items()}
         for card, arm, able, window, limit, kind, maker in self._seats:
@@ -184,24 +177,25 @@ class Roster:
                 or tokens > window
                 or answer > limit
                 or not needed <= able
-                or (makers and any(other != maker for other in makers))
-                or (
-                    thought
-                    and any(other != maker and (maker not in UNKNOWN or other in self._makers) for other in thought)
-                )
+                or (makers and any(self._bars(maker, *content) for content in makers.items()))
             ):
-                excluded.append((arm, "; ".join([*_reasons(card, asked, self._makers), *refused])))
+                excluded.append((arm, "; ".join([*_reasons(card, asked, self._bars), *refused])))
                 continue
             chosen.append(card)
             if left_out:
                 dropped[arm] = left_out
-        if thought and not chosen:
-            found = self.eligible(msgspec.structs.replace(asked, state={}), droppable=droppable)
+        if not chosen and (spare := {maker: what for maker, what in makers.items() if what not in _NEEDED}):
+            needed_only = {maker: what for maker, what in makers.items() if what in _NEEDED}
+            found = self.eligible(msgspec.structs.replace(asked, bound=needed_only), droppable=droppable)
             for card in found.cards:
-                unread = tuple(f"{STATE}{what}" for maker, what in thought.items() if not _reads(card, maker))
+                unread = tuple(f"{STATE}{what}" for maker, what in spare.items() if not _reads(card, maker))
                 found.dropped[card.arm] = (*found.dropped.get(card.arm, ()), *unread)
             return found
         return Eligible(cards=tuple(chosen), excluded=tuple(excluded), dropped=dropped)
+
+    def _bars(self, own: str, maker: str, what: str) -> bool:
+        """Whether content of one vendor excludes the models of another."""
+        return own != maker and (what in _NEEDED or own not in UNKNOWN or maker in self._makers)
 
 
 class _Seat(NamedTuple):
@@ -216,7 +210,7 @@ class _Seat(NamedTuple):
     maker: str
 
 
-def _reasons(card: ModelCard, asked: Wants, makers: Collection[str]) -> Iterator[str]:
+def _reasons(card: ModelCard, asked: Wants, bars: Callable[[str, str, str], bool]) -> Iterator[str]:
     """Reasons to exclude a model, except for its parameters."""
     missing = [name for name in asked.capabilities if name not in card.capabilities]
     if missing:
@@ -226,9 +220,8 @@ def _reasons(card: ModelCard, asked: Wants, makers: Collection[str]) -> Iterator
     limit = card.max_output_tokens
     if limit is not None and asked.answer_tokens > limit:
         yield f"answer: needs up to {asked.answer_tokens} tokens, writes at most {limit}"
-    own = lineage(card)
-    for maker, what in (*asked.bound.items(), *asked.state.items()):
-        if maker != own and (maker in asked.bound or own not in UNKNOWN or maker in makers):
+    for maker, what in asked.bound.items():
+        if bars(own := lineage(card), maker, what):
             yield f"history: has {what} that only {maker} models can read, is {own}"
 
 
@@ -280,6 +273,8 @@ _PLAIN_FUNCTION = frozenset({"arguments", "name"})
 _SIGNED = frozenset({"extra_content", "provider_specific_fields"}) | {
     *("thoughtSignature", "thought_signature", "thought_signatures"),
 }
+_NEEDED = frozenset({"custom tools", "earlier spoken answer", "encrypted search results"})
+"""Content that no model can do without."""
 _THOUGHT = "__thought__"
 """Separator that litellm puts between the id of a tool call and Gemini's thought signature."""
 
@@ -310,16 +305,7 @@ def _dicts(value: object) -> Iterator[dict[str, Any]]:
 
 
 def _owner(block: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return (vendor, kind of content) of a block that only its vendor's models can read; None for other blocks."""
-    if block.get("type") == "web_search_tool_result":
-        return "anthropic", "encrypted search results"
-    if block.get("role") == "assistant" and isinstance(block.get("audio"), dict) and block["audio"].get("id"):
-        return "openai", "earlier spoken answer"
-    return None
-
-
-def _thinker(block: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return (vendor, kind of reasoning) of a block that only its vendor's models can read; None for other blocks.
+    """Return (vendor, kind of content) of a block that only its vendor's models can read; None for other blocks.
 
     Empty signatures are ignored: some gateways send them for models that sign nothing.
     """
@@ -330,6 +316,10 @@ def _thinker(block: Mapping[str, Any]) -> tuple[str, str] | None:
         return _maker(block.get("format")), "encrypted reasoning"
     if block.get("encrypted_content"):
         return "openai", "encrypted reasoning"
+    if kind == "web_search_tool_result":
+        return "anthropic", "encrypted search results"
+    if block.get("role") == "assistant" and isinstance(block.get("audio"), dict) and block["audio"].get("id"):
+        return "openai", "earlier spoken answer"
     if _thought(block):
         return "google", "thought signatures"
     return None
@@ -348,7 +338,7 @@ def without_state(message: Message, card: ModelCard) -> Message:
             found[name] = [
                 each
                 for each in given
-                if not (isinstance(each, dict) and (own := _thinker(each)) and not _reads(card, own[0]))
+                if not (isinstance(each, dict) and (own := _owner(each)) and not _reads(card, own[0]))
             ]
     if not _reads(card, "openai"):
         found.pop("encrypted_content", None)

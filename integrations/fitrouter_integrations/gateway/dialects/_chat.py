@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Collection
 from typing import Any
+
+import msgspec
 
 from fitrouter.types import Chunk, Usage
 from fitrouter_integrations.client import About, Reply
@@ -15,6 +19,8 @@ from fitrouter_integrations.gateway.asgi._wire import (
     event,
     usage_json,
 )
+from fitrouter_integrations.gateway.dialects._base import calls_of, text_of
+from fitrouter_integrations.gateway.dialects._responses import INPUT, Responses, custom_input, function_of
 from fitrouter_integrations.gateway.parsing._requests import MAX_CHOICES, wants_usage
 
 
@@ -27,16 +33,53 @@ class ChatCompletions:
         self.dropped: list[str] = []
 
     def chat_body(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Return the body unchanged."""
+        """Return the body with functions of one string for custom tools, their calls, and a choice of one.
+
+        One with the input of a response instead of messages is translated as such.
+        """
+        if body.get("messages") is None and isinstance(body.get("input"), str | list):  # as Cursor sends them
+            asked = Responses()
+            body, self.dropped = asked.chat_body(body), asked.dropped
+        body = {**body, "tool_choice": _function(body.get("tool_choice"), "tool_choice")}
+        for name in ("messages", "tools"):
+            if isinstance(given := body.get(name), list):
+                body[name] = [_function(each, name) for each in given]
         return body
 
-    def answer(self, reply: Reply, body: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+    def answer(self, reply: Reply, body: dict[str, Any]) -> dict[str, Any]:
         """Return a complete answer as a `chat.completion`."""
-        return completion_json(reply)
+        found, told = completion_json(reply), self.events(body)
+        for i, choice in enumerate(found["choices"]):
+            choice["message"] = told.uncut(Chunk(delta=choice["message"], finish_reason="stop", index=i)).delta
+        return found
 
     def events(self, body: dict[str, Any]) -> ChatEvents:
         """Return a formatter of the streamed answer: chunks, and `[DONE]`."""
-        return ChatEvents(wants_usage(body))
+        tools = body.get("tools")
+        return ChatEvents(wants_usage(body), [_custom(tool).get("name") for tool in tools or () if _custom(tool)])
+
+
+def _custom(value: object) -> dict[str, Any]:
+    """What a tool, a call or a choice says of a custom tool; empty for others."""
+    found = value.get("custom") if isinstance(value, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _function(value: Any, where: str) -> Any:
+    """Return what stands for a custom tool, its call or a choice of it, also within a message; others as they are."""
+    if isinstance(value, dict) and isinstance(calls := value.get("tool_calls"), list):
+        return {**value, "tool_calls": [_function(call, "tool_calls") for call in calls]}
+    if not (custom := _custom(value)):
+        return value
+    function = {"name": text_of(custom.get("name"), f"{where}.custom.name")}
+    if where == "tools":
+        form = custom.get("format")
+        return function_of(
+            {**custom, "type": "custom", "format": form.get("grammar") if isinstance(form, dict) else None}
+        )
+    more = {"arguments": json.dumps({INPUT: custom.get("input")})} if where == "tool_calls" else {}
+    kept = {name: each for name, each in value.items() if name != "custom"}
+    return {**kept, "type": "function", "function": {**function, **more}}
 
 
 class ChatEvents:
@@ -44,13 +87,16 @@ class ChatEvents:
 
     Args:
         usage: end with a usage chunk.
+        custom: names of tools that take text.
     """
 
-    def __init__(self, usage: bool) -> None:
-        self._usage, self._opened = usage, set[int]()
+    def __init__(self, usage: bool, custom: Collection[object] = ()) -> None:
+        self._usage, self._opened, self._custom = usage, set[int](), custom
+        self._held: dict[tuple[int, int], dict[str, Any]] = {}
 
     def chunk(self, about: About, chunk: Chunk) -> bytes:
         """Return the event of a chunk; the first of each choice has the role, the very first also the decision."""
+        chunk = self.uncut(chunk)
         opening = b""
         if chunk.index not in self._opened and (chunk.delta or chunk.finish_reason or not self._opened):
             opens = "role" in chunk.delta
@@ -64,6 +110,28 @@ class ChatEvents:
         if chunk.delta or chunk.finish_reason is not None or chunk.logprobs or chunk.further:
             return opening + event(chunk_json(about, chunk, self._usage))
         return opening
+
+    def uncut(self, chunk: Chunk) -> Chunk:
+        """Return a chunk without pieces of calls of custom tools; these are told as a whole when the choice ends."""
+        if not self._custom:
+            return chunk
+        calls: list[dict[str, Any]] = []
+        for i, call in enumerate(calls_of({"tool_calls": chunk.delta.get("tool_calls")})):
+            function, index = call["function"], call.get("index")
+            place = (chunk.index, index if isinstance(index, int) else i)
+            if place in self._held:
+                self._held[place]["function"]["arguments"] += function.get("arguments") or ""
+            elif function.get("name") in self._custom:
+                self._held[place] = {**call, "function": {**function, "arguments": function.get("arguments") or ""}}
+            else:
+                calls.append(call)
+        for held in [held for held in self._held if held[0] == chunk.index and chunk.finish_reason]:
+            call = self._held.pop(held)
+            function = call.pop("function")
+            text = custom_input(function["arguments"])
+            calls.append({**call, "type": "custom", "custom": {"name": function["name"], "input": text}})
+        delta = {name: value for name, value in chunk.delta.items() if name != "tool_calls"}
+        return msgspec.structs.replace(chunk, delta={**delta, **({"tool_calls": calls} if calls else {})})
 
     def end(self, about: About, usage: Usage) -> bytes:
         """Return the usage chunk if it was asked for, and `[DONE]`."""

@@ -49,7 +49,7 @@ _IGNORED = frozenset({"client_metadata", "context_management", "include", "max_t
 _TRANSLATED = frozenset(
     {"input", "instructions", "tools", "tool_choice", "text", "reasoning", "max_output_tokens", *_REFUSED, *_IGNORED}
 )
-_INPUT = "input"
+INPUT = "input"
 """The argument that holds the text of a custom tool's call."""
 _CALLS = frozenset({"apply_patch_call", "custom_tool_call", "function_call", "local_shell_call", "shell_call"})
 """Calls that the client runs, of functions and of OpenAI's own tools."""
@@ -246,7 +246,7 @@ def _call(item: Mapping[str, Any], names: _Names, where: str) -> dict[str, Any]:
     """Translate a call of a function, of a custom tool, whose text becomes an argument, or of a tool of OpenAI's."""
     match item["type"]:
         case "custom_tool_call":
-            name, arguments = item.get("name"), json.dumps({_INPUT: text_of(item.get("input"), f"{where}.input")})
+            name, arguments = item.get("name"), json.dumps({INPUT: text_of(item.get("input"), f"{where}.input")})
         case "function_call":
             name, arguments = item.get("name"), arguments_of(item.get("arguments"), where)
         case kind:
@@ -273,7 +273,7 @@ def _tools(body: Mapping[str, Any], names: _Names, dropped: list[str]) -> dict[s
     for tool, where, space in offered(body):
         if tool.get("type") in ("function", "custom"):
             sent = names.sent(space, text_of(tool.get("name"), f"{where}.name"))
-            tools.setdefault(sent, _tool({**tool, "name": sent}))
+            tools.setdefault(sent, function_of({**tool, "name": sent}))
         else:
             drop(dropped, where, tool.get("type"))
     found: dict[str, Any] = {"tools": [*tools.values()]} if tools else {}
@@ -315,7 +315,7 @@ def _adds_tools(item: object) -> bool:
     return isinstance(item, dict) and item.get("type") in ("additional_tools", "tool_search_output")
 
 
-def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+def function_of(tool: Mapping[str, Any]) -> dict[str, Any]:
     """Translate a tool; a custom one, which takes text, is offered as a function with one string."""
     function = {"name": tool["name"]}
     if tool["type"] == "custom":
@@ -324,7 +324,7 @@ def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
         said = [
             text for text in (tool.get("description"), syntax and f"Its input follows this grammar:\n{syntax}") if text
         ]
-        schema = {"type": "object", "properties": {_INPUT: {"type": "string"}}, "required": [_INPUT]}
+        schema = {"type": "object", "properties": {INPUT: {"type": "string"}}, "required": [INPUT]}
         return {"type": "function", "function": {**function, "description": "\n\n".join(said), "parameters": schema}}
     for name in ("description", "parameters", "strict"):
         if tool.get(name) is not None:
@@ -567,7 +567,7 @@ def custom_input(arguments: str) -> str:
         found = decode_json(arguments)
     except (msgspec.DecodeError, RecursionError):
         return arguments
-    text = found.get(_INPUT) if isinstance(found, dict) else None
+    text = found.get(INPUT) if isinstance(found, dict) else None
     return text if isinstance(text, str) else arguments
 
 
