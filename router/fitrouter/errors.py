@@ -42,7 +42,11 @@ import importlib.util
 import json
 import re
 import traceback
+from typing import TYPE_CHECKING, Self
 from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from fitrouter.types import Usage
 
 MASK = "••••"
 _SHORTEST = 8
@@ -216,9 +220,17 @@ class NoEligibleModel(FitrouterError):
 class ProviderError(FitrouterError):
     """A provider returned no usable answer; `status` is the HTTP status, if any."""
 
+    usage: Usage | None = None
+    """What was used, if the provider says so: it bills that all the same."""
+
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
         self.status = status
+
+    def billed(self, usage: Usage | None) -> Self:
+        """Return the error with what was used."""
+        self.usage = usage
+        return self
 
 
 class ProviderTimeout(ProviderError):

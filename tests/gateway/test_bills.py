@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -362,6 +363,46 @@ def test_costs_are_the_bill(place: Any, subtests: pytest.Subtests) -> None:
     for row in HEADED:
         with subtests.test(headers=row.headers):
             assert_is(ask(http, row, stream=False), row)
+
+
+NO_ANSWERS: dict[str, tuple[Reply, bool]] = {
+    "no choices": (reply(200, {"choices": [], "usage": openai(1_000, 200)}), False),
+    "a choice without a word or an end": (
+        reply(200, {"choices": [{"index": 0, "message": {"role": "assistant"}}], "usage": openai(1_000, 200)}),
+        False,
+    ),
+    "only a usage": (reply(200, {"usageMetadata": {"promptTokenCount": 1_000, "candidatesTokenCount": 200}}), False),
+    "an error": (reply(200, {"error": {"message": "overloaded", "code": 503}, "usage": openai(1_000, 200)}), False),
+    "a stated cost": (reply(200, {"choices": [], "usage": {"cost": 0.006}}), False),
+    "a stream of a usage": (sse(event({"choices": [], "usage": openai(1_000, 200)}), event(b"[DONE]")), True),
+    "a stream of an error": (
+        sse(event({"choices": [], "usage": openai(1_000, 200)}), event({"error": {"message": "overloaded"}})),
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize(("answer", "stream"), NO_ANSWERS.values(), ids=NO_ANSWERS)
+def test_what_is_billed_without_an_answer_is_booked(tmp_path: Path, answer: Reply, stream: bool) -> None:
+    """Each call that says what it used costs that, although its request fails."""
+    with in_a_thread(FakeOpenAI(itertools.repeat(answer))) as upstream:
+        settings = parse_config(
+            {
+                "data": str(tmp_path),
+                "providers": {"up": {"kind": "openai_compatible", "base_url": upstream.base_url}},
+                "models": [{"name": "plain", "provider": "up", "prices": PRICES["plain"]}],
+                "server": {"port": 0},
+            }
+        )
+        router = Router.from_config(settings)
+        with serving(router, settings) as url, client(url) as http:
+            failed = http.post("/v1/chat/completions", json=chat(model="plain", stream=stream))
+            (found,) = wait_for(
+                lambda: [e.event for e in router._journal.tail(0, 100) if isinstance(e.event, Execution)]
+            )
+    assert failed.status_code >= 500, failed.text
+    assert found.cost_usd == pytest.approx(0.006 * len(upstream.seen), abs=1e-9)
+    assert found.known_usd is not None
 
 
 def ends(router: Router, decision_id: str) -> list[Execution]:

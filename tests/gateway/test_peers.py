@@ -9,6 +9,7 @@ import os
 import re
 import stat
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -29,10 +30,12 @@ from fitrouter.config import RewardModelConfig, _reading, load_config
 from fitrouter.config._models import PricesConfig
 from fitrouter.draw import uuid7
 from fitrouter.errors import ConfigError, ProviderRejected, ProviderUnavailable
-from fitrouter.providers import OpenAICompatible, _openai_compatible, is_public, tracing, without_addresses
+from fitrouter.providers import LEFT_OUT, OpenAICompatible, _openai_compatible, is_public, tracing, without_addresses
 from fitrouter.providers._addresses import names_address
+from fitrouter.providers._uniform import UniformChoice
 from fitrouter.serving import feedback
-from fitrouter.types import Call, EmbeddingCall
+from fitrouter.serving.attempts import Assembler
+from fitrouter.types import Call, Chunk, EmbeddingCall
 from fitrouter_evaluators.personal import Leaderboards, Reports, Scores
 from fitrouter_evaluators.replay.importing.import_log import import_log
 from fitrouter_evaluators.scoring.models.reward_model import RewardModel
@@ -131,12 +134,40 @@ async def test_embeddings_are_relayed_unread(body: bytes, passes: bool) -> None:
 
 
 async def test_calls_of_one_answer_are_bounded() -> None:
-    """More of them than any model makes are left out, and each id is looked up once."""
+    """More of them than any model makes are left out, which is noted, and each id is looked up once."""
     calls = [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}] * 50_000
     body = {"choices": [{"index": 0, "message": {"tool_calls": calls}, "finish_reason": "tool_calls"}]}
     async with FakeOpenAI([reply(200, body)]) as server:
         (found,) = await read(server, stream=False)
     assert len(found.message["tool_calls"]) == len({each["id"] for each in found.message["tool_calls"]}) == 256
+    assert found.further[LEFT_OUT] == ["tool_calls"]
+    pieces = [{"index": i, "id": f"c{i}", "function": {"name": "f", "arguments": "{}"}} for i in range(257)]
+    async with FakeOpenAI(
+        [sse(*(event({"choices": [{"delta": {"tool_calls": [each]}}]}) for each in pieces), DONE)]
+    ) as server:
+        with pytest.raises(ProviderUnavailable, match="more than 256 tool calls"):
+            await read(server, stream=True)
+
+
+PIECES: dict[str, list[dict[str, Any]]] = {
+    "by index": [{"index": i, "function": {"arguments": "1"}} for i in range(200)],
+    "by id": [{"id": f"c{i}", "function": {"arguments": "1"}} for i in range(200)],
+    "named again": [{"index": i, "id": f"c{i}", "function": {"name": "f", "arguments": "1"}} for i in range(200)],
+    "of odd ids": [{"index": i, "id": [i], "function": {"arguments": "1"}} for i in range(200)],
+}
+
+
+@pytest.mark.parametrize("pieces", PIECES.values(), ids=PIECES)
+async def test_pieces_of_calls_take_time_by_their_number(pieces: list[dict[str, Any]]) -> None:
+    """Twenty thousand of two hundred calls are told apart, and put together, in half a second of a slow machine."""
+    started = [{**each, "function": {"name": "f", **each["function"]}} for each in pieces]
+    uniform, whole = UniformChoice(), Assembler()
+    begun = time.process_time()
+    for each in [started, *[pieces] * 100]:
+        whole.add(Chunk(delta=uniform.delta({"tool_calls": each})))
+    message = whole.message()
+    assert time.process_time() - begun < 0.7
+    assert [call["function"]["arguments"] for call in message["tool_calls"]] == ["1" * 101] * 200
 
 
 async def test_a_long_text_is_no_number_of_values() -> None:

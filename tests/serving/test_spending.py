@@ -897,6 +897,21 @@ BESIDE_TOKENS: dict[str, tuple[dict[str, Any], bool]] = {
     "pictures": ({"modalities": ["text", "image"]}, False),
     "another limit": ({"max_new_tokens": 10_000}, False),
     "Ollama's limit": ({"options": {"num_predict": 10_000}}, False),
+    "Ollama's limit beside its temperature": ({"options": {"temperature": 0, "num_predict": 10_000}}, False),
+    "options that nobody knows": ({"options": {"flavour": "mint"}}, False),
+    "a plugin that is on": ({"plugins": [{"id": "web", "enabled": False}, {"id": "web"}]}, False),
+    "xAI's search, as it likes": ({"search_parameters": {"mode": "auto"}}, False),
+    "xAI's search, by default": ({"search_parameters": {"max_search_results": 1}}, False),
+    "a tool of a similar name": ({"tools": [{"type": "functions_search"}]}, False),
+    "Ollama's temperature": ({"options": {"temperature": 0, "num_ctx": 8192}}, True),
+    "xAI's search, off": ({"search_parameters": {"mode": "off"}}, True),
+    "a plugin that is off": ({"plugins": [{"id": "web", "enabled": False}]}, True),
+    "no plugins": ({"plugins": []}, True),
+    "any region": ({"inference_geo": "global"}, True),
+    "tools that the caller runs": (
+        {"tools": [{"type": "bash_20250124", "name": "bash"}, {"type": "local_shell"}]},
+        True,
+    ),
     "no search": ({"enable_search": False}, True),
     "an ordinary machine": ({"speed": "standard"}, True),
     "tools of the caller": ({"tools": [{"type": "function", "function": {"name": "f"}}]}, True),
@@ -994,6 +1009,38 @@ def test_a_stream_that_was_left_is_booked_with_its_whole_reservation(tmp_path: P
             assert held(router) == pytest.approx(11 * 10e-6)
 
     virtual_time.run(scenario())
+
+
+def test_a_call_that_failed_is_booked_with_what_it_used(tmp_path: Path) -> None:
+    """An answer without a choice may be billed: it counts for the request, under its limit, and for its later calls."""
+
+    class Empty(Echo):
+        async def complete(self, call: Call) -> Completion | AsyncIterator[Chunk]:
+            self.calls.append(call)
+            failed = ProviderUnavailable("no choice").billed(Usage(prompt_tokens=7, completion_tokens=10_000))
+            if not call.stream:
+                raise failed
+            return self._nothing(failed.usage)
+
+        async def _nothing(self, usage: Usage | None) -> AsyncIterator[Chunk]:
+            yield Chunk(delta={"role": "assistant"})
+            yield Chunk(usage=usage)
+
+    async def scenario(stream: bool) -> None:
+        provider = Empty()
+        async with limited(Path(tempfile.mkdtemp(dir=tmp_path)), provider, budget={"bucket": 1e4}) as router:
+            for n in range(8):
+                with pytest.raises(FitrouterError):
+                    await (router.stream if stream else router.complete)(ask(f"q{n}", params={"max_tokens": 10_000}))
+            await router.settled()
+            paid = [event.cost_usd for event in events(router, Execution)]
+            assert sum(paid) == pytest.approx(0.01 * len(provider.calls))
+            assert len(provider.calls) > 1
+            assert held(router) == pytest.approx(sum(paid))
+            assert held(router) <= LIMIT + 1e-9
+
+    virtual_time.run(scenario(stream=False))
+    virtual_time.run(scenario(stream=True))
 
 
 def test_a_call_that_timed_out_is_booked_in_full(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from fitrouter.errors import (
     require,
 )
 from fitrouter.providers import tracing
-from fitrouter.providers._further import further_fields
+from fitrouter.providers._further import LEFT_OUT, further_fields
 from fitrouter.providers._secret import Secret
 from fitrouter.providers._streams import OwnedStream
 from fitrouter.providers._uniform import UniformChoice
@@ -132,21 +132,26 @@ class LiteLLM:
         """Do nothing: litellm's connections are shared by the whole process."""
 
     def _whole(self, response: Any, n: int) -> Completion:
-        choices = []
+        choices, left_out = [], False
         for choice in islice(response.choices or (), n):
             uniform, reason = UniformChoice(), _reason(choice)
             message = uniform.message(self._scrubbed(_plain(choice.message)))
+            left_out = left_out or uniform.left_out
             if reason is not None or any(message.get(key) for key in _CONTENT):
                 message = {"role": "assistant", "content": None, **message}
                 finish_reason = uniform.reason(reason or "stop") or "stop"
                 choices.append(Completion(message=message, finish_reason=finish_reason, logprobs=_logprobs(choice)))
         if not choices:
-            raise ProviderUnavailable("litellm returned an empty answer")
+            raise ProviderUnavailable("litellm returned an empty answer").billed(
+                read_usage(getattr(response, "usage", None))
+            )
         usage = read_usage(getattr(response, "usage", None)) or Usage()
         hidden = getattr(response, "_hidden_params", None) or {}
         if usage.cost_usd is None and (cost := billed(hidden.get("additional_headers") or {}, "llm_provider-")):
             usage = msgspec.structs.replace(usage, cost_usd=cost)
         further = self._scrubbed(_further(response))
+        if left_out:
+            further = {**further, LEFT_OUT: [*further.get(LEFT_OUT, ()), "tool_calls"]}
         return msgspec.structs.replace(choices[0], usage=usage, others=tuple(choices[1:]), further=further)
 
     async def _chunks(self, response: Any, n: int) -> AsyncGenerator[Chunk]:

@@ -22,7 +22,7 @@ import msgspec
 from fitrouter.errors import ConfigError, ProviderRejected, ProviderTimeout, ProviderUnavailable, in_words
 from fitrouter.providers import tracing
 from fitrouter.providers._addresses import is_public, names_address
-from fitrouter.providers._further import further_fields
+from fitrouter.providers._further import LEFT_OUT, further_fields
 from fitrouter.providers._json import decode_json
 from fitrouter.providers._secret import Secret
 from fitrouter.providers._sse import sse_data
@@ -228,10 +228,11 @@ class OpenAICompatible:
     async def _whole(self, response: aiohttp.ClientResponse, n: int) -> Completion:
         received = await self._received(response)
         body = self._object(received)
-        choices = []
+        choices, left_out = [], False
         for _, given, reason, logprobs, more in _choices(body, "message", n, self._host):
             choice = UniformChoice()
             message = {"role": "assistant", "content": None, **choice.message(given)}
+            left_out = left_out or choice.left_out
             if reason is not None or _says(message):
                 finish_reason = choice.reason(reason or "stop") or "stop"
                 beside = further_fields(more, self._host)
@@ -239,11 +240,14 @@ class OpenAICompatible:
                     Completion(message=message, finish_reason=finish_reason, logprobs=logprobs, beside=beside)
                 )
         if not choices:
-            raise ProviderUnavailable(f"{self._base_url} answered 200 with an empty answer: {excerpt(received)}")
+            empty = ProviderUnavailable(f"{self._base_url} answered 200 with an empty answer: {excerpt(received)}")
+            raise empty.billed(_usage(body))
         usage = _usage(body) or Usage()
         if usage.cost_usd is None and (cost := billed(response.headers)):
             usage = msgspec.structs.replace(usage, cost_usd=cost)
         further = further_fields(body, self._host)
+        if left_out:
+            further[LEFT_OUT] = [*further.get(LEFT_OUT, ()), "tool_calls"]
         return msgspec.structs.replace(choices[0], usage=usage, others=tuple(choices[1:]), further=further)
 
     async def _one_piece(self, response: aiohttp.ClientResponse, n: int) -> AsyncGenerator[Chunk]:
@@ -344,7 +348,7 @@ class OpenAICompatible:
         if not isinstance(body, dict):
             raise ProviderUnavailable(f"{self._base_url} answered with invalid JSON: {excerpt(received)!r}")
         if body.get("error"):
-            raise from_error_body(body, self._base_url)
+            raise from_error_body(body, self._base_url).billed(_usage(body))
         return body
 
     @contextmanager

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from fitrouter.errors import ProviderUnavailable
 from fitrouter.types import FINISH_REASONS, Message
 
 _REASONS = {
@@ -31,7 +32,7 @@ _ENDS_WITH_CALLS = frozenset({"function_call", "other", "stop", "tool_calls"})
 _THINKING = frozenset({"reasoning", "thinking"})
 _TEXT = frozenset({"output_text", "text"})
 _MOST_CALLS = 256
-"""Tool calls of one choice that are told apart; further pieces belong to the last one, further calls are left out."""
+"""Tool calls of one choice; a whole answer's further ones are left out, with a note, a stream's are an error."""
 
 
 class UniformChoice:
@@ -39,6 +40,12 @@ class UniformChoice:
 
     def __init__(self) -> None:
         self._calls: list[_Call] = []
+        self._by_index: dict[int, _Call] = {}
+        self._by_id: dict[object, _Call] = {}
+        """The last call of each."""
+        self._told = set[object]()
+        self.left_out = False
+        """Whether a message had more calls than are passed on."""
         self._ended = False
         """Whether a stream has told `stop` already: calls that come later change that."""
 
@@ -47,6 +54,7 @@ class UniformChoice:
         message = _with_text(message, whole=True)
         if not (calls := _called(message)):
             return message
+        self.left_out = len(calls) > _MOST_CALLS
         found, taken = list[Message](), set[object]()
         for call in calls[:_MOST_CALLS]:
             found.append(_identified(_with_arguments(call, first=True), taken))
@@ -74,29 +82,33 @@ class UniformChoice:
         piece = _with_arguments(piece)
         function = piece.get("function")
         function = function if isinstance(function, dict) else {}
-        call = self._known(piece.get("index"), piece.get("id"), function)
+        index, given = piece.get("index"), piece.get("id") or None
+        id_ = given if isinstance(given, str | int | float | None) else str(given)
+        call = self._known(index, id_, function)
         if call is None:
-            call = _Call(piece.get("index"), piece.get("id") or None, function.get("name") or "")
-            piece = _identified(_with_arguments(piece, first=True), {one.told for one in self._calls})
-            call.told = piece["id"]
+            if len(self._calls) == _MOST_CALLS:
+                raise ProviderUnavailable(f"the stream has more than {_MOST_CALLS} tool calls")
+            call = _Call(index, id_, function.get("name") or "", len(self._calls))
+            piece = _identified(_with_arguments(piece, first=True), self._told)
+            self._told.add(piece["id"])
             self._calls.append(call)
+            self._by_id[id_] = call
+            if isinstance(index, int):
+                self._by_index[index] = call
         else:  # clients append what is repeated
             piece = {name: value for name, value in piece.items() if name not in ("id", "type")}
             if function.get("name") and call.name == function["name"]:
                 piece["function"] = {name: value for name, value in function.items() if name != "name"}
         call.read(function.get("arguments"))
-        return {**piece, "index": self._calls.index(call)}
+        return {**piece, "index": call.place}
 
     def _known(self, index: object, id_: object, function: Message) -> _Call | None:
         """Return the call that a piece continues; None if it begins one."""
         if not self._calls:
             return None
-        if len(self._calls) >= _MOST_CALLS:
-            return self._calls[-1]
-        same = [call for call in self._calls if call.index == index] if isinstance(index, int) else self._calls
-        last = same[-1] if same else None
+        last = self._by_index.get(index) if isinstance(index, int) else self._calls[-1]
         if id_:
-            found = next((call for call in reversed(self._calls) if call.id == id_), None)
+            found = self._by_id.get(id_)
             if found is not None and function.get("name") and function.get("arguments"):  # maybe another of that id
                 other = isinstance(index, int) and index != found.index
                 return None if other or found.whole else found
@@ -112,10 +124,8 @@ class UniformChoice:
 class _Call:
     """A call that has begun: its index and id as the server sent them."""
 
-    def __init__(self, index: object, id_: object = None, name: object = "") -> None:
-        self.index, self.id, self.name = index, id_, name
-        self.told: object = None
-        """Its id as callers read it."""
+    def __init__(self, index: object, id_: object = None, name: object = "", place: int = 0) -> None:
+        self.index, self.id, self.name, self.place = index, id_, name, place
         self._depth, self._quoted, self._escaped = 0, False, False
         self.whole = False
         """Whether its arguments are a complete JSON object."""

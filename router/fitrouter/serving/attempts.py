@@ -161,6 +161,7 @@ class Caller:
         deadline: float,
         *,
         attempts: list[Attempt],
+        billed: list[tuple[str, Usage]],
         reserve: Callable[[str], Awaitable[Cover]],
         dropped: Mapping[str, tuple[str, ...]] | None = None,
     ) -> Answering:
@@ -175,6 +176,7 @@ class Caller:
             fallback: decision whose pmf gives the next ones; None for no fallback.
             deadline: absolute, on the monotonic clock.
             attempts: gets each attempt when it has ended, also one that is cancelled.
+            billed: gets the models that failed although they say what they used, and that.
             reserve: reserves what a call of a model may cost, and waits for that, or raises `NotCovered`.
             dropped: arm → parameters omitted from its call.
 
@@ -221,6 +223,8 @@ class Caller:
                 answering.waited_s = waited + unpaid
                 answering.provider_s = time.monotonic() - started - answering.waited_s
                 return answering
+            if failure.usage is not None:
+                billed.append((arm, failure.usage))
             if isinstance(failure, NotCalled):
                 waited += time.monotonic() - begun
                 begun = time.monotonic()
@@ -487,12 +491,23 @@ async def _call(request: Request, card: ModelCard, provider: Provider, timers: T
                 # A chunk with only a role is not an answer yet: another model can still give it.
                 if any(value for key, value in chunk.delta.items() if key != "role"):
                     return Answering(arm="", attempts=(), provider_s=0.0, head=tuple(head), rest=rest)
-        except BaseException:
+        except BaseException as error:
             await close(rest)
+            if isinstance(error, ProviderUnavailable):
+                raise error.billed(error.usage or _reported(head)) from error.__cause__
             raise
     if any(chunk.finish_reason for chunk in head):  # an empty answer is one: it says why it ended, and what it cost
         return Answering(arm="", attempts=(), provider_s=0.0, head=tuple(head), rest=rest)
-    raise ProviderUnavailable(f"{card.name!r} ended its stream without an answer")
+    raise ProviderUnavailable(f"{card.name!r} ended its stream without an answer").billed(_reported(head))
+
+
+def _reported(head: Sequence[Chunk]) -> Usage | None:
+    """What a stream that said nothing has reported that it used."""
+    reported = Reported()
+    for chunk in head:
+        if chunk.usage is not None:
+            reported.add(chunk.usage, 0)
+    return reported.usage
 
 
 async def next_chunk(chunks: AsyncIterator[Chunk], gap_s: float, deadline: float) -> Chunk | None:
@@ -559,7 +574,7 @@ class Assembler:
     def __init__(self) -> None:
         self._text: list[str] = []
         self._bytes = 0
-        self._calls: dict[int, dict[str, Any]] = {}
+        self._calls: dict[int, tuple[dict[str, Any], dict[str, list[str]]]] = {}
         self._reported = Reported()
         self.sent = 0
         """Tokens so far, hardly more than a server has generated: few of them hold more than a word."""
@@ -589,15 +604,15 @@ class Assembler:
 
     def _add_call(self, piece: Message) -> None:
         index, function = piece.get("index"), piece.get("function")
-        call = self._calls.setdefault(
-            index if isinstance(index, int) else 0, {"type": "function", "function": {"name": "", "arguments": ""}}
+        call, texts = self._calls.setdefault(
+            index if isinstance(index, int) else 0, ({"type": "function"}, {"name": [], "arguments": []})
         )
         if piece.get("id"):
             call["id"] = piece["id"]
-        for name in ("name", "arguments"):
+        for name, said in texts.items():
             text = function.get(name) if isinstance(function, dict) else None
             if isinstance(text, str):
-                call["function"][name] += text
+                said.append(text)
 
     @property
     def usage(self) -> Usage | None:
@@ -626,7 +641,10 @@ class Assembler:
         """The assistant message so far."""
         message: Message = {"role": "assistant", "content": "".join(self._text) or None}
         if self._calls:
-            message["tool_calls"] = [self._calls[index] for index in sorted(self._calls)]
+            message["tool_calls"] = [
+                {**call, "function": {name: "".join(said) for name, said in texts.items()}}
+                for _, (call, texts) in sorted(self._calls.items(), key=lambda each: each[0])
+            ]
         return message
 
 

@@ -61,6 +61,7 @@ class Choices:
         dropped: parameters omitted from calls of the model.
         covered: whether a hard limit covers one call of each choice, so that none that may be billed is made again.
         check: (usage of a call, estimated tokens of its answers, their number) → the usage within bounds.
+        billed: gets the model, and what it used, where a call failed that says so.
     """
 
     def __init__(
@@ -74,11 +75,12 @@ class Choices:
         dropped: tuple[str, ...],
         covered: bool,
         check: Callable[[Usage, int, int], Usage],
+        billed: list[tuple[str, Usage]],
     ) -> None:
         self._caller, self._answering, self._n = caller, answering, request.n
         self._request = msgspec.structs.replace(request, n=1, stream=answering.rest is not None)
         self._tenant, self._deadline, self._dropped, self._check = tenant, deadline, dropped, check
-        self._covered = covered
+        self._covered, self._billed = covered, billed
         self._ends = deadline if request.deadline_s else math.inf  # of streams that flow
         self._at_once = asyncio.Semaphore(AT_ONCE)
         self._whole: list[Usage] = []
@@ -168,6 +170,8 @@ class Choices:
                     self._request, arm, self._tenant, self._deadline, self._dropped, retry=retry
                 )
             except (ProviderError, asyncio.CancelledError) as error:
+                if isinstance(error, ProviderError) and error.usage is not None:
+                    self._billed.append((arm, error.usage))
                 if not isinstance(error, NotCalled):
                     self.failed.append(attempt_of(arm, 1.0, error, begun))
                 if isinstance(error, asyncio.CancelledError):

@@ -47,6 +47,27 @@ _OTHER_LIMITS = frozenset({"maxOutputTokens", "max_gen_toks", "max_length", "max
     *("max_completion_length", "max_output_tokens", "max_tokens_to_sample", "n_predict", "num_predict", "options"),
 }
 """Parameters that some servers take instead of `max_tokens`, or before it; Ollama's are within `options`."""
+_FREE = frozenset({None, False, "", "standard", "global", "off", "none", "disabled"})
+_SAMPLING = frozenset(
+    {"dynatemp_range", "f16_kv", "frequency_penalty", "low_vram", "main_gpu", "min_p", "mirostat"}
+) | {
+    *("mirostat_eta", "mirostat_tau", "num_batch", "num_ctx", "num_gpu", "num_keep", "num_thread", "penalize_newline"),
+    *("presence_penalty", "repeat_last_n", "repeat_penalty", "seed", "stop", "temperature", "tfs_z", "top_k", "top_p"),
+    *("typical_p", "use_mlock", "use_mmap"),
+}
+"""Ollama's options without bearing on a price."""
+_OURS = (
+    "apply_patch",
+    "bash",
+    "computer",
+    "computer_use_preview",
+    "custom",
+    "function",
+    "local_shell",
+    "memory",
+    "text_editor",
+)
+"""Types of tools that the caller runs, at Anthropic with a date."""
 _COUNTED = frozenset({"functions", "response_format", "tools"})
 """Parameters that are in the estimate of a prompt's tokens."""
 _NO_COUNT = ", which a hard limit cannot count"
@@ -197,6 +218,13 @@ class Spending:
         prompt_tokens = asked.prompt_tokens * len(calls)
         return Usage(prompt_tokens=prompt_tokens, completion_tokens=int(tokens), estimated=bool(calls)), usd
 
+    def billed(self, calls: Sequence[tuple[str, Usage]], asked: Wants) -> tuple[Usage, float]:
+        """Tokens and USD of calls that failed, as the provider says: (arm, what it used)."""
+        found = [(arm, checked_usage(usage, self.cards[arm], asked, 0, whole=False)) for arm, usage in calls]
+        usd = sum(charge(self.cards[arm], usage).usd for arm, usage in found if usage != Usage())
+        tokens = {name: sum(getattr(usage, name) for _, usage in found) for name in TOKENS}
+        return Usage(**tokens, estimated=any(usage.estimated for _, usage in found)), usd
+
     def settle(self, execution: Execution, payer: Payer | None = None, least_usd: float = 0.0) -> None:
         """Replace the reservation of a request by its cost.
 
@@ -221,15 +249,31 @@ def _uncountable(card: ModelCard, asked: Wants) -> str:
     if not (isinstance(tier, str | None) and tier in _TIERS):
         return f"service_tier {str(tier)[:20]!r} costs more than its prices{_NO_COUNT}; use 'default'"
     for name in sorted(params.keys() & (_FEES | _OTHER_LIMITS)):
-        if params[name] not in (None, False, 0, "", "standard", []):  # an empty object asks for a search
+        if not _is_free(params[name]):
             return f"{name} may cost more than tokens{_NO_COUNT}" + "; use max_tokens" * (name in _OTHER_LIMITS)
     if isinstance(kinds, list) and not {"audio", "text"}.issuperset(map(str, kinds)):
         return f"modalities: other answers than text and audio have prices of their own{_NO_COUNT}"
     tools = params["tools"] if isinstance(params.get("tools"), list) else []
     of_tools = (tool.get("type", "function") for tool in tools if isinstance(tool, dict))
-    if hosted := next((kind for kind in of_tools if kind not in ("custom", "function")), None):
+    if hosted := next((kind for kind in of_tools if str(kind).rsplit("_2", 1)[0] not in _OURS), None):
         return f"tools: the provider runs {str(hosted)[:40]!r} at a price of its own{_NO_COUNT}"
     return ""
+
+
+def _is_free(value: object, *, listed: bool = False) -> bool:
+    """Whether a parameter of `_FEES` or `_OTHER_LIMITS` cannot change what a call costs.
+
+    It is off, or holds what samples a text; an empty object asks for a search.
+    """
+    if isinstance(value, list):
+        return not listed and all(_is_free(each, listed=True) for each in value)
+    if not isinstance(value, dict):
+        return value in _FREE if isinstance(value, str | int | float | None) else False
+    if value.get("enabled") is False or any(
+        value.get(name) in ("off", "none", "disabled") for name in ("mode", "type")
+    ):
+        return True
+    return bool(value) and value.keys() <= _SAMPLING
 
 
 def answer_limit(card: ModelCard, asked: Wants) -> int:

@@ -23,7 +23,19 @@ from fitrouter.serving.attempts import Answering, Assembler, Caller, Timers, Una
 from fitrouter.serving.choices import Choices
 from fitrouter.serving.recorder import Recorder, execution_of
 from fitrouter.serving.spending import ABANDONED, Cover, Spending, charge, checked_usage, counted
-from fitrouter.types import Attempt, Chunk, Decision, Execution, Message, ModelCard, Payer, Request, Usage, unanswered
+from fitrouter.types import (
+    TOKENS,
+    Attempt,
+    Chunk,
+    Decision,
+    Execution,
+    Message,
+    ModelCard,
+    Payer,
+    Request,
+    Usage,
+    unanswered,
+)
 
 
 class Tools(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +88,8 @@ class Turn:
         """Set at the end, if the model has a price."""
         self._cover, self._lost_usd = Cover(), 0.0
         """The reservation for the last call, and what earlier calls may have cost."""
+        self._billed: list[tuple[str, Usage]] = []
+        """Models that failed although they say what they used, and that."""
         self._told: Usage | None = None
         """The usage that was relayed last."""
 
@@ -139,6 +153,7 @@ class Turn:
                     self._proposal.fallback,
                     self._deadline,
                     attempts=attempts,
+                    billed=self._billed,
                     reserve=lambda arm: self._reserve(arm, attempts),
                     dropped=self._proposal.dropped,
                 )
@@ -155,14 +170,15 @@ class Turn:
 
     async def _reserve(self, arm: str, attempts: Sequence[Attempt]) -> Cover:
         """Reserve what a call may cost, on top of the earlier ones; raises NotCovered if no hard limit covers it."""
+        billed_usd = self._tools.spending.billed(self._billed, self._asked)[1]
         if attempts and attempts[-1].error in ABANDONED:
-            self._lost_usd = self._cover.usd
+            self._lost_usd = max(self._cover.usd - billed_usd, 0.0)
         cover = await self._tools.spending.reserve(
             self._decision,
             self._tools.cards[arm],
             self._asked,
             self._request.payer,
-            lost_usd=self._lost_usd,
+            lost_usd=self._lost_usd + billed_usd,
             until=self._deadline,
         )
         if cover.refusal:
@@ -217,8 +233,9 @@ class Turn:
         if sent <= limit:
             return True
         asked, card = msgspec.structs.replace(self._asked, answer_tokens=2 * sent), self._tools.cards[arm]
+        billed_usd = self._tools.spending.billed(self._billed, self._asked)[1]
         cover = await self._tools.spending.reserve(
-            self._decision, card, asked, self._request.payer, lost_usd=self._lost_usd, floor=sent + 1
+            self._decision, card, asked, self._request.payer, lost_usd=self._lost_usd + billed_usd, floor=sent + 1
         )
         self._cover = self._cover if cover.refusal else cover
         return not cover.refusal
@@ -264,6 +281,7 @@ class Turn:
             deadline=self._deadline,
             dropped=self._proposal.dropped.get(answering.arm, ()),
             covered=self._cover.answer_tokens is not None,
+            billed=self._billed,
             check=lambda usage, said, n: self._checked(answering.arm, usage, said, n),
         )
 
@@ -301,7 +319,7 @@ class Turn:
         `further` are failed calls for further choices, which only cost.
         """
         abandoned = (*answering.attempts, *further)
-        lost, lost_usd = self._tools.spending.abandoned(self._decision, abandoned, self._asked)
+        lost, lost_usd = self._lost(abandoned)
         charged = charge(self._tools.cards[answering.arm], usage)
         cost_usd = charged.usd + lost_usd
         cost_assumed = charged.assumed or self._unpriced(abandoned)
@@ -325,7 +343,7 @@ class Turn:
 
     def _log_unanswered(self, attempts: tuple[Attempt, ...], status: str) -> None:
         """Log the execution of a request without an answer, with the estimated cost of its calls."""
-        usage, usd = self._tools.spending.abandoned(self._decision, attempts, self._asked)
+        usage, usd = self._lost(attempts)
         self._log_end(
             attempts,
             status=status,
@@ -336,9 +354,18 @@ class Turn:
             estimated=usage.estimated,
         )
 
+    def _lost(self, attempts: Sequence[Attempt]) -> tuple[Usage, float]:
+        """Tokens and USD of calls without an answer: those that were given up, and those that say what they used."""
+        usage, usd = self._tools.spending.abandoned(self._decision, attempts, self._asked)
+        billed, billed_usd = self._tools.spending.billed(self._billed, self._asked)
+        tokens = {name: getattr(usage, name) + getattr(billed, name) for name in TOKENS}
+        return Usage(**tokens, estimated=usage.estimated or billed.estimated), usd + billed_usd
+
     def _unpriced(self, attempts: tuple[Attempt, ...]) -> bool:
         """Whether a call that may be billed without an answer went to a model of unknown price."""
-        return any(a.error in ABANDONED and not self._tools.cards[a.model].prices.known for a in attempts)
+        arms = [a.model for a in attempts if a.error in ABANDONED]
+        arms += [arm for arm, usage in self._billed if usage.cost_usd is None]
+        return any(not self._tools.cards[arm].prices.known for arm in arms)
 
     def _log_end(
         self,
