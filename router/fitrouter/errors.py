@@ -42,11 +42,8 @@ import importlib.util
 import json
 import re
 import traceback
-from typing import TYPE_CHECKING, Self
+from typing import Any, Self
 from urllib.parse import quote
-
-if TYPE_CHECKING:
-    from fitrouter.types import Usage
 
 MASK = "••••"
 _SHORTEST = 8
@@ -220,14 +217,14 @@ class NoEligibleModel(FitrouterError):
 class ProviderError(FitrouterError):
     """A provider returned no usable answer; `status` is the HTTP status, if any."""
 
-    usage: Usage | None = None
-    """What was used, if the provider says so: it bills that all the same."""
+    usage: Any = None
+    """What was used (`fitrouter.types.Usage`), if the provider says so: it bills that all the same."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
         self.status = status
 
-    def billed(self, usage: Usage | None) -> Self:
+    def billed(self, usage: Any) -> Self:
         """Return the error with what was used."""
         self.usage = usage
         return self

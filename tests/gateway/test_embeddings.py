@@ -147,6 +147,7 @@ def test_a_hard_budget_counts_and_stops_them(tmp_path: Path) -> None:
     ("error", "status"),
     [
         (ProviderUnavailable("down", 503), 502),
+        (ProviderUnavailable("none").billed(Usage(prompt_tokens=7)), 502),
         (ProviderRejected("bad", 400), 400),
         (RuntimeError("a bug"), 502),
         (TimeoutError(), 504),
@@ -160,7 +161,7 @@ def test_failures_are_answered_and_logged(tmp_path: Path, error: Exception, stat
         assert reply.json()["error"].keys() == {"message", "type", "code", "param"}
         (execution,) = wait_for(lambda: logged(router, Execution))
         assert (execution.status, execution.served_by) == ("rejected" if status == 400 else "failed", None)
-        assert (execution.cost_usd > 0) is (status == 504)  # it may be billed
+        assert (execution.cost_usd > 0) is (status == 504 or getattr(error, "usage", None) is not None)  # it is billed
         assert all(slots.used == 0 for slots in router._caller.slots.values())
 
 

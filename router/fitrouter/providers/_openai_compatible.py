@@ -313,11 +313,11 @@ class OpenAICompatible:
             found = msgspec.json.decode(received, type=_Embedded)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             found = _Embedded()
+        usage = read_usage(decode_json(bytes(found.usage)) if len(memoryview(found.usage)) <= _SMALL else None)
         if bytes(memoryview(found.data)[:1]) != b"[":
             self._object(received)  # an error with status 200
-            raise ProviderUnavailable(f"{self._base_url} sent no embeddings: {excerpt(received)}")
-        usage = decode_json(bytes(found.usage)) if len(memoryview(found.usage)) <= _SMALL else None
-        return Embeddings(data=found.data, usage=read_usage(usage) or Usage())
+            raise ProviderUnavailable(f"{self._base_url} sent no embeddings: {excerpt(received)}").billed(usage)
+        return Embeddings(data=found.data, usage=usage or Usage())
 
     async def _received(self, response: aiohttp.ClientResponse) -> bytes:
         """Read the body of an answer; raise the provider error of its status if that is not 200."""

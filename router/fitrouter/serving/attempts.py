@@ -619,9 +619,13 @@ class Assembler:
         """What was reported so far, if anything."""
         return self._reported.usage
 
-    def used(self, said: int | None = None, *, ended: bool = True) -> Usage:
-        """Return what was used, estimated where that is not reported by the tokens that were said."""
-        return self._reported.used(self.tokens if said is None else said, ended=ended)
+    def used(self, limit: int | None = None, *, ended: bool = True) -> Usage:
+        """Return what was used, estimated where that is not reported."""
+        return self._reported.used(self.said(limit), ended=ended)
+
+    def said(self, limit: int | None) -> int:
+        """Estimated tokens so far, within what a limit let a server say; more only as far as it surely did."""
+        return self.tokens if limit is None else min(self.tokens, max(limit, self.sent))
 
     @property
     def tokens(self) -> int:

@@ -40,9 +40,8 @@ class _Sent:
         self.reported = Reported()
         self.ended = False
 
-    @property
-    def said(self) -> int:
-        return sum(choice.tokens for choice in self.choices.values())
+    def said(self, limit: int | None) -> int:
+        return sum(choice.said(limit) for choice in self.choices.values())
 
 
 class Choices:
@@ -59,7 +58,7 @@ class Choices:
         tenant: that asks.
         deadline: absolute, on the monotonic clock.
         dropped: parameters omitted from calls of the model.
-        covered: whether a hard limit covers one call of each choice, so that none that may be billed is made again.
+        limit: tokens of each choice that a hard limit covers, once, so that no call that may be billed is made again.
         check: (usage of a call, estimated tokens of its answers, their number) → the usage within bounds.
         billed: gets the model, and what it used, where a call failed that says so.
     """
@@ -73,14 +72,14 @@ class Choices:
         tenant: str,
         deadline: float,
         dropped: tuple[str, ...],
-        covered: bool,
+        limit: Callable[[], int | None],
         check: Callable[[Usage, int, int], Usage],
         billed: list[tuple[str, Usage]],
     ) -> None:
         self._caller, self._answering, self._n = caller, answering, request.n
         self._request = msgspec.structs.replace(request, n=1, stream=answering.rest is not None)
         self._tenant, self._deadline, self._dropped, self._check = tenant, deadline, dropped, check
-        self._covered, self._billed = covered, billed
+        self._limit, self._billed = limit, billed
         self._ends = deadline if request.deadline_s else math.inf  # of streams that flow
         self._at_once = asyncio.Semaphore(AT_ONCE)
         self._whole: list[Usage] = []
@@ -176,7 +175,9 @@ class Choices:
                     self.failed.append(attempt_of(arm, 1.0, error, begun))
                 if isinstance(error, asyncio.CancelledError):
                     raise
-                if isinstance(error, ProviderRejected) or (self._covered and not isinstance(error, NotCalled)):
+                if isinstance(error, ProviderRejected) or (
+                    self._limit() is not None and not isinstance(error, NotCalled)
+                ):
                     return None
         return None
 
@@ -240,9 +241,10 @@ class Choices:
             chunk = msgspec.structs.replace(chunk, index=index, usage=None)
             sent.choices.setdefault(index, Assembler()).add(chunk)
         if usage is not None:
-            sent.reported.add(usage, sent.said)
+            sent.reported.add(usage, sent.said(self._limit()))
         if told:
             await put(chunk)
 
     def _usage_of(self, sent: _Sent) -> Usage:
-        return self._check(sent.reported.used(sent.said, ended=sent.ended), sent.said, len(sent.choices))
+        said = sent.said(self._limit())
+        return self._check(sent.reported.used(said, ended=sent.ended), said, len(sent.choices))

@@ -121,6 +121,8 @@ class Embedder:
         except (FitrouterError, asyncio.CancelledError) as error:
             if isinstance(error, (ProviderTimeout, asyncio.CancelledError)):  # the provider may bill it all the same
                 usage = Usage(prompt_tokens=asked.prompt_tokens, estimated=True)
+            elif isinstance(error, ProviderError) and error.usage is not None:
+                usage = checked_usage(error.usage, card, asked, 0, whole=False)
             failure = NotCalled.__name__ if isinstance(error, Unavailable) else kind_of(error).__name__
             status = "cancelled" if isinstance(error, asyncio.CancelledError) else unanswered([failure])
             raise

@@ -39,10 +39,13 @@ USUAL = 4096
 limit is not known: most models refuse a `max_tokens` above their own."""
 
 
-_FEES = frozenset({"compound_custom", "connectors", "enable_search", "inference_geo", "live_search", "mcp_servers"}) | {
+_FEES = frozenset(
+    {"compound_custom", "connectors", "enable_search", "inference_geo", "live_search", "mcp_servers", "models"}
+) | {
     *("plugins", "search_options", "search_parameters", "speed", "web_search", "web_search_options"),
 }
-"""Parameters that cost more than tokens: searches and tools that the provider runs, faster machines, other regions."""
+"""Parameters that cost more than tokens: searches and tools that the provider runs, faster machines, other regions
+and, at OpenRouter, other models."""
 _OTHER_LIMITS = frozenset({"maxOutputTokens", "max_gen_toks", "max_length", "max_new_tokens", "max_output_length"}) | {
     *("max_completion_length", "max_output_tokens", "max_tokens_to_sample", "n_predict", "num_predict", "options"),
 }

@@ -280,7 +280,7 @@ class Turn:
             tenant=self._decision.identity.tenant,
             deadline=self._deadline,
             dropped=self._proposal.dropped.get(answering.arm, ()),
-            covered=self._cover.answer_tokens is not None,
+            limit=lambda: self._cover.answer_tokens,
             billed=self._billed,
             check=lambda usage, said, n: self._checked(answering.arm, usage, said, n),
         )
@@ -290,10 +290,9 @@ class Turn:
         return noted(self._tools.cards[arm], self._request.params, self._proposal.dropped.get(arm, ()))
 
     def _used(self, arm: str, assembler: Assembler, *, ended: bool = True) -> Usage:
-        """Return what a stream has used, within bounds; what is estimated, within what its limit let it say."""
+        """Return what a stream has used, within bounds."""
         limit = self._cover.answer_tokens
-        said = assembler.tokens if limit is None else min(assembler.tokens, max(limit, assembler.sent))
-        return self._checked(arm, assembler.used(said, ended=ended), said)
+        return self._checked(arm, assembler.used(limit, ended=ended), assembler.said(limit))
 
     def _received(self, arm: str, assembler: Assembler, chunk: Chunk) -> Chunk:
         """Add a received chunk to the assembled message; a usage before the end is not told, as it is not the last."""
