@@ -61,7 +61,7 @@ FAILED = {
 BROKEN = {
     *("context deadline exceeded", "input stream exceeded the time limit", "upstream request too large for buffer"),
     *("maximum number of tokens per minute exceeded", "CUDA out of memory", "too many tokens", "request too large"),
-    *("x" * 1000 + "Context size has been exceeded.", "prompt processing failed", "model context could not be created"),
+    *("x " * 500 + "Context size has been exceeded.", "prompt processing failed", "model context could not be created"),
 }
 
 

@@ -381,6 +381,10 @@ def test_two_makers_blocks_leave_each_its_own() -> None:
     assert [each.target for each in small.cards] == ["mistral/mistral-large-latest"]
     hard = eligible([MAKERS["anthropic"], MAKERS["openai"]], ask(SIGNED[3][0], SIGNED[7][0]))
     assert [reason.count("history: has") for _, reason in hard.excluded] == [1, 1]
+    for both in ((SIGNED[0][0], SIGNED[3][0]), (SIGNED[3][0], SIGNED[0][0])):
+        assert eligible([MAKERS["mistral"]], ask(*both)).cards == (), (
+            "what cannot be left out is not hidden by what can"
+        )
 
 
 # --- what holds always -----------------------------------------------------------------------------------------------
