@@ -668,22 +668,27 @@ WITHIN = {
 }
 
 
+@pytest.mark.parametrize("beside", [0, 300])
 @pytest.mark.parametrize("pieces", WITHIN.values(), ids=WITHIN)
-def test_an_answer_within_its_limit_is_not_cut(tmp_path: Path, pieces: list[str]) -> None:
-    """Three hundred tokens of few bytes or many: what was reserved for an answer covers it, though nothing is left."""
+def test_an_answer_within_its_limit_is_not_cut(tmp_path: Path, pieces: list[str], beside: int) -> None:
+    """Three hundred tokens of few bytes or many: what was reserved for an answer covers it, though nothing is left.
+
+    So does what was reserved beside its limit.
+    """
 
     class Whole(Echo):
         async def _stream(self, message: Any, usage: Usage) -> AsyncIterator[Chunk]:
-            for piece in pieces:
+            for piece in pieces * (2 if beside else 1):
                 yield Chunk(delta={"content": piece})
             yield Chunk(finish_reason="stop")
-            yield Chunk(usage=Usage(prompt_tokens=1, completion_tokens=300))
+            yield Chunk(usage=Usage(prompt_tokens=1, completion_tokens=300 + beside))
 
     async def scenario() -> None:
-        async with limited(tmp_path, Whole(), prices=(LIMIT / 305e-6,)) as router:
-            stream = await router.stream(ask(params={"max_tokens": 300}))
+        params = {"max_tokens": 300, "thinking_budget": beside}
+        async with limited(tmp_path, Whole(), prices=(LIMIT / (305 + beside) * 1e6,)) as router:
+            stream = await router.stream(ask(params=params))
             assert {chunk.finish_reason for chunk in [chunk async for chunk in stream]} == {"stop", None}
-            assert stream.cost_usd == pytest.approx(LIMIT * 300 / 305)
+            assert stream.cost_usd == pytest.approx(LIMIT * (300 + beside) / (305 + beside))
 
     virtual_time.run(scenario())
 

@@ -146,7 +146,7 @@ class _Call:
 
 def _called(message: Message) -> list[Message]:
     """The calls of a message or delta; one that is not in a list is a call, too."""
-    return [call for call in _listed(message.get("tool_calls")) if isinstance(call, dict)]
+    return [call for call in _listed(message.get("tool_calls")) if call and isinstance(call, dict)]
 
 
 def _with_arguments(call: Message, *, first: bool = False) -> Message:

@@ -294,11 +294,11 @@ def call_usd(card: ModelCard, asked: Wants, answer_tokens: int) -> float:
     prompt, answer = (
         max(card.prices.of(part, length) for part in side for length in (0, tokens)) for side in (of_prompt, of_answer)
     )
-    usd = (prompt * tokens + answer * (answer_tokens + _beside_answer(asked))) / 1e6 + card.prices.request
+    usd = (prompt * tokens + answer * (answer_tokens + beside_answer(asked))) / 1e6 + card.prices.request
     return asked.choices * usd
 
 
-def _beside_answer(asked: Wants) -> int:
+def beside_answer(asked: Wants) -> int:
     """Most tokens that are billed as an answer's beside its limit: rejected predictions, and thinking at DashScope."""
     predicted, thinking = asked.params.get("prediction"), asked.params.get("thinking_budget")
     thought = min(max(thinking, 0), 2**31) if isinstance(thinking, int) else 0

@@ -22,7 +22,7 @@ from fitrouter.serving.answers import Answer, Stream
 from fitrouter.serving.attempts import Answering, Assembler, Caller, Timers, Unanswered, close, limited, next_chunk
 from fitrouter.serving.choices import Choices
 from fitrouter.serving.recorder import Recorder, execution_of
-from fitrouter.serving.spending import ABANDONED, Cover, Spending, charge, checked_usage, counted
+from fitrouter.serving.spending import ABANDONED, Cover, Spending, beside_answer, charge, checked_usage, counted
 from fitrouter.types import (
     TOKENS,
     Attempt,
@@ -230,7 +230,7 @@ class Turn:
             return True
         if assembler.usage is not None and assembler.usage.completion_tokens:
             sent = max(sent, self._checked(arm, assembler.usage, assembler.tokens).completion_tokens)
-        if sent <= limit:
+        if sent <= limit + beside_answer(self._asked):
             return True
         asked, card = msgspec.structs.replace(self._asked, answer_tokens=2 * sent), self._tools.cards[arm]
         billed_usd = self._tools.spending.billed(self._billed, self._asked)[1]
