@@ -904,7 +904,7 @@ BESIDE_TOKENS: dict[str, tuple[dict[str, Any], bool]] = {
     "another limit": ({"max_new_tokens": 10_000}, False),
     "Ollama's limit": ({"options": {"num_predict": 10_000}}, False),
     "Ollama's limit beside its temperature": ({"options": {"temperature": 0, "num_predict": 10_000}}, False),
-    "options that nobody knows": ({"options": {"flavour": "mint"}}, False),
+    "options that nobody knows": ({"options": {"flavour": "mint"}}, True),
     "a plugin that is on": ({"plugins": [{"id": "web", "enabled": False}, {"id": "web"}]}, False),
     "xAI's search, as it likes": ({"search_parameters": {"mode": "auto"}}, False),
     "xAI's search, by default": ({"search_parameters": {"max_search_results": 1}}, False),

@@ -47,18 +47,10 @@ _FEES = frozenset(
 """Parameters that cost more than tokens: searches and tools that the provider runs, faster machines, other regions
 and, at OpenRouter, other models."""
 _OTHER_LIMITS = frozenset({"maxOutputTokens", "max_gen_toks", "max_length", "max_new_tokens", "max_output_length"}) | {
-    *("max_completion_length", "max_output_tokens", "max_tokens_to_sample", "n_predict", "num_predict", "options"),
+    *("max_completion_length", "max_output_tokens", "max_tokens_to_sample", "n_predict", "num_predict"),
 }
-"""Parameters that some servers take instead of `max_tokens`, or before it; Ollama's are within `options`."""
+"""Parameters that some servers take instead of `max_tokens`, or before it."""
 _FREE = frozenset({None, False, "", "standard", "global", "off", "none", "disabled"})
-_SAMPLING = frozenset(
-    {"dynatemp_range", "f16_kv", "frequency_penalty", "low_vram", "main_gpu", "min_p", "mirostat"}
-) | {
-    *("mirostat_eta", "mirostat_tau", "num_batch", "num_ctx", "num_gpu", "num_keep", "num_thread", "penalize_newline"),
-    *("presence_penalty", "repeat_last_n", "repeat_penalty", "seed", "stop", "temperature", "tfs_z", "top_k", "top_p"),
-    *("typical_p", "use_mlock", "use_mmap"),
-}
-"""Ollama's options without bearing on a price."""
 _OURS = (
     "apply_patch",
     "bash",
@@ -201,8 +193,14 @@ class Spending:
             found.append(Account(name, "the key's limit of the day", payer.usd_per_day, (day + 1) * DAY_S, spent_usd))
         return found
 
-    def abandoned(self, decision: Decision, attempts: Sequence[Attempt], asked: Wants) -> tuple[Usage, float]:
-        """Estimate tokens and USD of calls that were given up before an answer.
+    def abandoned(
+        self,
+        decision: Decision,
+        attempts: Sequence[Attempt],
+        asked: Wants,
+        billed: Sequence[tuple[str, Usage]] = (),
+    ) -> tuple[Usage, float]:
+        """Estimate tokens and USD of calls that were given up before an answer, and add those that failed as billed.
 
         The prompt counts in full, the answer by the share of its expected time that has passed.
         """
@@ -219,14 +217,11 @@ class Spending:
             usd += prompt_usd + answer_usd + prices.request
             tokens += answer_usd * 1e6 / prices.output if prices.output else 0.0
         prompt_tokens = asked.prompt_tokens * len(calls)
+        for arm, said in billed:
+            usage = checked_usage(said, self.cards[arm], asked, 0, whole=False)
+            usd += charge(self.cards[arm], usage).usd if usage != Usage() else 0.0
+            prompt_tokens, tokens = prompt_tokens + usage.prompt_tokens, tokens + usage.completion_tokens
         return Usage(prompt_tokens=prompt_tokens, completion_tokens=int(tokens), estimated=bool(calls)), usd
-
-    def billed(self, calls: Sequence[tuple[str, Usage]], asked: Wants) -> tuple[Usage, float]:
-        """Tokens and USD of calls that failed, as the provider says: (arm, what it used)."""
-        found = [(arm, checked_usage(usage, self.cards[arm], asked, 0, whole=False)) for arm, usage in calls]
-        usd = sum(charge(self.cards[arm], usage).usd for arm, usage in found if usage != Usage())
-        tokens = {name: sum(getattr(usage, name) for _, usage in found) for name in TOKENS}
-        return Usage(**tokens, estimated=any(usage.estimated for _, usage in found)), usd
 
     def settle(self, execution: Execution, payer: Payer | None = None, least_usd: float = 0.0) -> None:
         """Replace the reservation of a request by its cost.
@@ -248,6 +243,7 @@ def _uncountable(card: ModelCard, asked: Wants) -> str:
     if not card.prices.known:
         return _UNPRICED
     params = {**(card.variant.params if card.variant else {}), **asked.params}
+    params = {**options, **params} if isinstance(options := params.get("options"), dict) else params  # Ollama's
     tier, kinds = params.get("service_tier"), params.get("modalities")
     if not (isinstance(tier, str | None) and tier in _TIERS):
         return f"service_tier {str(tier)[:20]!r} costs more than its prices{_NO_COUNT}; use 'default'"
@@ -263,20 +259,13 @@ def _uncountable(card: ModelCard, asked: Wants) -> str:
     return ""
 
 
-def _is_free(value: object, *, listed: bool = False) -> bool:
-    """Whether a parameter of `_FEES` or `_OTHER_LIMITS` cannot change what a call costs.
-
-    It is off, or holds what samples a text; an empty object asks for a search.
-    """
+def _is_free(value: object) -> bool:
+    """Whether a parameter of `_FEES` or `_OTHER_LIMITS` is off; an empty object is not."""
+    if isinstance(value, dict):
+        return value.get("enabled") is False or any(value.get(name) in ("off", "none") for name in ("mode", "type"))
     if isinstance(value, list):
-        return not listed and all(_is_free(each, listed=True) for each in value)
-    if not isinstance(value, dict):
-        return value in _FREE if isinstance(value, str | int | float | None) else False
-    if value.get("enabled") is False or any(
-        value.get(name) in ("off", "none", "disabled") for name in ("mode", "type")
-    ):
-        return True
-    return bool(value) and value.keys() <= _SAMPLING
+        return all(isinstance(each, dict) and _is_free(each) for each in value)
+    return isinstance(value, str | int | float | None) and value in _FREE
 
 
 def answer_limit(card: ModelCard, asked: Wants) -> int:

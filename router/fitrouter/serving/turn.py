@@ -24,7 +24,6 @@ from fitrouter.serving.choices import Choices
 from fitrouter.serving.recorder import Recorder, execution_of
 from fitrouter.serving.spending import ABANDONED, Cover, Spending, beside_answer, charge, checked_usage, counted
 from fitrouter.types import (
-    TOKENS,
     Attempt,
     Chunk,
     Decision,
@@ -170,7 +169,7 @@ class Turn:
 
     async def _reserve(self, arm: str, attempts: Sequence[Attempt]) -> Cover:
         """Reserve what a call may cost, on top of the earlier ones; raises NotCovered if no hard limit covers it."""
-        billed_usd = self._tools.spending.billed(self._billed, self._asked)[1]
+        billed_usd = self._lost()[1]
         if attempts and attempts[-1].error in ABANDONED:
             self._lost_usd = max(self._cover.usd - billed_usd, 0.0)
         cover = await self._tools.spending.reserve(
@@ -233,7 +232,7 @@ class Turn:
         if sent <= limit + beside_answer(self._asked):
             return True
         asked, card = msgspec.structs.replace(self._asked, answer_tokens=2 * sent), self._tools.cards[arm]
-        billed_usd = self._tools.spending.billed(self._billed, self._asked)[1]
+        billed_usd = self._lost()[1]
         cover = await self._tools.spending.reserve(
             self._decision, card, asked, self._request.payer, lost_usd=self._lost_usd + billed_usd, floor=sent + 1
         )
@@ -353,12 +352,9 @@ class Turn:
             estimated=usage.estimated,
         )
 
-    def _lost(self, attempts: Sequence[Attempt]) -> tuple[Usage, float]:
-        """Tokens and USD of calls without an answer: those that were given up, and those that say what they used."""
-        usage, usd = self._tools.spending.abandoned(self._decision, attempts, self._asked)
-        billed, billed_usd = self._tools.spending.billed(self._billed, self._asked)
-        tokens = {name: getattr(usage, name) + getattr(billed, name) for name in TOKENS}
-        return Usage(**tokens, estimated=usage.estimated or billed.estimated), usd + billed_usd
+    def _lost(self, attempts: Sequence[Attempt] = ()) -> tuple[Usage, float]:
+        """Tokens and USD of attempts that were given up, and of those that failed and say what they used."""
+        return self._tools.spending.abandoned(self._decision, attempts, self._asked, self._billed)
 
     def _unpriced(self, attempts: tuple[Attempt, ...]) -> bool:
         """Whether a call that may be billed without an answer went to a model of unknown price."""
