@@ -302,6 +302,8 @@ def test_a_limit_may_be_reset_at_a_time() -> None:
     said = '{"error": {"metadata": {"headers": {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1760000017000"}}}}'
     assert retry_after({}, 1_760_000_000.0, said) == pytest.approx(17.0)
     assert retry_after({"x-ratelimit-reset": "1760000017"}, 1_760_000_000.0) == pytest.approx(17.0)
+    unused = {"x-ratelimit-reset-requests": "17s", "x-ratelimit-remaining-requests": "59"}  # no reason of a 503
+    assert (retry_after(unused, 0.0), retry_after(unused, 0.0, "", 503)) == (17.0, None)
 
 
 @pytest.mark.parametrize("status", [503, 529, 502])

@@ -29,15 +29,18 @@ def call(index: Any, id_: str | None, arguments: Any, name: str | None = "weathe
 
 
 async def answered(reply_: Reply, *, stream: bool) -> Completion:
-    """A scripted answer, as whoever asked reads it."""
+    """A scripted answer, as whoever asked reads it; the first piece of a streamed call has the whole name."""
     request = Call(target="m", messages=({"role": "user", "content": "hi"},), stream=stream)
     async with FakeOpenAI([reply_]) as server:
         provider = OpenAICompatible(server.base_url)
         found = await provider.complete(request)
         if isinstance(found, AsyncIterator):
-            whole = Assembler()
+            whole, named = Assembler(), dict[int, str]()
             async for chunk in found:
                 whole.add(chunk)
+                for piece in chunk.delta.get("tool_calls") or ():
+                    named.setdefault(piece["index"], piece["function"].get("name"))
+            assert [*named.values()] == [one["function"]["name"] for one in whole.message().get("tool_calls") or ()]
             found = Completion(message=whole.message(), finish_reason=whole.finish_reason or "")
         await provider.aclose()
     return found
@@ -163,6 +166,18 @@ PIECES: dict[str, list[list[dict[str, Any]]]] = {
         [call(1, "b", ROME[:4])],
         [call(1, "b", ROME[4:])],
     ],
+    "the name in pieces": [
+        [call(0, "a", "", "wea")],
+        [call(0, None, "", "ther")],
+        [call(0, None, OSLO, None), call(1, "b", "", "w")],
+        [call(1, "b", None, "eather")],
+        [call(1, None, ROME, "")],
+    ],
+    "the name later": [
+        [call(0, "a", "", None)],
+        [call(0, "a", OSLO)],
+        [call(1, "b", "", "weather"), call(1, "b", ROME)],
+    ],
     "one id, two indexes": [[call(0, "a", OSLO)], [call(1, "a", ROME)]],
     "one id, one index": [[call(0, "a", OSLO)], [call(0, "a", ROME)]],
     "one id, split": [
@@ -201,6 +216,18 @@ def test_arguments_may_be_split_anywhere(size: int, arguments: str) -> None:
 
 
 LATE = {
+    "without arguments": [{"tool_calls": [call(0, "a", "")]}, {"finish_reason": "stop"}],
+    "without arguments or an end": [{"tool_calls": [call(0, "a", "")]}],
+    "a name in pieces": [
+        {"tool_calls": [call(0, "a", "", "wea")]},
+        {"tool_calls": [call(0, "a", "", "ther")]},
+        {"tool_calls": [call(0, "a", OSLO, "")], "finish_reason": "stop"},
+    ],
+    "a call of no argument yet": [
+        {"finish_reason": "stop"},
+        {"tool_calls": [call(0, "a", "")]},
+        {"tool_calls": [call(0, "a", OSLO)]},
+    ],
     "after the end": [{"finish_reason": "stop"}, {"tool_calls": [call(0, "a", OSLO)]}],
     "beside the end": [{"tool_calls": [call(0, "a", OSLO)], "finish_reason": "stop"}],
     "after empty ends": [
@@ -223,7 +250,8 @@ async def test_a_stream_with_calls_ends_with_calls(pieces: list[dict[str, Any]])
     ]  # fmt: skip
     found = await answered(sse(*sent, DONE), stream=True)
     assert found.finish_reason == "tool_calls"
-    assert [one["function"]["arguments"] for one in found.message["tool_calls"]] == [OSLO]
+    given = [one["function"]["arguments"] for piece in pieces for one in piece.get("tool_calls", ())]
+    assert [one["function"]["arguments"] for one in found.message["tool_calls"]] == ["".join(given)]
 
 
 TEXTS: dict[str, tuple[Any, str, str | None]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -23,19 +23,20 @@ LEFT_OUT = "fitrouter_dropped"
 """Field with the names of those beyond these limits."""
 
 
-def further_fields(body: Mapping[str, Any], host: str = "") -> dict[str, Any]:
+def further_fields(body: Mapping[str, Any], host: str = "", left_out: Iterable[str] = ()) -> dict[str, Any]:
     """Return the fields at the top of an answer that can be passed on: few, short, and not the gateway's own.
 
     Args:
         body: of the answer, or of a chunk.
         host: of the server; a field that names it, or another address within a network, is left out.
+        left_out: names of what is left out of the answer already.
 
     Names of what is left out for its size are under `LEFT_OUT`.
 
     >>> further_fields({"id": "x", "choices": [], "citations": ["https://example.org"], "x-odd": 1, "none": None})
     {'citations': ['https://example.org']}
     """
-    found, left_out, left = dict[str, Any](), list[str](), _MOST_BYTES
+    found, left_out, left = dict[str, Any](), [*left_out], _MOST_BYTES
     for name, value in body.items():
         if name in _OURS or value is None or name.lower().startswith("fitrouter") or not _NAME.fullmatch(name):
             continue

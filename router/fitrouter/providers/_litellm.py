@@ -10,7 +10,7 @@ import os
 import re
 import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from itertools import islice
 from typing import Any
 from urllib.request import getproxies
@@ -28,7 +28,7 @@ from fitrouter.errors import (
     require,
 )
 from fitrouter.providers import tracing
-from fitrouter.providers._further import LEFT_OUT, further_fields
+from fitrouter.providers._further import further_fields
 from fitrouter.providers._secret import Secret
 from fitrouter.providers._streams import OwnedStream
 from fitrouter.providers._uniform import UniformChoice
@@ -132,11 +132,11 @@ class LiteLLM:
         """Do nothing: litellm's connections are shared by the whole process."""
 
     def _whole(self, response: Any, n: int) -> Completion:
-        choices, left_out = [], False
+        choices, left_out = [], set[str]()
         for choice in islice(response.choices or (), n):
             uniform, reason = UniformChoice(), _reason(choice)
             message = uniform.message(self._scrubbed(_plain(choice.message)))
-            left_out = left_out or uniform.left_out
+            left_out |= uniform.left_out
             if reason is not None or any(message.get(key) for key in _CONTENT):
                 message = {"role": "assistant", "content": None, **message}
                 finish_reason = uniform.reason(reason or "stop") or "stop"
@@ -149,9 +149,7 @@ class LiteLLM:
         hidden = getattr(response, "_hidden_params", None) or {}
         if usage.cost_usd is None and (cost := billed(hidden.get("additional_headers") or {}, "llm_provider-")):
             usage = msgspec.structs.replace(usage, cost_usd=cost)
-        further = self._scrubbed(_further(response))
-        if left_out:
-            further = {**further, LEFT_OUT: [*further.get(LEFT_OUT, ()), "tool_calls"]}
+        further = self._scrubbed(_further(response, left_out))
         return msgspec.structs.replace(choices[0], usage=usage, others=tuple(choices[1:]), further=further)
 
     async def _chunks(self, response: Any, n: int) -> AsyncGenerator[Chunk]:
@@ -167,7 +165,8 @@ class LiteLLM:
                     said = said or any(delta.get(key) for key in _CONTENT)
                     finished = finished or reason
                     index = (getattr(choice, "index", 0) or 0) if n > 1 else 0
-                    delta, reason = uniform[index].delta(delta), uniform[index].reason(reason)
+                    delta = uniform[index].delta(delta, ends=reason is not None)
+                    reason = uniform[index].reason(reason)
                     yield Chunk(
                         delta=delta,
                         finish_reason=reason,
@@ -234,10 +233,10 @@ def _plain(value: Any) -> Message:
     return plain
 
 
-def _further(response: Any) -> dict[str, Any]:
+def _further(response: Any, left_out: Iterable[str] = ()) -> dict[str, Any]:
     """Return the fields of an answer or chunk that are passed on."""
     named = {name: getattr(response, name, None) for name in ("system_fingerprint", "service_tier", "citations")}
-    found = further_fields({**(getattr(response, "model_extra", None) or {}), **named})
+    found = further_fields({**(getattr(response, "model_extra", None) or {}), **named}, left_out=left_out)
     plain: dict[str, Any] = msgspec.to_builtins(found, enc_hook=str)  # litellm keeps objects of its own in some
     return plain
 

@@ -22,7 +22,7 @@ import msgspec
 from fitrouter.errors import ConfigError, ProviderRejected, ProviderTimeout, ProviderUnavailable, in_words
 from fitrouter.providers import tracing
 from fitrouter.providers._addresses import is_public, names_address
-from fitrouter.providers._further import LEFT_OUT, further_fields
+from fitrouter.providers._further import further_fields
 from fitrouter.providers._json import decode_json
 from fitrouter.providers._secret import Secret
 from fitrouter.providers._sse import sse_data
@@ -228,11 +228,11 @@ class OpenAICompatible:
     async def _whole(self, response: aiohttp.ClientResponse, n: int) -> Completion:
         received = await self._received(response)
         body = self._object(received)
-        choices, left_out = [], False
+        choices, left_out = [], set[str]()
         for _, given, reason, logprobs, more in _choices(body, "message", n, self._host):
             choice = UniformChoice()
             message = {"role": "assistant", "content": None, **choice.message(given)}
-            left_out = left_out or choice.left_out
+            left_out |= choice.left_out
             if reason is not None or _says(message):
                 finish_reason = choice.reason(reason or "stop") or "stop"
                 beside = further_fields(more, self._host)
@@ -245,9 +245,7 @@ class OpenAICompatible:
         usage = _usage(body) or Usage()
         if usage.cost_usd is None and (cost := billed(response.headers)):
             usage = msgspec.structs.replace(usage, cost_usd=cost)
-        further = further_fields(body, self._host)
-        if left_out:
-            further[LEFT_OUT] = [*further.get(LEFT_OUT, ()), "tool_calls"]
+        further = further_fields(body, self._host, left_out)
         return msgspec.structs.replace(choices[0], usage=usage, others=tuple(choices[1:]), further=further)
 
     async def _one_piece(self, response: aiohttp.ClientResponse, n: int) -> AsyncGenerator[Chunk]:
@@ -275,7 +273,8 @@ class OpenAICompatible:
             async for data in sse_data(response.content.iter_any(), self._base_url, self._max_bytes):
                 if data.strip().upper() == b"[DONE]":
                     for index in sorted(said - finished):
-                        yield Chunk(finish_reason=uniform[index].reason("stop"), index=index)
+                        rest = uniform[index].delta({}, ends=True)
+                        yield Chunk(delta=rest, finish_reason=uniform[index].reason("stop"), index=index)
                     finished |= said
                     break
                 pieces += 1
@@ -291,7 +290,8 @@ class OpenAICompatible:
                 for index, delta, reason, logprobs, more in _choices(body, "delta", n, self._host) or _NO_CHOICE:
                     finished |= {index} if reason is not None else set()
                     said |= {index} if _says(delta) else set()
-                    delta, reason = uniform[index].delta(delta), uniform[index].reason(reason)
+                    delta = uniform[index].delta(delta, ends=reason is not None)
+                    reason = uniform[index].reason(reason)
                     yield Chunk(
                         delta=delta,
                         finish_reason=reason,
@@ -408,8 +408,8 @@ def _usage(body: Mapping[str, Any]) -> Usage | None:
     places = (body, choices[0] if isinstance(choices, list) and choices else None, body.get("x_groq"))
     named = (place.get(name) for place in places if isinstance(place, dict) for name in _USAGES)
     beside = body if "prompt_eval_count" in body or "eval_count" in body else None  # Ollama
-    found = [usage for each in (*named, beside) if each and (usage := read_usage(each)) is not None]
-    return next((usage for usage in found if usage != Usage()), found[0] if found else None)
+    found = (usage for each in (*named, beside) if each and (usage := read_usage(each)) is not None)
+    return next((usage for usage in found if usage != Usage()), None)
 
 
 def _without_places(message: dict[str, Any], host: str) -> dict[str, Any]:

@@ -31,6 +31,7 @@ _REASONS = {
 _ENDS_WITH_CALLS = frozenset({"function_call", "other", "stop", "tool_calls"})
 _THINKING = frozenset({"reasoning", "thinking"})
 _TEXT = frozenset({"output_text", "text"})
+_LONGEST_NAME = 256
 _MOST_CALLS = 256
 """Tool calls of one choice; a whole answer's further ones are left out, with a note, a stream's are an error."""
 
@@ -44,17 +45,19 @@ class UniformChoice:
         self._by_id: dict[object, _Call] = {}
         """The last call of each."""
         self._told = set[object]()
-        self.left_out = False
-        """Whether a message had more calls than are passed on."""
-        self._ended = False
-        """Whether a stream has told `stop` already: calls that come later change that."""
+        self._held: Message | None = None
+        """The first piece of a call until its arguments come: its name may come in several pieces."""
+        self.left_out = frozenset[str]()
+        """Fields of a message of which a part is not passed on."""
+        self._over = self._ended = False
+        """Whether a stream has told an end already, and whether `stop`: calls that come later change that."""
 
     def message(self, message: Message) -> Message:
         """Return a complete message with string arguments, text as a string, and an id for each call."""
         message = _with_text(message, whole=True)
         if not (calls := _called(message)):
             return message
-        self.left_out = len(calls) > _MOST_CALLS
+        self.left_out = frozenset({"tool_calls"} if len(calls) > _MOST_CALLS else ())
         found, taken = list[Message](), set[object]()
         for call in calls[:_MOST_CALLS]:
             found.append(_identified(_with_arguments(call, first=True), taken))
@@ -62,11 +65,20 @@ class UniformChoice:
         self._calls += [_Call(None)]
         return {**message, "tool_calls": found}
 
-    def delta(self, delta: Message) -> Message:
-        """Return a delta whose calls have indexes that tell them apart; the first piece of each has its id."""
-        delta = _with_text(delta)
-        pieces = _called(delta)
-        return {**delta, "tool_calls": [self._piece(piece) for piece in pieces]} if pieces else delta
+    def delta(self, delta: Message, *, ends: bool = False) -> Message:
+        """Return a delta whose calls have indexes that tell them apart; the first piece of each has its id and name.
+
+        Args:
+            delta: as sent.
+            ends: nothing is held back, as a finish reason comes with it.
+        """
+        delta, self._over = _with_text(delta), self._over or ends
+        pieces = [told for piece in _called(delta) for told in self._whole_name(self._piece(piece))]
+        if self._over and self._held is not None:
+            pieces, self._held = [*pieces, self._held], None
+        if not pieces:
+            return {name: value for name, value in delta.items() if name != "tool_calls"}
+        return {**delta, "tool_calls": pieces}
 
     def reason(self, reason: str | None) -> str | None:
         """Return OpenAI's name of a finish reason: `tool_calls` for an answer with calls that was not cut off."""
@@ -101,6 +113,22 @@ class UniformChoice:
                 piece["function"] = {name: value for name, value in function.items() if name != "name"}
         call.read(function.get("arguments"))
         return {**piece, "index": call.place}
+
+    def _whole_name(self, piece: Message) -> list[Message]:
+        """Return what can be told when a piece has come: a call's name as a whole, which goes before its arguments."""
+        function, held, self._held = piece.get("function"), self._held, None
+        told = [] if held is None else [held]
+        if not isinstance(function, dict):
+            return [*told, piece]
+        if held is not None and held["index"] == piece["index"]:
+            name = (held["function"].get("name") or "") + (function.get("name") or "")
+            self._calls[held["index"]].name = name
+            piece, told = {**held, **piece, "function": {**held["function"], **function, "name": name}}, []
+        function = piece["function"]
+        if "id" not in piece or function.get("arguments") or len(function.get("name") or "") > _LONGEST_NAME:
+            return [*told, piece]
+        self._held = piece
+        return told
 
     def _known(self, index: object, id_: object, function: Message) -> _Call | None:
         """Return the call that a piece continues; None if it begins one."""
@@ -162,7 +190,9 @@ def _with_arguments(call: Message, *, first: bool = False) -> Message:
         return call
     elif arguments is not None and not isinstance(arguments, str):
         arguments = msgspec.json.encode(arguments).decode()
-    return {**call, "function": {**function, "arguments": arguments or ""}}
+    name = function.get("name")
+    named = {} if isinstance(name, str | None) else {"name": str(name)}
+    return {**call, "function": {**function, **named, "arguments": arguments or ""}}
 
 
 def _identified(call: Message, taken: Collection[object]) -> Message:

@@ -85,8 +85,7 @@ _SURELY = re.compile(
     r"|\bprompt (?:is )?too long|maximum context length is \d",
     re.IGNORECASE,
 )
-"""What says it with these 5xx, too: llama.cpp's, Ollama's and litellm's; `context deadline exceeded` is none."""
-_FAILED = (500, 502)
+"""What says it with a 500 or 502, too: llama.cpp's, Ollama's and litellm's; `context deadline exceeded` is none."""
 _BRIEF = 1000
 """Characters of an error with a 5xx that are read: a longer one may repeat a prompt."""
 _ESCAPED = re.compile(r"\\u([0-9a-fA-F]{4})")
@@ -124,11 +123,15 @@ def from_status(status: int, message: str, retry_after_s: float | None = None, b
     """
     said = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), body or message)
     kind = _unavailable(status, said)
-    if status in _FAILED and len(said) <= _BRIEF and _SURELY.search(said):
+    if _fails_at_size(status, said):
         return ContextOverflow(message, status)
     if 400 <= status < 500 and status not in _TRY_ANOTHER and kind is ProviderUnavailable:
         return (ContextOverflow if status == 413 or _TOO_LONG.search(said) else ProviderRejected)(message, status)
     return kind(message, status, retry_after_s)
+
+
+def _fails_at_size(status: int | None, said: str) -> bool:
+    return status in {500, 502} and len(said) <= _BRIEF and bool(_SURELY.search(said))
 
 
 def kind_of(error: BaseException) -> type[BaseException]:
@@ -157,11 +160,8 @@ def from_error_body(body: Mapping[str, Any], where: str) -> ProviderError:
     message = f"{where} answered 200 with an error: {excerpt(error)}"
     kind = _unavailable(status, message)
     said = str(error)[:_READ]
-    if kind is ProviderUnavailable and (status or 400) < 500 and _TOO_LONG.search(said):
-        return ContextOverflow(message, status)
-    if status in _FAILED and len(said) <= _BRIEF and _SURELY.search(said):
-        return ContextOverflow(message, status)
-    return kind(message, status)
+    refused = kind is ProviderUnavailable and (status or 400) < 500 and _TOO_LONG.search(said)
+    return (ContextOverflow if refused or _fails_at_size(status, said) else kind)(message, status)
 
 
 def excerpt(content: object) -> str:
@@ -179,7 +179,7 @@ def retry_after(headers: Mapping[str, str], now: float, said: str = "", status: 
     """Seconds until a provider may be asked again, by its headers or its message; None if neither says it.
 
     Retry-After is a number or an HTTP date. Without it, of a 429 or 503, the message is read, and then the times at
-    which limits are reset: of those that are used up, if the headers say so.
+    which limits are reset: of those that are used up, else the first, with a 503 of those that may be used up.
 
     >>> retry_after({"retry-after": "7"}, 0.0), retry_after({"retry-after": "Thu, 01 Jan 1970 00:01:00 GMT"}, 10.0)
     (7.0, 50.0)
@@ -209,8 +209,10 @@ def retry_after(headers: Mapping[str, str], now: float, said: str = "", status: 
     limits |= {name.lower(): text for name, text in _LIMIT_TOLD.findall(said)}
     resets = {name: _reset(text, now) for name, text in limits.items() if "ratelimit" in name and "reset" in name}
     waits = {name: wait for name, wait in resets.items() if 0.0 <= wait <= _LONGEST_WAIT_S}
-    used = [wait for name, wait in waits.items() if limits.get(name.replace("reset", "remaining")) == "0"]
-    return max(used, default=min(waits.values(), default=None))
+    left = {name: limits.get(name.replace("reset", "remaining")) for name in waits}
+    used = [wait for name, wait in waits.items() if left[name] == "0"]
+    others = [wait for name, wait in waits.items() if left[name] is None or status == 429]
+    return max(used, default=min(others, default=None))
 
 
 def _reset(text: str, now: float) -> float:

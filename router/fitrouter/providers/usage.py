@@ -194,9 +194,8 @@ def _stated(usage: object) -> float | None:
     usd = stated_usd(_get(cost, "total_cost") if _number(cost) is None else cost)
     usd = stated_usd(_get(usage, "total_cost")) if usd is None else usd
     upstream = stated_usd(_get(_get(usage, "cost_details"), "upstream_inference_cost"))
-    if upstream is not None and (
-        usd is None or own is not False
-    ):  # OpenRouter's fee; the key's owner pays the rest, too
+    if upstream is not None and (usd is None or own is not False):
+        # OpenRouter's fee; the key's owner pays the rest, too.
         usd = (usd or 0.0) + upstream if own is True else max(usd or 0.0, upstream)
     ticks = _number(_get(usage, "cost_in_usd_ticks"))
     others = (_get(usage, "estimated_cost"), ticks / _TICKS if ticks is not None and 0 <= ticks <= _MOST else None)

@@ -494,7 +494,7 @@ async def _call(request: Request, card: ModelCard, provider: Provider, timers: T
         except BaseException as error:
             await close(rest)
             if isinstance(error, ProviderUnavailable):
-                raise error.billed(error.usage or _reported(head)) from error.__cause__
+                error.billed(error.usage or _reported(head))
             raise
     if any(chunk.finish_reason for chunk in head):  # an empty answer is one: it says why it ended, and what it cost
         return Answering(arm="", attempts=(), provider_s=0.0, head=tuple(head), rest=rest)

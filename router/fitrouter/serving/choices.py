@@ -232,12 +232,8 @@ class Choices:
 
     async def _put(self, sent: _Sent, chunk: Chunk, place: int, put: _Put) -> None:
         index, usage = place + chunk.index, chunk.usage
-        told = (
-            (not chunk.index or not place)
-            and index < self._n
-            and (chunk.delta or chunk.finish_reason or chunk.logprobs)
-        )
-        if told:
+        told = not (chunk.index and place) and index < self._n
+        if told := told and bool(chunk.delta or chunk.finish_reason or chunk.logprobs):
             chunk = msgspec.structs.replace(chunk, index=index, usage=None)
             sent.choices.setdefault(index, Assembler()).add(chunk)
         if usage is not None:

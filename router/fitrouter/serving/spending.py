@@ -50,18 +50,11 @@ _OTHER_LIMITS = frozenset({"maxOutputTokens", "max_gen_toks", "max_length", "max
     *("max_completion_length", "max_output_tokens", "max_tokens_to_sample", "n_predict", "num_predict"),
 }
 """Parameters that some servers take instead of `max_tokens`, or before it."""
-_FREE = frozenset({None, False, "", "standard", "global", "off", "none", "disabled"})
-_OURS = (
-    "apply_patch",
-    "bash",
-    "computer",
-    "computer_use_preview",
-    "custom",
-    "function",
-    "local_shell",
-    "memory",
-    "text_editor",
-)
+_USUAL_FORMS = {"inference_geo": "global", "speed": "standard"}
+"""Values of such parameters that cost no more."""
+_OURS = frozenset({"apply_patch", "bash", "computer", "computer_use_preview", "custom", "function", "local_shell"}) | {
+    *("memory", "text_editor"),
+}
 """Types of tools that the caller runs, at Anthropic with a date."""
 _COUNTED = frozenset({"functions", "response_format", "tools"})
 """Parameters that are in the estimate of a prompt's tokens."""
@@ -243,12 +236,12 @@ def _uncountable(card: ModelCard, asked: Wants) -> str:
     if not card.prices.known:
         return _UNPRICED
     params = {**(card.variant.params if card.variant else {}), **asked.params}
-    params = {**options, **params} if isinstance(options := params.get("options"), dict) else params  # Ollama's
     tier, kinds = params.get("service_tier"), params.get("modalities")
     if not (isinstance(tier, str | None) and tier in _TIERS):
         return f"service_tier {str(tier)[:20]!r} costs more than its prices{_NO_COUNT}; use 'default'"
-    for name in sorted(params.keys() & (_FEES | _OTHER_LIMITS)):
-        if not _is_free(params[name]):
+    options = params.get("options")  # Ollama's
+    for name, value in [*params.items(), *(options.items() if isinstance(options, dict) else ())]:
+        if name in _FEES | _OTHER_LIMITS and not _is_free(name, value):
             return f"{name} may cost more than tokens{_NO_COUNT}" + "; use max_tokens" * (name in _OTHER_LIMITS)
     if isinstance(kinds, list) and not {"audio", "text"}.issuperset(map(str, kinds)):
         return f"modalities: other answers than text and audio have prices of their own{_NO_COUNT}"
@@ -259,13 +252,13 @@ def _uncountable(card: ModelCard, asked: Wants) -> str:
     return ""
 
 
-def _is_free(value: object) -> bool:
-    """Whether a parameter of `_FEES` or `_OTHER_LIMITS` is off; an empty object is not."""
+def _is_free(name: str, value: object) -> bool:
+    """Whether a parameter of `_FEES` or `_OTHER_LIMITS` is off, as its vendor spells it; an empty object is not."""
     if isinstance(value, dict):
-        return value.get("enabled") is False or any(value.get(name) in ("off", "none") for name in ("mode", "type"))
-    if isinstance(value, list):
-        return all(isinstance(each, dict) and _is_free(each) for each in value)
-    return isinstance(value, str | int | float | None) and value in _FREE
+        return name == "search_parameters" and value.get("mode") == "off"
+    if name == "plugins" and isinstance(value, list):
+        return all(isinstance(each, dict) and each.get("enabled") is False for each in value)
+    return not value or _USUAL_FORMS.get(name) == value
 
 
 def answer_limit(card: ModelCard, asked: Wants) -> int:

@@ -23,18 +23,7 @@ from fitrouter.serving.attempts import Answering, Assembler, Caller, Timers, Una
 from fitrouter.serving.choices import Choices
 from fitrouter.serving.recorder import Recorder, execution_of
 from fitrouter.serving.spending import ABANDONED, Cover, Spending, beside_answer, charge, checked_usage, counted
-from fitrouter.types import (
-    Attempt,
-    Chunk,
-    Decision,
-    Execution,
-    Message,
-    ModelCard,
-    Payer,
-    Request,
-    Usage,
-    unanswered,
-)
+from fitrouter.types import Attempt, Chunk, Decision, Execution, Message, ModelCard, Payer, Request, Usage, unanswered
 
 
 class Tools(msgspec.Struct, frozen=True, kw_only=True):

@@ -369,14 +369,10 @@ def _blocks(message: Message, thinking: bool) -> Iterator[dict[str, Any]]:
 
 def _citations(annotations: object) -> list[dict[str, Any]]:
     """Return the pages that the annotations of a chat message cite, as Anthropic tells them."""
-    cited = (
-        [each.get("url_citation") for each in annotations if isinstance(each, dict)]
-        if isinstance(annotations, list)
-        else []
-    )
-    more = {"cited_text": "", "encrypted_index": ""}
-    pages = ({name: page.get(name) for name in ("url", "title")} for page in cited if isinstance(page, dict))
-    return [{"type": "web_search_result_location", **page, **more} for page in pages]
+    given = annotations if isinstance(annotations, list) else []
+    pages = [each["url_citation"] for each in given if isinstance(each, dict) and "url_citation" in each]
+    more = {"type": "web_search_result_location", "cited_text": "", "encrypted_index": ""}
+    return [{**more, "url": page.get("url"), "title": page.get("title")} for page in pages if isinstance(page, dict)]
 
 
 def _arguments(text: object) -> dict[str, Any]:

@@ -55,8 +55,10 @@ class ChatCompletions:
 
     def events(self, body: dict[str, Any]) -> ChatEvents:
         """Return a formatter of the streamed answer: chunks, and `[DONE]`."""
-        tools = body.get("tools")
-        return ChatEvents(wants_usage(body), [_custom(tool).get("name") for tool in tools or () if _custom(tool)])
+        tools = body["tools"] if isinstance(body.get("tools"), list) else []
+        return ChatEvents(
+            wants_usage(body), {name for tool in tools if isinstance(name := _custom(tool).get("name"), str)}
+        )
 
 
 def _custom(value: object) -> dict[str, Any]:
@@ -74,9 +76,8 @@ def _function(value: Any, where: str) -> Any:
     function = {"name": text_of(custom.get("name"), f"{where}.custom.name")}
     if where == "tools":
         form = custom.get("format")
-        return function_of(
-            {**custom, "type": "custom", "format": form.get("grammar") if isinstance(form, dict) else None}
-        )
+        grammar = form.get("grammar") if isinstance(form, dict) else None
+        return function_of({**custom, "type": "custom", "format": grammar})
     more = {"arguments": json.dumps({INPUT: custom.get("input")})} if where == "tool_calls" else {}
     kept = {name: each for name, each in value.items() if name != "custom"}
     return {**kept, "type": "function", "function": {**function, **more}}
@@ -92,7 +93,8 @@ class ChatEvents:
 
     def __init__(self, usage: bool, custom: Collection[object] = ()) -> None:
         self._usage, self._opened, self._custom = usage, set[int](), custom
-        self._held: dict[tuple[int, int], dict[str, Any]] = {}
+        self._held: dict[tuple[int, int], tuple[dict[str, Any], list[str]]] = {}
+        """Choice and place → a call of such a tool, and its arguments in pieces."""
 
     def chunk(self, about: About, chunk: Chunk) -> bytes:
         """Return the event of a chunk; the first of each choice has the role, the very first also the decision."""
@@ -119,17 +121,16 @@ class ChatEvents:
         for i, call in enumerate(calls_of({"tool_calls": chunk.delta.get("tool_calls")})):
             function, index = call["function"], call.get("index")
             place = (chunk.index, index if isinstance(index, int) else i)
-            if place in self._held:
-                self._held[place]["function"]["arguments"] += function.get("arguments") or ""
-            elif function.get("name") in self._custom:
-                self._held[place] = {**call, "function": {**function, "arguments": function.get("arguments") or ""}}
+            if place in self._held or function.get("name") in self._custom:
+                self._held.setdefault(place, (call, []))[1].append(str(function.get("arguments") or ""))
             else:
                 calls.append(call)
-        for held in [held for held in self._held if held[0] == chunk.index and chunk.finish_reason]:
-            call = self._held.pop(held)
-            function = call.pop("function")
-            text = custom_input(function["arguments"])
-            calls.append({**call, "type": "custom", "custom": {"name": function["name"], "input": text}})
+        for place in [place for place in self._held if place[0] == chunk.index] if chunk.finish_reason else ():
+            call, texts = self._held.pop(place)
+            custom = {"name": call["function"]["name"], "input": custom_input("".join(texts))}
+            calls.append(
+                {**{name: call[name] for name in call if name != "function"}, "type": "custom", "custom": custom}
+            )
         delta = {name: value for name, value in chunk.delta.items() if name != "tool_calls"}
         return msgspec.structs.replace(chunk, delta={**delta, **({"tool_calls": calls} if calls else {})})
 
