@@ -674,11 +674,20 @@ def test_custom_tools_of_chat_completions_are_functions(
     told = {"id": "c1", "type": "custom", "custom": {"name": "patch", "input": text}}
     assert [call for call in message["tool_calls"] if "custom" in call] == [told]
     assert [call for call in message["tool_calls"] if "function" in call] == [{**USES, "id": "c2"}]
-    streamed = http.post("/v1/chat/completions", json={**body, "stream": True}).text
+    flat = {"tools": [{"type": "function", **READ["function"]}, {"type": "custom", "name": "patch", **more}]}
+    for form in (body, {"model": model, "input": HI, **flat}):
+        streamed = http.post("/v1/chat/completions", json={**form, "stream": True}).text
+        events = [json.loads(line[6:]) for line in streamed.splitlines() if line.startswith("data: {")]
+        pieces = [call for event in events for call in event["choices"][0]["delta"].get("tool_calls", ())]
+        assert sorted(pieces, key=lambda call: call["index"]) == [
+            {"index": 0, **told},
+            {"index": 1, **USES, "id": "c2"},
+        ]
     upstream.tool_call = None
-    events = [json.loads(line[6:]) for line in streamed.splitlines() if line.startswith("data: {")]
-    pieces = [call for event in events for call in event["choices"][0]["delta"].get("tool_calls", ())]
-    assert sorted(pieces, key=lambda call: call["index"]) == [{"index": 0, **told}, {"index": 1, **USES, "id": "c2"}]
+    allowed = {"mode": "auto", "tools": [body["tool_choice"], {"type": "function", "function": {"name": "read_file"}}]}
+    body = {**body, "tool_choice": {"type": "allowed_tools", "allowed_tools": allowed}}
+    if http.post("/v1/chat/completions", json=body).status_code == 200:  # others do not take such a choice
+        assert upstream.calls[-1].params["tool_choice"]["allowed_tools"]["tools"][0] == offered["tool_choice"]
     results = [{"role": "tool", "tool_call_id": each, "content": "ok"} for each in ("c1", "c2")]
     again = http.post("/v1/chat/completions", json={**body, "messages": [*HI, message, *results]})
     assert again.status_code == 200, again.text

@@ -55,12 +55,15 @@ FAILED = {
     "litellm": "litellm.ContextWindowExceededError: AnthropicException - prompt is too long: 210000 tokens > 200000",
     "SGLang": "The input (9001 tokens) is longer than the model's context length (8192 tokens).",
     "vLLM": "This model's maximum context length is 8192 tokens. However, you requested 9000 tokens",
+    "a gateway": "Your input exceeds the 8,192-token context window",
     "LM Studio": "The model has crashed: context length of 4096 tokens has overflowed",
 }
 """What servers say with a 500 of a conversation that is too long."""
 BROKEN = {
     *("context deadline exceeded", "input stream exceeded the time limit", "upstream request too large for buffer"),
-    *("maximum number of tokens per minute exceeded", "CUDA out of memory", "too many tokens", "request too large"),
+    *("failed to load the context window plugin: quota exceeded", "queue over capacity for this context length tier"),
+    *("rate limit exceeded for this context window", "maximum number of tokens per minute exceeded"),
+    *("CUDA out of memory", "too many tokens", "request too large"),
     *("x " * 500 + "Context size has been exceeded.", "prompt processing failed", "model context could not be created"),
 }
 

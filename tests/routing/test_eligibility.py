@@ -320,6 +320,7 @@ SIGNED = [
         "google",
     ),
     (said(tool_calls=[{"id": "call_1__thought__Cs"}]), "google"),
+    (said(content=[{"type": "text", "text": "ok", "extra_content": {"google": {"thought_signature": "C"}}}]), "google"),
     (said(provider_specific_fields={"thought_signatures": ["C"]}), "google"),
 ]
 
@@ -354,6 +355,7 @@ def test_signed_and_encrypted_blocks_go_back_to_their_maker(other: str) -> None:
         assert alone.dropped == ({} if other in (maker, "openai_compatible") else {"own": (f"history: {what}",)})
         kept = without_state(message, own)
         assert (ask(kept).bound == asked.bound) is (not alone.dropped), message
+        assert ("'ok'" in str(kept)) is ("'ok'" in str(message))
         assert [call["id"] for call in kept.get("tool_calls", ())] in ([], ["c"], ["call_1"], ["call_1__thought__Cs"])
 
 

@@ -80,8 +80,9 @@ _RATE = re.compile(r"rate_limit_exceeded|tokens per min", re.IGNORECASE)
 """What is said of a request that is larger than an account's rate, which a longer context would not mend."""
 _SURELY = re.compile(
     r'"(?:type|code)"\s*:\s*"(?:exceed_context_size_error|context_length_exceeded)"|ContextWindowExceeded'
-    r"|\bcontext (?:size|length|window|limit)\b[^.]{0,60}\b(?:exceed|overflow|too small)"
-    r"|(?:exceed|longer than|larger than|greater than|over)\w*\b[^.]{0,40}\bcontext (?:size|length|window|limit)\b"
+    r"|\bcontext (?:size|length|window|limit)(?: of \d{1,8} tokens| has| is| was| been)* (?:exceed|overflow|too small)"
+    r"|(?:exceed(?:s|ed|ing)?|(?:longer|larger|greater) than)(?: the| this| its| available| model.?s| max(?:imum)?"
+    r"| configured| total| allowed| [\d,]{1,9}.?(?:tokens?)?)* context (?:size|length|window|limit)\b"
     r"|\bprompt (?:is )?too long|maximum context length is \d",
     re.IGNORECASE,
 )

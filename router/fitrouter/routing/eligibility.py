@@ -270,9 +270,9 @@ _PLAIN_MESSAGE = frozenset({"content", "name", "role", "tool_call_id", "tool_cal
 _PLAIN_PART = frozenset({"cache_control", "text", "type"})
 _PLAIN_CALL = frozenset({"function", "id", "index", "type"})
 _PLAIN_FUNCTION = frozenset({"arguments", "name"})
-_SIGNED = frozenset({"extra_content", "provider_specific_fields"}) | {
-    *("thoughtSignature", "thought_signature", "thought_signatures"),
-}
+_SIGNATURES = "thought signatures"
+_OF_SIGNATURE = ("thought_signature", "thought_signatures", "thoughtSignature")
+_SIGNED = frozenset({"extra_content", "provider_specific_fields", *_OF_SIGNATURE})
 _NEEDED = frozenset({"custom tools", "earlier spoken answer", "encrypted search results"})
 """Content that no model can do without."""
 _THOUGHT = "__thought__"
@@ -321,7 +321,7 @@ def _owner(block: Mapping[str, Any]) -> tuple[str, str] | None:
     if block.get("role") == "assistant" and isinstance(block.get("audio"), dict) and block["audio"].get("id"):
         return "openai", "earlier spoken answer"
     if _thought(block):
-        return "google", "thought signatures"
+        return "google", _SIGNATURES
     return None
 
 
@@ -332,21 +332,20 @@ def _reads(card: ModelCard, maker: str) -> bool:
 
 def without_state(message: Message, card: ModelCard) -> Message:
     """Leave the reasoning out of a message that a model cannot read, and signatures; text and calls stay."""
-    found = dict(message)
-    for name in ("content", "reasoning_details", "reasoning_items", "thinking_blocks"):
+    found, unsigned = dict(message), not _reads(card, "google")
+    for name in ("content", "reasoning_details", "reasoning_items", "thinking_blocks", "tool_calls"):
         if isinstance(given := message.get(name), (list, tuple)):
-            found[name] = [
-                each
-                for each in given
-                if not (isinstance(each, dict) and (own := _owner(each)) and not _reads(card, own[0]))
-            ]
+            kept = [each for each in given if not (isinstance(each, dict) and _is_foreign(each, card))]
+            found[name] = [_unsigned(each) if unsigned and isinstance(each, dict) else each for each in kept]
     if not _reads(card, "openai"):
         found.pop("encrypted_content", None)
-    if _reads(card, "google"):
-        return found
-    if isinstance(calls := message.get("tool_calls"), (list, tuple)):
-        found["tool_calls"] = [_unsigned(call) if isinstance(call, dict) else call for call in calls]
-    return _unsigned(found)
+    return _unsigned(found) if unsigned else found
+
+
+def _is_foreign(block: Mapping[str, Any], card: ModelCard) -> bool:
+    """Whether a block is reasoning that a model cannot read, not only signed."""
+    maker, what = _owner(block) or ("", _SIGNATURES)
+    return what != _SIGNATURES and not _reads(card, maker)
 
 
 def _unsigned(block: Mapping[str, Any]) -> dict[str, Any]:
@@ -376,5 +375,4 @@ def _thought(block: Mapping[str, Any]) -> bool:
         places.append(function.get("provider_specific_fields"))
     if isinstance(extra, dict):
         places.append(extra.get("google"))
-    fields = ("thought_signature", "thought_signatures", "thoughtSignature")
-    return any(isinstance(place, dict) and place.get(field) for place in places for field in fields)
+    return any(isinstance(place, dict) and place.get(field) for place in places for field in _OF_SIGNATURE)

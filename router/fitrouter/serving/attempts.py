@@ -503,11 +503,10 @@ async def _call(request: Request, card: ModelCard, provider: Provider, timers: T
 
 def _reported(head: Sequence[Chunk]) -> Usage | None:
     """What a stream that said nothing has reported that it used."""
-    reported = Reported()
+    whole = Assembler()
     for chunk in head:
-        if chunk.usage is not None:
-            reported.add(chunk.usage, 0)
-    return reported.usage
+        whole.add(chunk)
+    return whole.usage
 
 
 async def next_chunk(chunks: AsyncIterator[Chunk], gap_s: float, deadline: float) -> Chunk | None:

@@ -40,11 +40,7 @@ class ChatCompletions:
         if body.get("messages") is None and isinstance(body.get("input"), str | list):  # as Cursor sends them
             asked = Responses()
             body, self.dropped = asked.chat_body(body), asked.dropped
-        body = {**body, "tool_choice": _function(body.get("tool_choice"), "tool_choice")}
-        for name in ("messages", "tools"):
-            if isinstance(given := body.get(name), list):
-                body[name] = [_function(each, name) for each in given]
-        return body
+        return {name: _function(value, name) if name in _WITHIN else value for name, value in body.items()}
 
     def answer(self, reply: Reply, body: dict[str, Any]) -> dict[str, Any]:
         """Return a complete answer as a `chat.completion`."""
@@ -56,9 +52,17 @@ class ChatCompletions:
     def events(self, body: dict[str, Any]) -> ChatEvents:
         """Return a formatter of the streamed answer: chunks, and `[DONE]`."""
         tools = body["tools"] if isinstance(body.get("tools"), list) else []
-        return ChatEvents(
-            wants_usage(body), {name for tool in tools if isinstance(name := _custom(tool).get("name"), str)}
-        )
+        custom = [_custom(tool) or tool for tool in tools if _custom(tool) or tool.get("type") == "custom"]
+        return ChatEvents(wants_usage(body), {str(tool.get("name")) for tool in custom})
+
+
+_WITHIN = {
+    "messages": ("tool_calls", "tool_calls"),
+    "tool_choice": ("allowed_tools", "allowed_tools"),
+    "allowed_tools": ("tools", "tool of a choice"),
+    "tools": ("", ""),
+}
+"""Field → the field within it that holds custom tools, and what its values are."""
 
 
 def _custom(value: object) -> dict[str, Any]:
@@ -69,8 +73,11 @@ def _custom(value: object) -> dict[str, Any]:
 
 def _function(value: Any, where: str) -> Any:
     """Return what stands for a custom tool, its call or a choice of it, also within a message; others as they are."""
-    if isinstance(value, dict) and isinstance(calls := value.get("tool_calls"), list):
-        return {**value, "tool_calls": [_function(call, "tool_calls") for call in calls]}
+    if isinstance(value, list):
+        return [_function(each, where) if isinstance(each, dict) else each for each in value]
+    name, inside = _WITHIN.get(where, ("", ""))
+    if name and isinstance(value, dict) and isinstance(value.get(name), list | dict):
+        return {**value, name: _function(value[name], inside)}
     if not (custom := _custom(value)):
         return value
     function = {"name": text_of(custom.get("name"), f"{where}.custom.name")}
