@@ -16,9 +16,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from fitrouter.config import PolicyConfig
 from fitrouter.context.encoders import Static
 from fitrouter.context.features import context_features, context_names, read_prompt
-from fitrouter.policies import SquareCB
+from fitrouter.policies import build_policy
 from fitrouter.posterior.labels import Answered, Label
 from fitrouter.routing.decider import Decider, Rules
 from fitrouter.state.learner import Learner
@@ -64,7 +65,7 @@ def main() -> None:
         fit = learner.fit
         cards = [ModelCard(name=f"m{k:02d}", provider="p") for k in range(K)]
         names = tuple(card.arm for card in cards)
-        decider, rounds = Decider(SquareCB(640.0), learner, Rules()), itertools.cycle(labels)
+        decider, rounds = Decider(build_policy(PolicyConfig().algorithm), learner, Rules()), itertools.cycle(labels)
         who, answer = labels[0].identity, labels[0].answer
         x, h = answer.x, answer.h
         assert h is not None

@@ -31,6 +31,8 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     (with_(polcy={}), ["polcy", "unknown setting", "did you mean 'policy'?"]),
     (with_(policy={"gama": 2}), ["policy.gama", "did you mean 'gamma'?"]),
     (with_(policy={"gamma": -1}), ["policy.gamma", "greater than 0", "got -1"]),
+    (with_(policy={"gamma": 9}), ["policy", "'linear_thompson' does not read 'gamma'", "algorithm to 'squarecb'"]),
+    (with_(policy={"candidates": {"x": {"scale": 1, "algorithm": "uniform"}}}), ["policy: candidates.x", "'scale'"]),
     (with_(policy={"floor": 1.5}), ["policy.floor", "less than or equal to 1", "got 1.5"]),
     (with_(share=2), ["share", "got 2"]),
     (with_(share=0.5, default_model=None), ["share: 0.5 needs a 'default_model'", "50%"]),
@@ -196,7 +198,7 @@ def test_the_hash_covers_what_decisions_depend_on() -> None:
     assert parse_config(with_(server={"port": 1})).hash() == base.hash()
     others = [
         with_(share=0.5),
-        with_(policy={"gamma": 3}),
+        with_(policy={"scale": 3}),
         with_(objective={"cost_weight": 1}),
         with_(encoder="hashing"),
     ]

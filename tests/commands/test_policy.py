@@ -35,7 +35,7 @@ encoder: hashing
 scorer: {encoder: none}
 server: {port: 9}
 policy:
-  candidates: {bold: {gamma: 9}}
+  candidates: {bold: {algorithm: squarecb, gamma: 9}}
 """
 
 

@@ -67,7 +67,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Rou
         feed=feed,
         identities=identities,
         contents=ContentStore(folder, journal, identities),
-        candidates={"bold": {"gamma": 900.0}},
+        candidates={"bold": {"algorithm": "squarecb", "gamma": 900.0}},
         extend=extender(config(MODELS)),
     )
     router._services.append(Service("warehouse", feed.step, router.hooks, idle_s=0.05))

@@ -342,7 +342,7 @@ def test_what_the_log_says_of_a_change(tmp_path: Path) -> None:
     """Estimates with intervals of what is over, or words; asking changes nothing, and needs the page's token."""
     now = [time.time() - 7200.0]
     installation = install(tmp_path, clock=lambda: now[0])
-    policy = config().policy.model_copy(update={"gamma": SquareCB(20.0).gamma})
+    policy = config().policy.model_copy(update={"algorithm": "squarecb", "gamma": SquareCB(20.0).gamma})
     settings = config().model_copy(update={"data": tmp_path, "policy": policy})
     with serving(installation.router, settings) as url, client(url) as http:
         for i in range(12):

@@ -47,6 +47,10 @@ def make(name: str) -> Policy:
     return build_policy(name, default_model="a1", shadow=True)
 
 
+GROWN = 600.0
+"""Labels after which linear Thompson sampling explores by its whole scale."""
+
+
 def beliefs(utility: list[float], sd: float | list[float] = 0.1, steps: float = 100.0) -> Beliefs:
     K = len(utility)
     return Beliefs(
@@ -256,6 +260,13 @@ def test_squarecb_sharpens() -> None:
     assert late[1] > early[1]
 
 
+def test_thompson_explores_more_as_more_requests_are_to_be_expected() -> None:
+    """Half of its scale counts before the first label, all of it after 600, and no more than that."""
+    first, grown, late = (LinearThompson(1.0).propose(beliefs([0.5, 0.7], steps=steps)) for steps in (0, GROWN, 1e6))
+    np.testing.assert_allclose(first, LinearThompson(0.5).propose(beliefs([0.5, 0.7], steps=GROWN)))
+    assert first[0] < grown[0] == late[0]
+
+
 def test_thompson_explores_what_is_unknown() -> None:
     """Of two arms that are equally far behind, the more uncertain one is more likely; squarecb ignores uncertainty."""
     state = beliefs([0.9, 0.5, 0.5], [0.1, 0.5, 0.1])
@@ -324,7 +335,7 @@ def _reference(mean: np.ndarray, sd: np.ndarray) -> np.ndarray:
 def test_thompson_agrees_with_a_fine_reference(mean: list[float], sds: list[float]) -> None:
     """The pmf is exact to 1e-7 for sds that differ by a factor of thirty."""
     m, s = np.array(mean), 10.0 ** np.array(sds[: len(mean)])
-    state = beliefs(mean, s.tolist())
+    state = beliefs(mean, s.tolist(), GROWN)
     np.testing.assert_allclose(LinearThompson(1.0).propose(state), _reference(m, s), atol=1e-7)
 
 
@@ -333,7 +344,7 @@ def test_thompson_with_32_arms_agrees_with_a_fine_reference() -> None:
     rng = np.random.default_rng(4)
     m, s = rng.normal(size=32) * 0.05, np.full(32, 0.2)
     np.testing.assert_allclose(
-        LinearThompson(1.0).propose(beliefs(m.tolist(), s.tolist())), _reference(m, s), atol=1e-7
+        LinearThompson(1.0).propose(beliefs(m.tolist(), s.tolist(), GROWN)), _reference(m, s), atol=1e-7
     )
 
 
@@ -345,7 +356,7 @@ def test_thompson_of_two_arms_has_a_closed_form(gap: float, sds: tuple[float, fl
     s, r = 10.0 ** sds[0], 10.0 ** sds[1]
     assume(s != r or gap != 0)
     wanted = 0.5 * erfc(-gap / sqrt(s * s + r * r) / sqrt(2.0))
-    assert LinearThompson(1.0).propose(beliefs([gap, 0.0], [s, r]))[0] == pytest.approx(wanted, abs=1e-7)
+    assert LinearThompson(1.0).propose(beliefs([gap, 0.0], [s, r], GROWN))[0] == pytest.approx(wanted, abs=1e-7)
 
 
 def test_thompson_at_the_edges(subtests: pytest.Subtests) -> None:

@@ -45,7 +45,7 @@ CONFIG = parse_config(
         "models": [{"name": name, "provider": "p"} for name in "abc"],
         "default_model": "b",
         "share": 0.8,
-        "policy": {"gamma": 20.0, "floor": 0.1, "uniform_slice": 0.05},
+        "policy": {"algorithm": "squarecb", "gamma": 20.0, "floor": 0.1, "uniform_slice": 0.05},
     }
 )
 
@@ -427,7 +427,9 @@ def test_invalid_settings_are_explained(said: dict[str, Any], message: str) -> N
 def test_a_parameter_of_another_algorithm_is_refused() -> None:
     """A γ for softmax is refused, since it would silently be ignored."""
     log = town().log()
-    with pytest.raises(ConfigError, match="gamma: 'softmax' does not use it, only temperature"):
+    with pytest.raises(
+        ConfigError, match=r"'softmax' does not read 'gamma', .* set algorithm to 'squarecb'"
+    ):
         load_candidate({"algorithm": "softmax", "gamma": 3.0}).pmf(log, draws_of(log))
     with pytest.raises(ConfigError, match="there is no algorithm 'thompsen'"):
         load_candidate({"algorithm": "thompsen"}).pmf(log, draws_of(log))
@@ -455,7 +457,8 @@ def test_over_names_the_configuration(tmp_path: Path) -> None:
     """`over` reads the fitrouter.yaml beside the file for settings that the log lacks."""
     log = town().log()
     text = "providers: {p: {kind: simulated}}\nmodels: [{name: b, provider: p}]\ndefault_model: b\n"
-    (tmp_path / "fitrouter.yaml").write_text(text + "policy: {gamma: 20.0, floor: 0.1, uniform_slice: 0.05}\n")
+    policy = "policy: {algorithm: squarecb, gamma: 20.0, floor: 0.1, uniform_slice: 0.05}\n"
+    (tmp_path / "fitrouter.yaml").write_text(text + policy)
     (tmp_path / "c.yaml").write_text("over: fitrouter.yaml\nfloor: 0.02\n")
     wanted = np.concatenate([town().said["floor"][decision].probs for decision in log.decisions.id[draws_of(log)]])
     assert off(load_candidate(tmp_path / "c.yaml"), log, wanted) < 1e-12

@@ -32,7 +32,7 @@ models:
   - {name: chatty, provider: p}
 encoder: hashing
 scorer: {encoder: none}
-policy: {gamma: 20.0, floor: 0.1}
+policy: {algorithm: squarecb, gamma: 20.0, floor: 0.1}
 session: {redraw_every: 1}
 """
 

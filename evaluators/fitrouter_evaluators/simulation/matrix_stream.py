@@ -63,9 +63,9 @@ class Matrix(NamedTuple):
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a router; the defaults are those that ship."""
 
-    algorithm: str = "squarecb"
+    algorithm: str = "linear_thompson"
     gamma: float = 2560.0
-    floor: float = 0.05
+    floor: float = 0.02
     cost_weight: float = 0.0
     cost_unit_usd: float = 0.01
     fit: FitParams = FitParams()

@@ -26,7 +26,7 @@ from fitrouter_integrations.demo._seeds import Gammas, SeedResult, play_seeds
 from fitrouter_integrations.demo._stage import Stage, set_stage
 from fitrouter_integrations.demo._world import DemoWorld, open_world
 
-POLICY: dict[str, Any] = {"gamma": 320.0, "floor": 0.02}
+POLICY: dict[str, Any] = {"algorithm": "squarecb", "gamma": 320.0, "floor": 0.02}
 """Policy settings of the demo, chosen on seeds 1000 to 1023; all others are the product's defaults."""
 BLIND_GAMMA = 640.0
 """γ of the user-blind rows, chosen on the same seeds."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 import pydantic
 from pydantic import Field
@@ -15,7 +15,7 @@ from fitrouter.config._section import Fraction, _Section
 class _Algorithm(_Section):
     """Algorithm and parameters of a policy: the live one, or a shadow candidate whose pmf every decision logs."""
 
-    algorithm: str = Field(default="squarecb", description=f"Name of a policy: {policies.named()}.")
+    algorithm: str = Field(default="linear_thompson", description=f"Name of a policy: {policies.named()}.")
 
     @property
     def parameters(self) -> dict[str, float]:
@@ -38,7 +38,7 @@ else:  # the parameters are those that the policies declare
 class PolicyConfig(CandidateConfig, _Section):
     """Policy settings: the algorithm and its exploration."""
 
-    floor: Fraction = 0.05
+    floor: Fraction = 0.02
     """Exploration floor: every eligible model keeps a probability of at least floor / K."""
     uniform_slice: Fraction = 0.0
     """Share of the traffic routed uniformly, for estimators that need it."""
@@ -69,6 +69,18 @@ class PolicyConfig(CandidateConfig, _Section):
     """Prior of the models, a file made by `fitrouter train policy`."""
     candidates: dict[str, CandidateConfig] = Field(default={})
     """Shadow policies by name; `fitrouter policy promote NAME` makes one live."""
+
+    @pydantic.model_validator(mode="after")
+    def _of_their_algorithms(self) -> Self:
+        sections: list[tuple[str, _Algorithm]] = [("", self), *self.candidates.items()]
+        for name, each in sections:
+            # A written-out configuration has the defaults of every policy.
+            set_ = [
+                field for field, value in each.parameters.items() if value != type(each).model_fields[field].default
+            ]
+            if wrong := policies.unread(set_, each.algorithm):
+                raise ValueError(f"candidates.{name}: {wrong}" if name else wrong)
+        return self
 
 
 class TenantBudgetConfig(_Section):

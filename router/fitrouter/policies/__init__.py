@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from typing import Annotated, Any, NamedTuple
 
@@ -43,6 +43,7 @@ __all__ = [
     "parameters",
     "proposals",
     "sound",
+    "unread",
     "used",
 ]
 
@@ -113,6 +114,18 @@ def used(settings: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
     """The algorithm and its own parameters, of settings that may have those of other policies."""
     names = {"algorithm", *parameters(settings.get("algorithm", algorithm))}
     return {name: value for name, value in settings.items() if name in names}
+
+
+def unread(settings: Iterable[str], algorithm: str) -> str:
+    """Say which settings belong to another policy than this one; empty if none does, or for an unknown policy."""
+    own, every = parameters(algorithm), parameters()
+    others = sorted(every.keys() & set(settings) - own.keys())
+    if algorithm not in _found().policies or not others:
+        return ""
+    return (
+        f"{algorithm!r} does not read {others[0]!r}, it reads {sorted(own) or 'no settings'}; set algorithm to "
+        f"{every[others[0]][0].name!r}, or leave {others[0]!r} out"
+    )
 
 
 def build_policy(

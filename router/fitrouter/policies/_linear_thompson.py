@@ -2,54 +2,63 @@
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass
 
 from fitrouter.policies._base import DECLARED, Beliefs, Positive, sound
 from fitrouter.policies._normal import density_and_cdf
 from fitrouter.types import Floats
 
-GRID = 201
-"""Most nodes of the quadrature."""
+_FEW, _MANY = np.linspace(0.0, 1.0, 64), np.linspace(0.0, 1.0, 201)
+"""Nodes of the quadrature where the standard deviations are alike, and where they differ by orders of magnitude."""
+_ALIKE = 3.2
+"""Largest span of u that the few nodes cover to 1e-7."""
 _REACH = 6.5
 """Standard deviations integrated on either side: 8e-11 of an arm's mass lies beyond."""
 _NARROW = 1e-5
 """Smallest sd, relative to the largest relevant one: an arm of sd 0 has no density."""
 _NOTHING = 1e-290
 """An sd below this counts as 0: the density would overflow."""
-_STEP = 0.016
-"""Spacing of the nodes in u."""
+_AT_ONCE = 1 << 18
+"""Numbers in an array of the quadrature."""
+_FIRST_LABELS = 200.0
+"""Labels after which exploration has grown by √2 (docs/results/outcomes.md)."""
 
 
 @dataclass(frozen=True, config=DECLARED)
 class LinearThompson:
-    """Policy with p_k = P(arm k is the best) for independent utilities N(u_j, (scale · sd_j)²).
+    """Policy with p_k = P(arm k is the best) for independent utilities N(u_j, (scale_t · sd_j)²).
 
     Thompson sampling draws from these probabilities implicitly; here they are computed, so that they can be logged and
-    drawn from. A `scale` below 1 explores less than the posterior suggests.
+    drawn from. A `scale` below 1 explores less than the posterior suggests: an installation with few labels may never
+    have many, so that scale_t = scale · min(√(1 + steps / 200) / 2, 1) begins at half and is `scale` after 600 labels.
     Reference: Agrawal and Goyal (2013), "Thompson sampling for contextual bandits with linear payoffs".
 
-    >>> beliefs = Beliefs(arms=("a", "b"), utility=np.array([0.7, 0.5]), sd=np.array([0.1, 0.1]), steps=0.0)
+    >>> beliefs = Beliefs(arms=("a", "b"), utility=np.array([0.7, 0.5]), sd=np.array([0.1, 0.1]), steps=600.0)
     >>> LinearThompson(scale=1.0).propose(beliefs).round(4).tolist()
     [0.9214, 0.0786]
     """
 
     scale: Positive = 0.3
-    """Multiplier of the posterior standard deviations."""
+    """Multiplier of the posterior standard deviations after 600 labels; half of it at the start."""
 
     name: ClassVar[str] = "linear_thompson"
 
     def propose(self, beliefs: Beliefs) -> Floats:
         """Return the pmf over the arms, float64[K], exact to 1e-7."""
-        utility, sd = sound(beliefs)
-        return argmax_pmf(utility, self.scale * sd)
+        return self.pmf(*sound(beliefs), beliefs.steps)
+
+    def pmf(self, utility: Floats, sd: Floats, steps: float | Floats) -> Floats:
+        """Return the pmfs of many requests, float64[..., K]."""
+        grown = np.minimum(0.5 * np.sqrt(1.0 + np.maximum(steps, 0.0) / _FIRST_LABELS), 1.0)
+        return argmax_pmf(utility, self.scale * grown * sd)
 
 
 def argmax_pmf(mean: Floats, sd: Floats) -> Floats:
-    """Compute P(k = argmax_j X_j) for independent X_j ~ N(mean_j, sd_j²), all finite, sd ≥ 0, float64[K].
+    """Compute P(k = argmax_j X_j) for independent X_j ~ N(mean_j, sd_j²), all finite, sd ≥ 0, float64[..., K].
 
     p_k = ∫ φ_k(t) Π_{j≠k} Φ_j(t) dt = ∫ Π_j Φ_j(t) · (φ_k / Φ_k)(t) dt by the trapezoidal rule. Let L be the highest
     of the arms' lower ends m_j − 6.5 s_j. The maximum lies above L, so arms whose upper end is below L are excluded,
@@ -59,22 +68,60 @@ def argmax_pmf(mean: Floats, sd: Floats) -> Floats:
     vanish at both ends, so that the trapezoidal rule converges exponentially (Trefethen and Weideman, 2014, "The
     exponentially convergent trapezoidal rule"). The error is below 1e-7; tied arms of sd 0 share equally.
     """
-    pmf = np.zeros(len(mean))
-    alive = np.flatnonzero(mean + _REACH * sd >= (mean - _REACH * sd).max())
-    mean, sd = mean[alive] - mean.max(), sd[alive]
-    widest = float(sd.max())
-    if widest < _NOTHING or len(mean) == 1:
-        best = mean == mean.max()
-        pmf[alive] = best / np.count_nonzero(best)
-        return pmf
-    sd = np.maximum(sd, _NARROW * widest)
-    low = (mean - _REACH * sd).max()
-    r = 2.0 * _REACH * sd.min()
-    top = math.log1p(((mean + _REACH * sd).max() - low) / r)
-    growth = np.exp(np.linspace(0.0, top, min(GRID, math.ceil(top / _STEP) + 2)))
-    z = ((low - mean)[:, None] + r * (growth - 1.0)) / sd[:, None]
-    density, cdf = density_and_cdf(z)
-    density /= cdf
-    p = np.einsum("kg,g->k", density, cdf.prod(axis=0) * growth) / sd
-    pmf[alive] = p / p.sum()
+    shape = mean.shape
+    mean, sd = mean.reshape(-1, shape[-1]), sd.reshape(-1, shape[-1])
+    mean = mean - np.maximum.reduce(mean, axis=1, keepdims=True)
+    widest = np.maximum.reduce(sd, axis=1, keepdims=True)
+    reach = _REACH * sd
+    alive = mean + reach >= np.maximum.reduce(mean - reach, axis=1, keepdims=True)
+    if shape[-1] > 1 and alive.all() and (sd >= np.maximum(_NARROW * widest, _NOTHING)).all():
+        return _by_nodes(mean, sd, alive).reshape(shape)
+    # Rows with arms that are out of reach, or nearly certain.
+    best = mean == 0.0
+    pmf: Floats = best / best.sum(axis=1, keepdims=True)
+    widest = np.where(alive, sd, 0.0).max(axis=1, keepdims=True)
+    doubtful = (widest[:, 0] >= _NOTHING) & (alive.sum(axis=1) > 1)
+    if doubtful.any():
+        sd = np.maximum(sd[doubtful], _NARROW * widest[doubtful])
+        pmf[doubtful] = _by_nodes(mean[doubtful], sd, alive[doubtful])
+    return pmf.reshape(shape)
+
+
+def _by_nodes(mean: Floats, sd: Floats, alive: NDArray[np.bool_]) -> Floats:
+    """The pmfs of rows float64[n, K] with two living arms or more, by as many nodes as each needs."""
+    reach, every = _REACH * sd, bool(alive.all())
+    lower, upper, narrow = mean - reach, mean + reach, sd
+    if not every:
+        lower, upper, narrow = (
+            np.where(alive, each, out) for each, out in ((lower, -np.inf), (upper, -np.inf), (sd, np.inf))
+        )
+    low = np.maximum.reduce(lower, axis=1, keepdims=True)
+    r = (2.0 * _REACH) * np.minimum.reduce(narrow, axis=1, keepdims=True)
+    span = np.log1p((np.maximum.reduce(upper, axis=1, keepdims=True) - low) / r)
+    alike = span[:, 0] <= _ALIKE
+    pmf = np.empty_like(mean)
+    for which, u in ((alike, _FEW), (~alike, _MANY)):
+        rows = np.flatnonzero(which)
+        step = max(_AT_ONCE // (len(u) * mean.shape[1]), 1)
+        for at in (rows[i : i + step] for i in range(0, len(rows), step)):
+            pmf[at] = _integrated(mean[at], sd[at], None if every else alive[at], low[at], r[at], span[at], u)
     return pmf
+
+
+def _integrated(
+    mean: Floats, sd: Floats, alive: NDArray[np.bool_] | None, low: Floats, r: Floats, span: Floats, u: Floats
+) -> Floats:
+    """The integrals of `argmax_pmf` for rows float64[n, K] at nodes `span · u`; low, r and span are float64[n, 1]."""
+    growth = np.exp(span * u)
+    z = (r * (growth - 1.0))[:, None, :] + (low - mean)[:, :, None]
+    z /= sd[:, :, None]
+    density, cdf = density_and_cdf(z)
+    if alive is not None:
+        density[~alive], cdf[~alive] = 0.0, 1.0
+    density /= cdf
+    growth *= np.multiply.reduce(cdf, axis=1)
+    density *= growth[:, None, :]
+    p: Floats = np.add.reduce(density, axis=2)
+    p /= sd
+    p /= np.add.reduce(p, axis=1, keepdims=True)
+    return p

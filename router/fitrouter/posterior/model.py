@@ -240,7 +240,7 @@ class Fit:
             assert deviation is not None
             mean = blind + deviation.mean
             with_role = blind if of_role_rows is None else blind + of_role_rows.mean
-            variance = variance + deviation.variance
+            variance = variance + CHOICE_SHARE * deviation.variance
         return Estimate(
             mean=mean,
             # Independent arms of variance v would lead their mean with v (K − 1) / K.

@@ -19,7 +19,7 @@ import numpy as np
 from fitrouter.draw import draws, landing
 from fitrouter.errors import BudgetExhausted
 from fitrouter.identity import canonical_role, role_key, task_of
-from fitrouter.policies import Beliefs, Policy, build_policy
+from fitrouter.policies import Beliefs, Policy, build_policy, proposals
 from fitrouter.posterior.labels import Estimate
 from fitrouter.posterior.model import Fit
 from fitrouter.routing.grounds import grounds_of
@@ -57,7 +57,7 @@ _GUEST_DRAW = 7
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """Settings that turn a policy's pmf into the logged pmf."""
 
-    floor: float = 0.05
+    floor: float = 0.02
     uniform_slice: float = 0.0
     share: float = 1.0
     default_arm: str | None = None
@@ -118,9 +118,9 @@ class _Mixture(NamedTuple):
     """Every probability is at least floor / K."""
 
     def probs(self, pmf: Floats) -> Floats:
-        """The marginal pmf: float64[K]."""
+        """The marginal pmfs, float64[..., K]."""
         probs = self.scale * pmf + self.rest
-        probs /= probs.sum()
+        probs /= probs.sum(axis=-1, keepdims=True)
         return probs
 
 
@@ -234,9 +234,8 @@ class Decider:
         if rules.guests:
             context = self._guest(context, policy, rules, decision_id, ts, identity, unpack(payload))
         beliefs = context.beliefs
-        blind = personal = context.pmf(beliefs.blind, policy)
-        if beliefs.mean is not beliefs.blind:
-            personal = context.pmf(beliefs.mean, policy)
+        differs = beliefs.mean is not beliefs.blind
+        blind, personal = context.pmfs((beliefs.blind, beliefs.mean)[: 1 + differs], policy)[[0, -1]]
         personalised = self._personalised(rules, identity)
         probs = personal if personalised else blind
         u = draws(rules.seed, decision_id, 2)
@@ -453,12 +452,18 @@ class _Context(NamedTuple):
     steps: float
 
     def pmf(self, mean: Floats, policy: Policy) -> Floats:
-        """The marginal pmf of a policy for predicted ratings `mean`: float64[K]."""
-        utility = self.beliefs.availability * (mean - self.penalty)
+        """The marginal pmf of a policy for predicted ratings `mean`, float64[K]."""
+        pmf: Floats = self.pmfs((mean,), policy)[0]
+        return pmf
+
+    def pmfs(self, means: Sequence[Floats], policy: Policy) -> Floats:
+        """The marginal pmfs of a policy for several predicted ratings, float64[n, K]."""
+        utility = self.beliefs.availability * (np.array(means) - self.penalty)
         if self.switch is not None:
             utility = utility - self.switch
-        beliefs = Beliefs(arms=self.names, utility=utility, sd=self.sd, steps=self.steps)
-        return self.mixture.probs(policy.propose(beliefs))
+        n = len(means)
+        sd, steps = np.broadcast_to(self.sd, utility.shape), np.full(n, self.steps)
+        return self.mixture.probs(proposals(policy, (self.names,) * n, utility, sd, steps))
 
     def logged(self) -> dict[str, Any]:
         """Return the fields of a `Decision` that this context determines."""

@@ -11,6 +11,7 @@ import msgspec
 
 from fitrouter.draw import uuid7
 from fitrouter.errors import ConfigError, InvalidRequest
+from fitrouter.policies import unread
 from fitrouter.routing.decider import Decider
 from fitrouter.serving.recorder import STORE_WAIT_S, Recorder
 from fitrouter.state.budgets import LIMITS, BudgetParams, check_limit
@@ -167,7 +168,7 @@ class PolicyControl:
         """Override settings of the policy; see `fitrouter.state.settings.SETTINGS`.
 
         Raises:
-            InvalidRequest: a setting is unknown or out of range, or the policy cannot be built.
+            InvalidRequest: a setting is unknown, out of range or another policy's, or the policy cannot be built.
             StoreError: it cannot be made durable now; try again.
         """
         checked = check_settings(settings)
@@ -185,7 +186,10 @@ class PolicyControl:
             raise InvalidRequest(f"paused: unknown model {unknown[0]!r}; models are {', '.join(sorted(models))}")
         if paused >= models:
             raise InvalidRequest("paused: these are all models; leave one that answers")
-        self._try(self._decider.learner.projections.policy_settings.settings | checked)
+        settings = self._decider.learner.projections.policy_settings.settings | checked
+        if wrong := unread(checked, settings.get("algorithm", self._decider.parameters["algorithm"])):
+            raise InvalidRequest(wrong)
+        self._try(settings)
         return await self._append("set", settings=checked)
 
     async def promote(self, name: str) -> Standing:

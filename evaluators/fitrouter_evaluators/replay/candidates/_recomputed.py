@@ -67,7 +67,7 @@ def _logged_posterior(log: Log, rows: Ints, policy: Policy) -> tuple[Floats, Flo
     sd, learnt = np.zeros(len(mean)), np.zeros(len(rows))
     if policy.name in {"linear_thompson", "linucb"}:
         sd = per_entry(log, log.options.sd, rows, "the posterior sd ('sd')", _OTHER)
-    if policy.name == "squarecb":
+    if policy.name in {"linear_thompson", "squarecb"}:
         learnt = per_row(log, log.decisions.steps, rows, "the number of labels learnt ('steps')", _OTHER)
     return mean, sd, learnt
 

@@ -8,7 +8,7 @@ import msgspec
 
 from fitrouter.config import Config
 from fitrouter.errors import ConfigError
-from fitrouter.policies import Policy, build_policy, parameters
+from fitrouter.policies import Policy, build_policy, parameters, unread
 from fitrouter_evaluators.replay.candidates._candidate_file import CandidateFile
 
 _OVERRIDES = ("floor", "uniform_slice", "share", "cost_weight", "latency_weight")
@@ -61,12 +61,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def policy(self, logged: str) -> Policy:
         """Build the policy, given the logged algorithm's name."""
         algorithm = self.algorithm or logged
-        own = parameters(algorithm)
-        if unused := self.parameters.keys() - own.keys():
-            raise ConfigError(
-                f"{', '.join(sorted(unused))}: {algorithm!r} does not use it, only {', '.join(own) or 'none'}; set the "
-                "'algorithm' that does"
-            )
+        if wrong := unread(self.parameters, algorithm):
+            raise ConfigError(wrong)
         return build_policy(algorithm, shadow=True, **self._all(algorithm))
 
     def inherits(self, logged: str) -> str:
