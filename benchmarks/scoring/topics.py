@@ -7,6 +7,7 @@ four (ties share), beside the longest answer; `silent` the share of answers with
 statements that move any style taste. `fresh` is the share of `style_phrases.jsonl` (100 phrases of our own and their
 negations, written before the parser was changed, never trained on, never inspected) that move their dimension to the
 right side, and to the `wrong` one. `own` repeats `topics` on 40 choices of our own, on which constants were chosen.
+`others` counts `statements.jsonl`: statements in other languages, statements of values, and weak phrases.
 `--fit` prints the weights of `statements._subject` instead, from predictions that leave out a fifth of the style
 statements of three words or more and of the groups of other subjects; single words and pairs are always trained on.
 """
@@ -54,11 +55,27 @@ def _share(scores: Floats, best: int) -> float:
 def fresh(understand: Any) -> dict[str, float]:
     """Measure how many fresh phrases, and their negations, move their dimension to the right and to the wrong side."""
     rows = [json.loads(line) for line in (HERE / "style_phrases.jsonl").read_text(encoding="utf-8").splitlines()]
-    found = {}
+    found: dict[str, float] = {}
     for name, turn in (("phrase", 1), ("negated", -1)):
         said = understand([row[name] for row in rows])
         sides = np.array([turn * row["sign"] * said[row[name]].get(row["dimension"], 0.0) for row in rows])
         found |= {name: float(np.mean(sides > 0.0)), f"{name} wrong": float(np.mean(sides < 0.0))}
+    return found
+
+
+def statements(understand: Any) -> dict[str, dict[str, int]]:
+    """Count `statements.jsonl` by kind: on the right side, on a wrong one, other dimensions only, or not read."""
+    rows = [json.loads(line) for line in (HERE / "statements.jsonl").read_text(encoding="utf-8").splitlines()]
+    said = understand([row["text"] for row in rows])
+    found: dict[str, dict[str, int]] = {}
+    for row in rows:
+        moved, wanted = said[row["text"]], row["moves"]
+        sides = [side * moved.get(name, 0.0) for name, side in wanted.items()]
+        wrong = min(sides, default=0.0) < 0.0 or (moved and not wanted)
+        word = "wrong" if wrong else "right" if any(sides) else "beside" if moved else "unread" if wanted else "silent"
+        kind = f"{row['language']}, {row['kind']}" + (", aside" if row["aside"] else "")
+        counts = found.setdefault(kind, {})
+        counts[word] = counts.get(word, 0) + 1
     return found
 
 
@@ -76,6 +93,7 @@ def run(name: str, data: Path) -> dict[str, Any]:
         "statements": len(said),
         "false_moves": sum(bool(style & values.keys()) for values in said.values()),
         "fresh": fresh(scorer.understand),
+        "others": statements(scorer.understand),
     }
 
 

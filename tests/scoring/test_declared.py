@@ -291,6 +291,9 @@ def test_two_negations_are_none(topic: str, like: str, double: str) -> None:
         ("I want jargon-free explanations, please.", "jargon- explanations+"),
         ("I like it warm, but not chummy.", "warm+ chummy-"),
         ("I don't mind lists.", ""),
+        ("Neither lists nor code.", "lists- code-"),
+        ("Theory is useless without examples.", "theory- examples+"),
+        ("I get lost without examples.", "examples+"),
         ("Bullet points don't belong here.", "bullet points- belong-"),
     ],
 )

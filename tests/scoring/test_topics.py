@@ -75,6 +75,35 @@ def test_fresh_phrases_about_style() -> None:
         assert np.mean(sides < 0.0) <= 0.05
 
 
+def test_no_statement_moves_the_wrong_side() -> None:
+    """Values, weak phrases and four other languages: what is read has the right side, and facts move nothing."""
+    rows = [json.loads(line) for line in (ROOT / "benchmarks/scoring/statements.jsonl").read_text("utf-8").splitlines()]
+    said = make_scorer(ScorerConfig()).understand([row["text"] for row in rows])
+    right = 0
+    for row in rows:
+        found = {name: 1 if value > 0 else -1 for name, value in said[row["text"]].items()}
+        assert not any(found.get(name) == -side for name, side in row["moves"].items()), row["text"]
+        assert row["moves"] or not found, row["text"]
+        right += bool(found) and any(found.get(name) == side for name, side in row["moves"].items())
+    assert right >= 0.8 * sum(bool(row["moves"]) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("statement", "better", "worse"),
+    [
+        ("I am a vegetarian.", "A lentil curry and a salad.", "Grilled beef with bacon."),
+        ("We're vegan.", "Oatmeal with berries.", "Scrambled eggs with cheese and ham."),
+        ("I eat halal.", "Halal lamb and rice.", "Pork ribs with beer."),
+        ("I'm coeliac.", "Rice with beans.", "Bread and wheat noodles."),
+        ("My father is a teetotaller.", "Juice and iced tea for dinner.", "Wine and whisky for dinner."),
+    ],
+)
+def test_a_diet_is_an_attitude(statement: str, better: str, worse: str) -> None:
+    """A diet needs no word of attitude: the dinner that respects it fits more."""
+    fits = [declared_fit(ENCODER, "What should I cook for dinner?", text, [statement]) for text in (better, worse)]
+    assert fits[0] > fits[1]
+
+
 def test_statements_about_topics_move_no_style() -> None:
     """At most 2 % of other people's statements about topics, and half of their choices are right (chance .25)."""
     path = ROOT.parent / "shared/data/declared_topics/choices.jsonl"

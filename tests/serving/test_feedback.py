@@ -124,15 +124,17 @@ def test_no_number_beyond_its_scale_enters(subtests: pytest.Subtests) -> None:
 def test_a_profile_in_numbers_and_words(http: httpx.Client, router: Router) -> None:
     """What a user declares moves their taste before any vote, replaces what was there, and says what it understood."""
     body = {"user": "ann", "values": {"warmth": 0.5}, "statements": ["I dislike bullet points.", "My cat is grey."]}
-    body["statements"] += ["I avoid horror films.", "Bitte antworte kurz."]
+    body["statements"] += ["I avoid horror films.", "Ich esse kein Fleisch.", "Bitte antworte kurz."]
     reply = http.put("/v1/profile", json=body)
     assert reply.status_code == 200, reply.text
     said = reply.json()
     assert said["declared"]["warmth"] == 0.5
     assert said["declared"]["structure"] < 0
-    assert said["not_understood"] == ["My cat is grey.", "Bitte antworte kurz."]
-    assert "it is in German, and only English is read" in said["reasons"].pop("Bitte antworte kurz.")
-    assert said["reasons"] == {}
+    assert said["not_understood"] == ["My cat is grey.", "Ich esse kein Fleisch."]
+    assert "it is in German, and was not understood" in said["reasons"].pop("Ich esse kein Fleisch.")
+    assert said["reasons"] == {"My cat is grey.": "it is about something else than the style of answers"}
+    moved = {word: {name: value > 0 for name, value in meant.items()} for word, meant in said["moved"].items()}
+    assert moved == {"I dislike bullet points.": {"structure": False}, "Bitte antworte kurz.": {"length": False}}
     assert said["topics"] == ["I avoid horror films."]
     names = router._learner.names
     wait_for(lambda: router._learner.fit.tastes.users)

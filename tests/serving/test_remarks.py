@@ -98,9 +98,9 @@ def test_a_comment_is_shown_back_and_can_be_corrected(http: httpx.Client, router
     folded(router)
     assert abs(length(router)) < 0.5 * abs(less)
 
-    foreign = post(http, decision, comment="Das ist mir viel zu lang.")
+    foreign = post(http, decision, comment="Das ist mir zu blumig geschrieben.")
     assert foreign["understood"] == {}
-    assert "it is in German" in foreign["reasons"]["das ist mir viel zu lang"]
+    assert "it is in German" in foreign["reasons"]["das ist mir zu blumig geschrieben"]
     nothing = post(http, decision, comment="The capital of Australia is Canberra.")
     assert nothing["understood"] == {}
     assert nothing["remark_id"] is None
@@ -180,7 +180,8 @@ def test_the_command_shows_and_corrects(router: Router) -> None:
     with serving(router) as url, client(url) as http:
         decision, _ = turn(http, ["How do vaccines work?"])
         shown = run("too wordy. My cat is grey.")
-        assert shown == "understood: less length (-1.00)\nnot understood: my cat is grey\n"
+        reason = "it is about something else than the style of answers"
+        assert shown == f"understood: less length (-1.00)\nnot understood: my cat is grey ({reason})\n"
         assert run("--set", "length=0.5") == "understood: more length (+0.50)\n"
         assert run("--withdraw") == "withdrawn\n"
         for wrong in (("--set", "length"), (), ("too long", "--withdraw")):

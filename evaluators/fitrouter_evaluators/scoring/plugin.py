@@ -24,7 +24,7 @@ from fitrouter_evaluators.scoring.models import Item
 from fitrouter_evaluators.scoring.prior import load_prior, shipped_prior
 from fitrouter_evaluators.scoring.scorer import Scorer
 from fitrouter_evaluators.scoring.statements._polarity import has_attitude
-from fitrouter_evaluators.scoring.statements.declared import DeclaredValues, unreadable
+from fitrouter_evaluators.scoring.statements.declared import DeclaredValues, understandable, unreadable
 from fitrouter_evaluators.scoring.statements.remarks import clauses, read_remark
 from fitrouter_evaluators.scoring.statements.topics import topic_units
 
@@ -124,8 +124,9 @@ class ScorerService:
         return found
 
     def reasons(self, statements: Sequence[str]) -> dict[str, str]:
-        """Reasons why statements are not read (a language other than English, too long), by statement."""
-        return {statement: reason for statement in statements if (reason := unreadable(statement))}
+        """Reasons why statements that move nothing are not understood, by statement."""
+        declared = DeclaredValues(self._features.encoder)
+        return {said: declared.read(said).reason or "it says too little of any dimension" for said in statements}
 
     def topics(self, statements: Sequence[str]) -> tuple[str, ...]:
         """Select the statements of preference about topics, which the feature `declared_fit` compares answers with."""
@@ -137,7 +138,7 @@ class ScorerService:
         unclear: list[str] = []
         for clause, remark in islice(clauses(text), _CLAUSES):
             meant = {} if remark is None else remark.moved
-            if remark is None and has_attitude(clause):  # else it may describe a fault: "it rambles"
+            if remark is None and has_attitude(understandable(clause)):  # else it may describe a fault: "it rambles"
                 meant = self.understand([clause])[clause]
             for name, value in meant.items():
                 found.setdefault(name, []).append(value)

@@ -113,7 +113,7 @@ class Personal:
                 examples=body.examples or [],
             )
         found = {"declared": declared.values, "topics": declared.topics, "not_understood": declared.not_understood}
-        found["reasons"] = declared.reasons
+        found |= {"reasons": declared.reasons, "moved": declared.moved}
         return _json("profile", found)
 
     async def start_quiz(self, call: AuthenticatedCall) -> Response:

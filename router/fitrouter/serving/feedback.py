@@ -42,7 +42,9 @@ class Declared(msgspec.Struct, frozen=True):
     topics: tuple[str, ...] = ()
     """Statements about topics, which answers are compared with."""
     reasons: Mapping[str, str] = {}
-    """Statement → why it was not understood, such as its language, where more is known than that."""
+    """Statement → why it was not understood, such as its language."""
+    moved: Mapping[str, Mapping[str, float]] = {}
+    """Statement → the values that it moved, by dimension; none for one that moved nothing."""
 
 
 class Understood(msgspec.Struct, frozen=True):
@@ -267,7 +269,9 @@ class FeedbackIntake:
                 found.setdefault(name, []).append(value)
         understood = {name: sum(each) / len(each) for name, each in found.items()} | given
         unclear = tuple(word for word in words if not parsed.get(word) and word not in topics)
-        return Declared(understood, unclear, topics, self.scorer.reasons(unclear))
+        moved = {word: meant for word, meant in parsed.items() if meant}
+        reasons = await asyncio.to_thread(self.scorer.reasons, unclear) if unclear else {}
+        return Declared(understood, unclear, topics, reasons, moved)
 
     async def declare(
         self,

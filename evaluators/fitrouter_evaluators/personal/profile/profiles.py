@@ -243,7 +243,8 @@ class Profiles:
         text = msgspec.json.encode(stated).decode() if stated.more else ""
         found = await self.router.declare(identity, meant(values), words, stated=text)
         unread = joined([found.not_understood, goals.not_understood, goals.topics])
-        return msgspec.structs.replace(found, not_understood=unread, reasons={**found.reasons, **goals.reasons})
+        reasons, read = {**found.reasons, **goals.reasons}, {**found.moved, **goals.moved}
+        return msgspec.structs.replace(found, not_understood=unread, reasons=reasons, moved=read)
 
     async def _read_example(self, identity: Identity, who: Identity, example: Example) -> Example:
         """Add the features of an example's text, and drop the decision if it is another user's or unknown."""

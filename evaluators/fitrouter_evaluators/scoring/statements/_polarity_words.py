@@ -120,6 +120,7 @@ REWRITES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"'(?:s|m|re|ve|ll|d)\b", ""),
         (r"\b(\w+)-free\b", r" FLIP \1 CUT "),
         (r"\bfree (?:of|from)\b", " FLIP "),
+        (r"(?<=\w) nor\b", " or"),
         # "no" and "not" that deny nothing
         (r"\bno[- ]nonsense\b", " direct "),
         (r"\bwithout (?:fail|exception|hesitation|delay)\b|\bno matter\b|\bor not\b|\bno doubt\b|\bfull stop\b", " "),
@@ -136,6 +137,8 @@ REWRITES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             " thorough ",
         ),
         # idioms whose words mislead
+        (r"\blet (?:me|us|people|everyone) (?:pick|choose|decide)\b", " autonomy "),
+        (r"\b(?:leav|keep)(?:e|es|s|ing)? me (?:guessing|wondering|hanging|in doubt|in the dark)\b", " evasive "),
         (
             r"\b(?:when|if|where|unless) (?:you|it|they|i|we) (?:is|are|am|do|can|was|were|need) not(?: to)? *(?=$"
             r"|[.,;!?])",
@@ -256,7 +259,8 @@ REWRITES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             " FLIP ",
         ),
         (
-            r"\b(?:averse|allergic|opposed|hostile|resistant|immune) to\b|\bwary of\b|\bsceptical of\b|\bskeptical of\b"
+            r"\b(?:averse|allergic|opposed|hostile|resistant|immune) to\b"
+            r"|\b(?:wary|suspicious|distrustful|leery|sceptical|skeptical) of\b"
             r"|\buncomfortable with\b|\bimpatient with\b|\bintolerant of\b",
             " FLIP ",
         ),
@@ -268,8 +272,8 @@ REWRITES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         (
             r"\b(?:drive|drives|driving) me \w+(?: \w+)?|\b(?:get|gets|grate|grates) on my \w+|\bin (?:my|the) way\b"
-            r"|\bmake (?:me|my \w+) (?:cringe|sick|angry|nervous|yawn|spin|crawl|mad|tired|uneasy|impatient)\b"
-            r"|\bmakes (?:me|my \w+) (?:cringe|sick|angry|nervous|yawn|spin|crawl|mad|tired|uneasy|impatient)\b"
+            r"|\bmakes? (?:me|my \w+) (?:cringe|wary|suspicious|sceptical|skeptical|sick|angry|nervous|yawn|spin"
+            r"|crawl|mad|tired|uneasy|impatient)\b"
             r"|\b(?:slow|slows|weigh|weighs|wear|wears|bring|brings) me (?:down|out)\b|\bleaves? me cold\b"
             r"|\b(?:mean|means|do|does|teach|teaches|say|says|add|adds|bring|brings|give|gives) (?:me )?(?:nothing"
             r"|little)(?: (?:to|for) me)?\b"
@@ -297,8 +301,12 @@ REWRITES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"\bexcept for\b|\bother than\b|\banything but\b|\bapart from\b", " FLIP "),
         (r"\bfeel free to\b|\bmake sure (?:to|that)\b", " FOR "),
         # a word of complaint is excess before its noun and against what it follows
-        (rf"\b(?:{_any(', '.join(_COMPLAINTS))})\b(?= *(?:$|[.,;:!?]|and|or|but|to|for|when|in|on))", " AGAINST "),
+        (
+            rf"\b(?:{_any(', '.join(_COMPLAINTS))})\b(?= *(?:$|[.,;:!?]|and|or|but|to|for|when|in|on|without))",
+            " AGAINST ",
+        ),
         (rf"\b(?:{_any(', '.join(_COMPLAINTS))})\b", " EXCESS "),
+        (r"AGAINST +without\b|\b(?:lost|stuck|helpless) without\b", " AGAINST CUT "),  # what is missing is wanted
         (r"\b(?:than (?:necessary|needed|required|usual))\b|CONTRAST *(?:necessary|needed|required)", " EXCESS "),
     )
 )

@@ -29,8 +29,11 @@ from numpy.typing import NDArray
 from fitrouter.context.encoders import Encoder
 from fitrouter.types import Floats
 from fitrouter_evaluators.scoring.statements._polarity import Unit, units
+from fitrouter_evaluators.scoring.statements._polarity_words import FUNCTION
 from fitrouter_evaluators.scoring.statements._subject import StemOdds, about_style, features
+from fitrouter_evaluators.scoring.statements.glossary import in_english
 from fitrouter_evaluators.scoring.text.language import ENGLISH, language_of
+from fitrouter_evaluators.scoring.text.reading import split_words
 
 _LONGEST = 1000
 """Maximum characters of a statement."""
@@ -70,6 +73,17 @@ def preferences() -> tuple[Preferences, ...]:
     """Load the corpus of preferences, in the order of its file."""
     payload = (resources.files("fitrouter_evaluators.scoring") / "data" / "preferences.json").read_bytes()
     return msgspec.json.decode(payload, type=tuple[Preferences, ...])
+
+
+@functools.cache
+def _english() -> frozenset[str]:
+    """Words that English statements consist of; some are words of other languages as well."""
+    return FUNCTION.union(*(split_words(text) for group in preferences() for text in group.statements))
+
+
+def understandable(statement: str) -> str:
+    """The statement, or its English wording where it is in another language and the glossary has all of its words."""
+    return statement if _english().issuperset(split_words(statement)) else in_english(statement)
 
 
 def _nothing(reason: str) -> DeclaredTaste:
@@ -231,8 +245,9 @@ class DeclaredValues:
         """
         if not any(map(str.isalpha, statement)):
             return _nothing("it has no words")
-        reason = unreadable(statement)
-        return _nothing(reason) if reason else self._map(statement)
+        said = understandable(statement)
+        reason = unreadable(said)
+        return _nothing(reason) if reason else self._map(said)
 
     def read_all(self, statements: Sequence[str]) -> DeclaredTaste:
         """Map several statements together: the precision-weighted mean per dimension.
@@ -287,5 +302,5 @@ def unreadable(statement: str) -> str:
     if len(statement) > _LONGEST:
         return f"it has {len(statement)} characters; a statement has at most {_LONGEST}"
     if (language := language_of(statement)) != ENGLISH:
-        return f"it is in {language}, and only English is read: say it in English, or set the values"
+        return f"it is in {language}, and was not understood: say it in English, or set the values"
     return ""

@@ -8,7 +8,8 @@ the highest cosine with a word of the answer (Khattab and Zaharia 2020), a state
 
 times its relevance, a ramp on the cosine of the statement with prompt and answer together; `declared_fit` is the sum
 over the statements. An encoder that is slow compares sentences of the answer with whole pieces instead of words.
-Statements without any word of attitude ("I live in Ulm"), and statements in other languages, are not read.
+Diets and habits ("I'm vegan", "I travel by train") count as attitudes. Other statements without any word of attitude
+("I live in Ulm"), and statements in other languages, are not read.
 """
 
 from __future__ import annotations
@@ -32,6 +33,25 @@ _REFUSAL = re.compile(
     r"(?: (?:to|of|from|with|in|about|towards?))*"
 )
 _REASON = re.compile(r"\b(?:because|since|due to|as it|as they|as i|so that)\b.*", re.DOTALL)
+_HABIT = re.compile(
+    r"\b(?:i|we)(?: (?:only|mostly|always|usually|strictly))? (?:eat|drink|cook|follow|keep|observe|commute|travel"
+    r"|cycle|drive|wear|shop|watch|read|play|exercise|train|am on|'m on)\b"
+)
+"""What a person does is liked, where nothing else is said of it."""
+_DIETS = tuple(
+    (re.compile(rf".*\b(?:{diet})\b.*", re.DOTALL), wish)
+    for diet, wish in (
+        (r"vegetarians?", "like vegetarian. avoid meat or fish"),
+        (r"vegans?|plant-based", "like vegan. avoid meat or fish or dairy or eggs"),
+        (r"pesc[ea]tarians?", "like fish. avoid meat"),
+        (r"halal", "like halal. avoid pork or alcohol"),
+        (r"kosher", "like kosher. avoid pork or shellfish"),
+        (r"co?eliacs?", "avoid gluten or wheat"),
+        (r"teetotal(?:l?ers?)?", "avoid alcohol"),
+        (r"diabetics?", "avoid sugar"),
+    )
+)
+"""A diet → what it means, where a statement says no more of it."""
 _SENTENCE = re.compile(r"[^.!?\n]+")
 
 _WORDS, _SENTENCES = 400, 32
@@ -49,10 +69,14 @@ def topic_units(statement: str) -> tuple[Unit, ...]:
 
     >>> topic_units("I'm allergic to peanuts, because my body says so.")
     (Unit(text='peanuts', sign=-1.0),)
+    >>> topic_units("I'm a teetotaller.")
+    (Unit(text='alcohol', sign=-1.0),)
     >>> topic_units("I live in Ulm.")
     ()
     """
     text = _REFUSAL.sub("avoid", statement.replace("’", "'").lower())
+    if not has_attitude(text):
+        text = next((wish for diet, wish in _DIETS if diet.search(text)), _HABIT.sub("like", text))
     if not has_attitude(text):
         return ()
     core = _REASON.sub("", text)

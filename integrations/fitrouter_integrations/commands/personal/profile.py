@@ -168,8 +168,13 @@ def _declare(
         found = gateway.call("PUT", "/v1/profile", body)
     values = ", ".join(f"{name} {each:+.2f}" for name, each in found["declared"].items())
     typer.echo(f"{len(found['declared'])} preferences: {values}")
+    for said, moved in found["moved"].items():
+        typer.echo(f"{said}: " + ", ".join(f"{'more' if each > 0 else 'less'} {name}" for name, each in moved.items()))
+    for said in found["topics"]:
+        typer.echo(f"about a topic, which answers are compared with: {said}")
     for said in found["not_understood"]:
-        typer.echo(f"moves no preference: {said}")
+        reason = found["reasons"].get(said)
+        typer.echo(f"moves no preference: {said}" + (f" ({reason})" if reason else ""))
 
 
 def _read(file: Path, *, changed: bool = False) -> Profile:
