@@ -203,6 +203,14 @@ async def test_parallel_calls_stay_apart(pieces: list[list[dict[str, Any]]]) -> 
     assert len({one["id"] for one in calls}) == 2
 
 
+@pytest.mark.parametrize("name", [7, ["f"], {"f": 1}, "f" * 300], ids=["number", "list", "object", "long"])
+def test_names_are_texts(name: Any) -> None:
+    """Whatever a server sends as one; a name without an end is not kept."""
+    for made in (UniformChoice().message, UniformChoice().delta):
+        (found,) = made({"tool_calls": [call(0, "a", "" if len(str(name)) > 256 else OSLO, name)]})["tool_calls"]
+        assert found["function"]["name"] == str(name)
+
+
 @given(st.integers(1, 9), st.sampled_from([OSLO, '{"a":"}{\\"","b":{"c":1}}', "{}"]))
 def test_arguments_may_be_split_anywhere(size: int, arguments: str) -> None:
     """Two calls of one index come out whole, wherever the pieces end."""
@@ -217,6 +225,7 @@ def test_arguments_may_be_split_anywhere(size: int, arguments: str) -> None:
 
 LATE = {
     "without arguments": [{"tool_calls": [call(0, "a", "")]}, {"finish_reason": "stop"}],
+    "without arguments, after the end": [{"finish_reason": "stop"}, {"tool_calls": [call(0, "a", "")]}],
     "without arguments or an end": [{"tool_calls": [call(0, "a", "")]}],
     "a name in pieces": [
         {"tool_calls": [call(0, "a", "", "wea")]},
