@@ -689,8 +689,10 @@ def test_custom_tools_of_chat_completions_are_functions(
     if http.post("/v1/chat/completions", json=body).status_code == 200:  # others do not take such a choice
         assert upstream.calls[-1].params["tool_choice"]["allowed_tools"]["tools"][0] == offered["tool_choice"]
     results = [{"role": "tool", "tool_call_id": each, "content": "ok"} for each in ("c1", "c2")]
-    again = http.post("/v1/chat/completions", json={**body, "messages": [*HI, message, *results]})
+    hi = {**HI[0], "custom": {"name": "x"}}
+    again = http.post("/v1/chat/completions", json={**body, "messages": [hi, message, *results]})
     assert again.status_code == 200, again.text
+    assert "function" not in upstream.calls[-1].messages[0]
     kept = {call["id"]: call for call in upstream.calls[-1].messages[1]["tool_calls"]}
     assert json.loads(kept["c1"]["function"]["arguments"]) == {"input": text}
     assert kept["c2"] == {**USES, "id": "c2"}

@@ -78,7 +78,7 @@ def _function(value: Any, where: str) -> Any:
     name, inside = _WITHIN.get(where, ("", ""))
     if name and isinstance(value, dict) and isinstance(value.get(name), list | dict):
         return {**value, name: _function(value[name], inside)}
-    if not (custom := _custom(value)):
+    if where == "messages" or not (custom := _custom(value)):
         return value
     function = {"name": text_of(custom.get("name"), f"{where}.custom.name")}
     if where == "tools":
