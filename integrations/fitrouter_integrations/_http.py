@@ -11,14 +11,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 import msgspec
 
-from fitrouter.errors import (
-    ConfigError,
-    FitrouterError,
-    InvalidRequest,
-    NotAuthorized,
-    StoreError,
-    UnknownDecision,
-)
+from fitrouter.errors import ConfigError, FitrouterError, InvalidRequest, NotAuthorized, StoreError, UnknownDecision
 
 if TYPE_CHECKING:
     from fitrouter.config import Config

@@ -120,13 +120,7 @@ def coordinate(address: str, federation: Federation, clients: int, schema: str, 
 
 
 def take_part(
-    address: str,
-    users: Sequence[Observations],
-    schema: str,
-    *,
-    clip: float,
-    noise: float,
-    tls: Path | None = None,
+    address: str, users: Sequence[Observations], schema: str, *, clip: float, noise: float, tls: Path | None = None
 ) -> None:
     """Answer a coordinator's rounds until the fit is done; `tls` is a folder with ca.pem.
 

@@ -15,12 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from fitrouter.context.encoders import Encoder
-from fitrouter.errors import (
-    ConfigError,
-    InvalidRequest,
-    StoreError,
-    UnknownDecision,
-)
+from fitrouter.errors import ConfigError, InvalidRequest, StoreError, UnknownDecision
 from fitrouter.hooks import Hooks
 from fitrouter.monitors.service import ServiceHealth, ServiceStatus, service_status
 from fitrouter.providers import Provider, tracing
@@ -138,12 +133,7 @@ class Router:
         self.hooks.add(self.health)
         self._follower = Follower(journal, learner, self.hooks, saves=saves, seen=self.health.follow)
         self._recorder = Recorder(
-            journal,
-            identities,
-            self.hooks,
-            self._follower.wake,
-            scored=learner.expects_scores,
-            contents=contents,
+            journal, identities, self.hooks, self._follower.wake, scored=learner.expects_scores, contents=contents
         )
         self._cards = {card.arm: card for card in sorted(expand(cards), key=lambda card: card.arm)}
         self._breakers = TenantBreakers(self._cards, self._timers.retry_share)

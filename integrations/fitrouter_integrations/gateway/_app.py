@@ -61,12 +61,7 @@ from fitrouter_integrations.gateway.console import CONSOLE_ROUTES, confined
 from fitrouter_integrations.gateway.dialects._base import Dialect
 from fitrouter_integrations.gateway.dialects._chat import ChatCompletions
 from fitrouter_integrations.gateway.parsing._external import observation, outcome
-from fitrouter_integrations.gateway.parsing._requests import (
-    chat_request,
-    embeddings_request,
-    feedback,
-    policy_change,
-)
+from fitrouter_integrations.gateway.parsing._requests import chat_request, embeddings_request, feedback, policy_change
 from fitrouter_integrations.gateway.parsing._values import shown
 
 if TYPE_CHECKING:

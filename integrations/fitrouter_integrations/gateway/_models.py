@@ -39,11 +39,7 @@ class ModelAdministration:
     """
 
     def __init__(
-        self,
-        router: Router,
-        limits: AdditionsConfig,
-        audit: AuditLog,
-        body: Callable[[Any], Awaitable[dict[str, Any]]],
+        self, router: Router, limits: AdditionsConfig, audit: AuditLog, body: Callable[[Any], Awaitable[dict[str, Any]]]
     ) -> None:
         self._router, self._limits, self._audit, self._body = router, limits, audit, body
 

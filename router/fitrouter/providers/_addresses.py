@@ -8,7 +8,7 @@ from typing import Any
 
 HIDDEN = "[address]"
 _INSIDE = frozenset({"arpa", "cluster", "consul", "corp", "docker", "home", "internal", "intranet", "lan", "local"}) | {
-    *("localdomain", "localhost", "private", "svc"),
+    *("localdomain", "localhost", "private", "svc")
 }
 """Labels of names that a network gives itself."""
 _V6 = re.compile(r"(?<![\w.:])\[?[0-9A-Fa-f]{0,4}:[0-9A-Fa-f:.]{1,42}(?:%\w{1,15})?\]?(?::\d{2,5})?")

@@ -187,9 +187,7 @@ class OpenAICompatible:
             proxy=self._proxy(),
             allow_redirects=False,
             timeout=aiohttp.ClientTimeout(  # a stream may flow for as long as it likes
-                total=None if stream else timeout_s,
-                sock_read=timeout_s,
-                sock_connect=min(_CONNECT_S, timeout_s),
+                total=None if stream else timeout_s, sock_read=timeout_s, sock_connect=min(_CONNECT_S, timeout_s)
             ),
         )
 

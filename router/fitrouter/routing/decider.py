@@ -312,12 +312,7 @@ class Decider:
         return context._replace(mixture=mixture._replace(scale=mixture.scale * (1.0 - share), rest=rest, floor=logged))
 
     def over_budget(
-        self,
-        ts: float,
-        identity: Identity,
-        features: Floats,
-        cards: Sequence[ModelCard],
-        prompt_tokens: int,
+        self, ts: float, identity: Identity, features: Floats, cards: Sequence[ModelCard], prompt_tokens: int
     ) -> list[tuple[str, str]]:
         """Return (arm, reason) for the models that are too dear for one request by the tenant's budget."""
         state, names = self.learner.of(identity.tenant), tuple(card.arm for card in cards)
@@ -510,13 +505,7 @@ def _logged(rules: Rules) -> dict[str, Any]:
 
 
 def _mix(
-    rules: Rules,
-    names: tuple[str, ...],
-    *,
-    floor: float,
-    new: Sequence[str],
-    new_share: float,
-    good: Floats | None,
+    rules: Rules, names: tuple[str, ...], *, floor: float, new: Sequence[str], new_share: float, good: Floats | None
 ) -> _Mixture:
     """Compute how a policy's pmf is mixed with the default model, the uniform slice, new arms, floor and friction."""
     K = len(names)

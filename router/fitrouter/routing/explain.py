@@ -21,16 +21,7 @@ from fitrouter.routing.grounds import grounds_of
 from fitrouter.state.projections import ArmCounts
 from fitrouter.stores.figures import tallies
 from fitrouter.stores.journal import Row
-from fitrouter.types import (
-    FULL_SHARE,
-    Decision,
-    Event,
-    Execution,
-    Floats,
-    Grounds,
-    Mode,
-    unpack,
-)
+from fitrouter.types import FULL_SHARE, Decision, Event, Execution, Floats, Grounds, Mode, unpack
 
 
 def explain(

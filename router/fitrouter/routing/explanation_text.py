@@ -49,14 +49,8 @@ _TERMS = {
         "is rated lower on similar prompts than its text suggests",
         "is rated higher on similar prompts than its text suggests",
     ),
-    "role": (
-        "is rated lower in this role, whatever it writes",
-        "is rated higher in this role, whatever it writes",
-    ),
-    "offset": (
-        "is rated lower by this user, whatever it writes",
-        "is rated higher by this user, whatever it writes",
-    ),
+    "role": ("is rated lower in this role, whatever it writes", "is rated higher in this role, whatever it writes"),
+    "offset": ("is rated lower by this user, whatever it writes", "is rated higher by this user, whatever it writes"),
     "price": ("costs more", "costs less"),
     "latency": ("is slower", "is faster"),
     "availability": ("fails more often", "fails less often"),

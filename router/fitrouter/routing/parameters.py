@@ -136,11 +136,11 @@ _WITHOUT_CACHE_HINTS = frozenset(
 )
 
 SAID = frozenset({"audio", "content", "function_call", "reasoning", "reasoning_content", "reasoning_details"}) | {
-    *("refusal", "thinking_blocks", "tool_calls"),
+    *("refusal", "thinking_blocks", "tool_calls")
 }
 """Fields of a model's message in a history: one that has none of them says nothing, and many servers refuse it."""
 _FOREIGN = frozenset({"annotations", "citations", "images", "provider_specific_fields", "reasoning"}) | {
-    *("reasoning_content", "reasoning_details", "reasoning_items", "thinking_blocks"),
+    *("reasoning_content", "reasoning_details", "reasoning_items", "thinking_blocks")
 }
 """Fields that other servers add to messages; those of `_STRICT` refuse a history with a field that they do not know."""
 _STRICT = frozenset({"cohere", "groq", "mistral", "openai", "openai-5", "openai-o"})

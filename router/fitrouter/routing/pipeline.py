@@ -24,17 +24,7 @@ from fitrouter.state.learner import Learner
 from fitrouter.state.sessions import Session, advance, begins_turn, previous_decision, redraw_reason, switch_cost
 from fitrouter.stores.futures import result_within
 from fitrouter.stores.identities import Identities
-from fitrouter.types import (
-    AUTO,
-    Decision,
-    Floats,
-    Identity,
-    Mode,
-    ModelCard,
-    Payer,
-    PolicyVersion,
-    Request,
-)
+from fitrouter.types import AUTO, Decision, Floats, Identity, Mode, ModelCard, Payer, PolicyVersion, Request
 
 PERSON_WAIT_S = 0.05
 """How long a request waits for what was learnt of its user; later ones find it in memory."""

@@ -56,7 +56,7 @@ _SAID = ("content", "refusal", "tool_calls", "function_call", "audio")
 _THOUGHT = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks")
 """Fields of a message with generated texts; the same thoughts may be in several."""
 _TEXTS = frozenset({"arguments", "content", "custom", "function", "input", "name", "reasoning"}) | {
-    *("summary", "text", "thinking", "transcript", "value"),
+    *("summary", "text", "thinking", "transcript", "value")
 }
 _UNITS = re.compile(
     r"\d{1,3}|[\u2e80-\U0010ffff]{1,2}|[^\W\d_\u2e80-\U0010ffff]{1,20}|[^\w\s\u2e80-\U0010ffff]+(?![^\W\d_])"

@@ -242,13 +242,7 @@ class People:
         return self._learner.of(decision.identity.tenant).apart(decision.identity, *pair, events)
 
     def draw_person(
-        self,
-        identity: Identity,
-        x: Floats,
-        models: Sequence[str],
-        n: int,
-        seed: Sequence[int],
-        votes: Sequence[Label],
+        self, identity: Identity, x: Floats, models: Sequence[str], n: int, seed: Sequence[int], votes: Sequence[Label]
     ) -> Draws:
         """Draw from a person's exact posterior. Blocks for milliseconds: call it off the event loop.
 

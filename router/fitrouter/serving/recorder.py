@@ -130,12 +130,7 @@ class Recorder:
         return False
 
     def append_outcome(
-        self,
-        prompt: str,
-        request: Request,
-        stored: Future[int] | None,
-        execution: Execution,
-        message: Message | None,
+        self, prompt: str, request: Request, stored: Future[int] | None, execution: Execution, message: Message | None
     ) -> None:
         """Queue an execution for the journal, behind its decision.
 
@@ -230,13 +225,7 @@ async def read_in_time(function: Callable[..., T], *arguments: Any) -> T:
 
 
 def execution_of(
-    decision: Decision,
-    ts: float,
-    *,
-    status: str,
-    served_by: str | None,
-    attempts: tuple[Attempt, ...],
-    **measured: Any,
+    decision: Decision, ts: float, *, status: str, served_by: str | None, attempts: tuple[Attempt, ...], **measured: Any
 ) -> Execution:
     """Make the execution of a decision; its id derives from the decision's, so that a second one is a no-op."""
     if measured.get("finish_reason") not in {None, *FINISH_REASONS}:  # a reported one, or of a provider of others

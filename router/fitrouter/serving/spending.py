@@ -41,19 +41,17 @@ limit is not known: most models refuse a `max_tokens` above their own."""
 
 _FEES = frozenset(
     {"compound_custom", "connectors", "enable_search", "inference_geo", "live_search", "mcp_servers", "models"}
-) | {
-    *("plugins", "search_options", "search_parameters", "speed", "web_search", "web_search_options"),
-}
+) | {*("plugins", "search_options", "search_parameters", "speed", "web_search", "web_search_options")}
 """Parameters that cost more than tokens: searches and tools that the provider runs, faster machines, other regions
 and, at OpenRouter, other models."""
 _OTHER_LIMITS = frozenset({"maxOutputTokens", "max_gen_toks", "max_length", "max_new_tokens", "max_output_length"}) | {
-    *("max_completion_length", "max_output_tokens", "max_tokens_to_sample", "n_predict", "num_predict"),
+    *("max_completion_length", "max_output_tokens", "max_tokens_to_sample", "n_predict", "num_predict")
 }
 """Parameters that some servers take instead of `max_tokens`, or before it."""
 _USUAL_FORMS = {"inference_geo": "global", "speed": "standard"}
 """Values of such parameters that cost no more."""
 _OURS = frozenset({"apply_patch", "bash", "computer", "computer_use_preview", "custom", "function", "local_shell"}) | {
-    *("memory", "text_editor"),
+    *("memory", "text_editor")
 }
 """Types of tools that the caller runs, at Anthropic with a date."""
 _COUNTED = frozenset({"functions", "response_format", "tools"})
@@ -187,11 +185,7 @@ class Spending:
         return found
 
     def abandoned(
-        self,
-        decision: Decision,
-        attempts: Sequence[Attempt],
-        asked: Wants,
-        billed: Sequence[tuple[str, Usage]] = (),
+        self, decision: Decision, attempts: Sequence[Attempt], asked: Wants, billed: Sequence[tuple[str, Usage]] = ()
     ) -> tuple[Usage, float]:
         """Estimate tokens and USD of calls that were given up before an answer, and add those that failed as billed.
 

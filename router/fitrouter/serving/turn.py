@@ -251,13 +251,7 @@ class Turn:
         finally:
             first, usage, lost = choices.first, choices.usage, choices.failed
             self._finish(
-                answering,
-                first.message(),
-                usage,
-                first.finish_reason,
-                status=status,
-                ttft_ms=ttft_ms,
-                further=lost,
+                answering, first.message(), usage, first.finish_reason, status=status, ttft_ms=ttft_ms, further=lost
             )
 
     def _choices(self, answering: Answering) -> Choices:

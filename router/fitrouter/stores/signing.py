@@ -53,10 +53,7 @@ def signed(document: Mapping[str, Any], key: Ed25519PrivateKey) -> dict[str, Any
     body = {name: value for name, value in document.items() if name != FIELD}
     public = key.public_key().public_bytes_raw()
     value = key.sign(canonical(body))
-    return {
-        **body,
-        FIELD: {"algorithm": _ALGORITHM, "key": _text(public), "value": _text(value)},
-    }
+    return {**body, FIELD: {"algorithm": _ALGORITHM, "key": _text(public), "value": _text(value)}}
 
 
 def verified(document: Mapping[str, Any]) -> str:

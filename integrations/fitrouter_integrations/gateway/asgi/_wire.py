@@ -134,13 +134,7 @@ class Problem(Exception):
     """An error response: HTTP status, OpenAI's type and code, and headers."""
 
     def __init__(
-        self,
-        status: int,
-        code: str,
-        message: str,
-        *,
-        param: str | None = None,
-        headers: dict[str, str] | None = None,
+        self, status: int, code: str, message: str, *, param: str | None = None, headers: dict[str, str] | None = None
     ) -> None:
         self.status, self.code, self.message = status, code, masked(message)
         super().__init__(self.message)

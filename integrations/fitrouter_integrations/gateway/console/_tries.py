@@ -97,12 +97,7 @@ class Tries:
             raise InvalidRequest("choice: give 1 or 2 for the answer that is better, 0 for neither")
         first, second = (decision_id_of(str(body.get(name))) for name in ("first", "second"))
         given = await self._router.feedback(
-            first,
-            FeedbackKind.PAIR,
-            _VALUES[choice],
-            other=second,
-            identity=Identity(tenant=call.tenant),
-            first=first,
+            first, FeedbackKind.PAIR, _VALUES[choice], other=second, identity=Identity(tenant=call.tenant), first=first
         )
         self._reads.forget()
         models = [await self._model(each, call.tenant) for each in (first, second)]

@@ -455,10 +455,7 @@ class MessageEvents:
             found += self._close()
         delta = {"stop_reason": _STOP.get(self._reason, "end_turn"), "stop_sequence": None}
         found.append(
-            named_event(
-                "message_delta",
-                {"delta": delta, "usage": _usage(usage), "fitrouter": told_json(about)},
-            )
+            named_event("message_delta", {"delta": delta, "usage": _usage(usage), "fitrouter": told_json(about)})
         )
         return b"".join([*found, named_event("message_stop", {})])
 

@@ -43,7 +43,7 @@ _REFUSED = {
 }
 """Field → why it is refused, and what to do."""
 _IGNORED = frozenset({"client_metadata", "context_management", "include", "max_tool_calls", "prompt_cache_options"}) | {
-    *("store", "stream_options", "truncation"),
+    *("store", "stream_options", "truncation")
 }
 """Fields about what is kept and shown, without influence on what is asked."""
 _TRANSLATED = frozenset(

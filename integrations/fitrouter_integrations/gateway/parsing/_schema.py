@@ -26,13 +26,7 @@ from fitrouter_evaluators.personal.exposure import Exposure
 from fitrouter_evaluators.personal.satisfaction import Satisfaction
 from fitrouter_integrations.client import About, Plan
 from fitrouter_integrations.gateway.parsing._external import ObservationBody, OutcomeBody
-from fitrouter_integrations.gateway.parsing._people import (
-    HistoryBody,
-    ProfileBody,
-    QuizAnswerBody,
-    QuizBody,
-    ScoreBody,
-)
+from fitrouter_integrations.gateway.parsing._people import HistoryBody, ProfileBody, QuizAnswerBody, QuizBody, ScoreBody
 from fitrouter_integrations.gateway.parsing._requests import FeedbackBody, PolicyBody
 from fitrouter_integrations.gateway.parsing._types import Schema, struct_schema
 

@@ -5,11 +5,4 @@ from fitrouter.stores.postgres._copy import DatabasePlace
 from fitrouter.stores.postgres._identities import PostgresIdentities, PostgresRows, has_identities
 from fitrouter.stores.postgres._journal import PostgresJournal
 
-__all__ = [
-    "Database",
-    "DatabasePlace",
-    "PostgresIdentities",
-    "PostgresJournal",
-    "PostgresRows",
-    "has_identities",
-]
+__all__ = ["Database", "DatabasePlace", "PostgresIdentities", "PostgresJournal", "PostgresRows", "has_identities"]

@@ -11,16 +11,7 @@ import psycopg
 from fitrouter.draw import uuid7
 from fitrouter.errors import StoreError
 from fitrouter.stores.journal._base import Entry, Snapshot
-from fitrouter.stores.journal._record import (
-    DAY_S,
-    SPENT_DAYS,
-    Fault,
-    Record,
-    costs_of,
-    digest_of,
-    record,
-    rehearse,
-)
+from fitrouter.stores.journal._record import DAY_S, SPENT_DAYS, Fault, Record, costs_of, digest_of, record, rehearse
 from fitrouter.stores.journal._writer import PROBE, Ticket
 from fitrouter.stores.postgres._connect import Database, Session, in_short, retried
 from fitrouter.types import Erasure, Event
