@@ -427,9 +427,7 @@ def test_invalid_settings_are_explained(said: dict[str, Any], message: str) -> N
 def test_a_parameter_of_another_algorithm_is_refused() -> None:
     """A γ for softmax is refused, since it would silently be ignored."""
     log = town().log()
-    with pytest.raises(
-        ConfigError, match=r"'softmax' does not read 'gamma', .* set algorithm to 'squarecb'"
-    ):
+    with pytest.raises(ConfigError, match=r"'softmax' does not read 'gamma', .* set algorithm to 'squarecb'"):
         load_candidate({"algorithm": "softmax", "gamma": 3.0}).pmf(log, draws_of(log))
     with pytest.raises(ConfigError, match="there is no algorithm 'thompsen'"):
         load_candidate({"algorithm": "thompsen"}).pmf(log, draws_of(log))

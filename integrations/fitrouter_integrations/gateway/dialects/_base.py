@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
+import msgspec
+
 from fitrouter.errors import InvalidRequest
+from fitrouter.providers import decode_json
 from fitrouter.types import Message
 from fitrouter_integrations.client import Reply
 from fitrouter_integrations.gateway.asgi._stream import Events
 from fitrouter_integrations.gateway.asgi._wire import dump
 from fitrouter_integrations.gateway.parsing._values import shown
 
+INPUT = "input"
+"""The argument that holds the text of a custom tool's call."""
 MAX_BLOCKS = 20_000
 """Content blocks or items of one request."""
 
@@ -111,3 +116,30 @@ def reasoning_of(delta: Message) -> str:
     """Return the reasoning that a model shows, under either name that servers give it."""
     found = delta.get("reasoning_content") or delta.get("reasoning")
     return found if isinstance(found, str) else ""
+
+
+def function_of(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """Translate a tool; a custom one, which takes text, is offered as a function with one string."""
+    function = {"name": tool["name"]}
+    if tool["type"] == "custom":
+        form = tool.get("format")
+        syntax = form.get("definition") if isinstance(form, dict) else None
+        said = [
+            text for text in (tool.get("description"), syntax and f"Its input follows this grammar:\n{syntax}") if text
+        ]
+        schema = {"type": "object", "properties": {INPUT: {"type": "string"}}, "required": [INPUT]}
+        return {"type": "function", "function": {**function, "description": "\n\n".join(said), "parameters": schema}}
+    for name in ("description", "parameters", "strict"):
+        if tool.get(name) is not None:
+            function[name] = tool[name]
+    return {"type": "function", "function": function}
+
+
+def custom_input(arguments: str) -> str:
+    """Return the text of a custom tool's call from its arguments; as they are, if a model gave no such object."""
+    try:
+        found = decode_json(arguments)
+    except (msgspec.DecodeError, RecursionError):
+        return arguments
+    text = found.get(INPUT) if isinstance(found, dict) else None
+    return text if isinstance(text, str) else arguments

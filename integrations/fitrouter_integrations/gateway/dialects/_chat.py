@@ -19,8 +19,7 @@ from fitrouter_integrations.gateway.asgi._wire import (
     event,
     usage_json,
 )
-from fitrouter_integrations.gateway.dialects._base import calls_of, text_of
-from fitrouter_integrations.gateway.dialects._responses import INPUT, Responses, custom_input, function_of
+from fitrouter_integrations.gateway.dialects._base import INPUT, calls_of, custom_input, function_of, text_of
 from fitrouter_integrations.gateway.parsing._requests import MAX_CHOICES, wants_usage
 
 
@@ -38,6 +37,8 @@ class ChatCompletions:
         One with the input of a response instead of messages is translated as such.
         """
         if body.get("messages") is None and isinstance(body.get("input"), str | list):  # as Cursor sends them
+            from fitrouter_integrations.gateway.dialects._responses import Responses
+
             asked = Responses()
             body, self.dropped = asked.chat_body(body), asked.dropped
         return {name: _function(value, name) if name in _WITHIN else value for name, value in body.items()}

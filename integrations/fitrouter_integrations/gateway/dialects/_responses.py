@@ -12,17 +12,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from uuid import UUID
 
-import msgspec
-
 from fitrouter.errors import InvalidRequest
-from fitrouter.providers import decode_json
 from fitrouter.types import Chunk, Message, Usage
 from fitrouter_integrations.client import About, Reply
 from fitrouter_integrations.gateway.asgi._wire import Problem, about_json, told_json
 from fitrouter_integrations.gateway.dialects._base import (
+    INPUT,
     calls_of,
+    custom_input,
     drop,
     each,
+    function_of,
     named_event,
     reasoning_of,
     simple,
@@ -49,8 +49,6 @@ _IGNORED = frozenset({"client_metadata", "context_management", "include", "max_t
 _TRANSLATED = frozenset(
     {"input", "instructions", "tools", "tool_choice", "text", "reasoning", "max_output_tokens", *_REFUSED, *_IGNORED}
 )
-INPUT = "input"
-"""The argument that holds the text of a custom tool's call."""
 _CALLS = frozenset({"apply_patch_call", "custom_tool_call", "function_call", "local_shell_call", "shell_call"})
 """Calls that the client runs, of functions and of OpenAI's own tools."""
 _OUTPUTS = frozenset(f"{kind}_output" for kind in _CALLS)
@@ -315,23 +313,6 @@ def _adds_tools(item: object) -> bool:
     return isinstance(item, dict) and item.get("type") in ("additional_tools", "tool_search_output")
 
 
-def function_of(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """Translate a tool; a custom one, which takes text, is offered as a function with one string."""
-    function = {"name": tool["name"]}
-    if tool["type"] == "custom":
-        form = tool.get("format")
-        syntax = form.get("definition") if isinstance(form, dict) else None
-        said = [
-            text for text in (tool.get("description"), syntax and f"Its input follows this grammar:\n{syntax}") if text
-        ]
-        schema = {"type": "object", "properties": {INPUT: {"type": "string"}}, "required": [INPUT]}
-        return {"type": "function", "function": {**function, "description": "\n\n".join(said), "parameters": schema}}
-    for name in ("description", "parameters", "strict"):
-        if tool.get(name) is not None:
-            function[name] = tool[name]
-    return {"type": "function", "function": function}
-
-
 def _text(body: dict[str, Any]) -> dict[str, Any]:
     """Translate `text`: the format and verbosity of the answer."""
     text = optional(body, "text", dict, "an object") or {}
@@ -559,16 +540,6 @@ def _annotations(given: object) -> list[Any]:
     found = [each for each in given if isinstance(each, dict)] if isinstance(given, list) else []
     inner = [(each, each.get(str(each.get("type")))) for each in found]
     return [{"type": each["type"], **more} if isinstance(more, dict) else each for each, more in inner]
-
-
-def custom_input(arguments: str) -> str:
-    """Return the text of a custom tool's call from its arguments; as they are, if a model gave no such object."""
-    try:
-        found = decode_json(arguments)
-    except (msgspec.DecodeError, RecursionError):
-        return arguments
-    text = found.get(INPUT) if isinstance(found, dict) else None
-    return text if isinstance(text, str) else arguments
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
