@@ -658,7 +658,7 @@ class _Provider:
             return
         await asyncio.sleep(takes + (5.0 if kind == "late first" else 0.0))
         for i in range(3):
-            yield Chunk(delta={"content": "so " * (tokens // 3 + 1)})
+            yield Chunk(delta={"content": "so " * (tokens // 3 + (i < tokens % 3))})
             await asyncio.sleep(takes / 10.0)
             if kind == "stall" and i == 1:
                 await asyncio.Event().wait()
