@@ -52,8 +52,8 @@ _RANGE = 3.0
 """Features are cut to ± this."""
 
 CHOICE_SHARE = 0.25
-"""Share of a person's variance that counts in the probability of a choice: blocks learn apart, so that their errors
-cancel in part, and the sum of their variances is too large (docs/results/people.md)."""
+"""Share of a person's variance that counts in the probability of a choice, and in a decision: blocks learn apart, so
+that their errors cancel in part, and the sum of their variances is too large (docs/results/people.md)."""
 
 _LOG_TEMPERATURES = np.log(TEMPERATURES)
 
