@@ -39,7 +39,7 @@ _HABIT = re.compile(
 )
 """What a person does is liked, where nothing else is said of it."""
 _DIETS = tuple(
-    (re.compile(rf".*\b(?:{diet})\b.*", re.DOTALL), wish)
+    (re.compile(rf"\b(?:{diet})\b"), wish)
     for diet, wish in (
         (r"vegetarians?", "like vegetarian. avoid meat or fish"),
         (r"vegans?|plant-based", "like vegan. avoid meat or fish or dairy or eggs"),
