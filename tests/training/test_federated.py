@@ -15,8 +15,6 @@ from tests.kits.frameworks import environment, python_with
 from tests.training.test_hierarchy import _world
 
 from fitrouter.context.encoders import get_encoder
-from fitrouter_evaluators.scoring.features import ResponseFeatures
-from fitrouter_evaluators.scoring.scalar import global_scalar
 from fitrouter_evaluators.training import train_prior
 from fitrouter_evaluators.training.federated import Federation, client_sums, clipped
 from fitrouter_evaluators.training.hierarchy import Observations, Shrinkage, e_step, fit_prior
@@ -133,8 +131,7 @@ def test_eight_clients_in_processes_of_their_own(tmp_path: Path) -> None:
         for process in processes:
             process.kill()
             process.wait()
-    encoder = get_encoder("hashing")
-    features = ResponseFeatures(encoder, scalar=global_scalar(encoder))
+    features = train_prior.trained_features(get_encoder("hashing"))
     users = [user for file in files for user in observed(file, features)]
     shrinkage = train_prior.source_shrinkage(features.dim)
     central = Federation(features.dim, shrinkage)
