@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from fitrouter.config import PolicyConfig
 from fitrouter.context.encoders import Encoder
 from fitrouter.context.features import context_features, estimate_tokens, read_prompt
 from fitrouter.policies import build_policy
@@ -33,6 +34,8 @@ _SCHEMA = "level"
 """Schema of the only response feature, 1: a matrix has labels, costs and contexts only."""
 _UNCAPPED = 1 << 40
 """Votes of a user and day that count for others; a matrix needs no cap."""
+
+_SHIPPED = PolicyConfig()
 
 
 class Matrix(NamedTuple):
@@ -63,9 +66,9 @@ class Matrix(NamedTuple):
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a router; the defaults are those that ship."""
 
-    algorithm: str = "linear_thompson"
-    gamma: float = 2560.0
-    floor: float = 0.02
+    algorithm: str = _SHIPPED.algorithm
+    gamma: float = _SHIPPED.parameters["gamma"]
+    floor: float = _SHIPPED.floor
     cost_weight: float = 0.0
     cost_unit_usd: float = 0.01
     fit: FitParams = FitParams()

@@ -61,13 +61,19 @@ class RecomputedCandidate(DescribedCandidate):
         return _logged_posterior(log, rows, policy)
 
 
+_OF_MEANS = frozenset({"epsilon_greedy", "fixed", "softmax", "uniform"})
+_WITHOUT_SD, _WITHOUT_STEPS = _OF_MEANS | {"squarecb"}, _OF_MEANS | {"linucb"}
+"""Policies that do not depend on standard deviations, and on the number of labels."""
+
+
 def _logged_posterior(log: Log, rows: Ints, policy: Policy) -> tuple[Floats, Floats, Floats]:
     """Read the logged mean and sd, float64[m], and number of labels, float64[n], as far as the policy uses them."""
     mean = per_entry(log, log.options.mean, rows, "the posterior mean ('mean')", _NO_POSTERIOR)
     sd, learnt = np.zeros(len(mean)), np.zeros(len(rows))
-    if policy.name in {"linear_thompson", "linucb"}:
+    # A policy of another package may use both.
+    if policy.name not in _WITHOUT_SD:
         sd = per_entry(log, log.options.sd, rows, "the posterior sd ('sd')", _OTHER)
-    if policy.name in {"linear_thompson", "squarecb"}:
+    if policy.name not in _WITHOUT_STEPS:
         learnt = per_row(log, log.decisions.steps, rows, "the number of labels learnt ('steps')", _OTHER)
     return mean, sd, learnt
 
