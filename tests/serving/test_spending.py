@@ -609,8 +609,14 @@ class Endless(Echo):
 @pytest.mark.parametrize("limit", [None, 100])
 @pytest.mark.parametrize(
     "provider",
-    [Endless(), Endless(ends=True), Endless(every=50), Endless(text="more words here " * 4, tokens=12)],
-    ids=["without an end", "after its end", "after several ends", "in long pieces"],
+    [
+        Endless(),
+        Endless(ends=True),
+        Endless(every=50),
+        Endless(text="more words here " * 4, tokens=12),
+        Endless(text="\u0e20\u0e32\u0e29\u0e32\u0e44\u0e17\u0e22\u0e40\u0e1b\u0e47\u0e19" * 3, tokens=11),
+    ],
+    ids=["without an end", "after its end", "after several ends", "in long pieces", "in Thai"],
 )
 def test_a_stream_renews_its_reservation_and_ends_at_its_bound(
     tmp_path: Path, limit: int | None, provider: Endless
@@ -630,7 +636,7 @@ def test_a_stream_renews_its_reservation_and_ends_at_its_bound(
             await router.settled()
             (execution,) = events(router, Execution)
             assert (execution.status, execution.finish_reason) == ("partial", "length")
-            assert execution.cost_usd <= held(router) <= LIMIT + (provider.tokens - 1) * 10e-6 + 1e-9
+            assert execution.cost_usd <= held(router) <= LIMIT + 1e-9
             with pytest.raises(BudgetExhausted):
                 await router.complete(ask())
 
@@ -653,15 +659,41 @@ def test_choices_of_a_stream_end_at_their_bound(tmp_path: Path, provider: Endles
             await router.settled()
             (execution,) = events(router, Execution)
             assert (execution.status, execution.finish_reason) == ("partial", "length")
-            assert held(router) <= LIMIT + (provider.tokens - 1) * 3 * 10e-6 + 1e-9
+            assert held(router) <= LIMIT + 1e-9
 
     virtual_time.run(scenario())
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(1, 900), min_size=1, max_size=9), st.sampled_from([1, 3]), st.sampled_from([None, 100]))
+def test_no_more_is_booked_than_a_limit(sizes: list[int], n: int, limit: int | None) -> None:
+    """Of pieces of any size, that which crosses the limit is neither relayed nor counted."""
+
+    class Ragged(Echo):
+        async def _stream(self, message: Any, usage: Usage) -> AsyncIterator[Chunk]:
+            for size in itertools.cycle(sizes):
+                await asyncio.sleep(0.01)
+                yield Chunk(delta={"content": "word " * size})
+
+    async def scenario(folder: Path) -> None:
+        async with limited(folder, Ragged(), prices=(10.0,)) as router:
+            stream = await router.stream(ask(n=n, params={"max_tokens": limit} if limit else {}))
+            told = sum(chunk.delta.get("content", "").count("word") for chunk in [chunk async for chunk in stream])
+            await router.settled()
+            (execution,) = events(router, Execution)
+            assert told * 10e-6 <= LIMIT
+            assert execution.cost_usd <= held(router) <= LIMIT + 1e-9
+
+    with tempfile.TemporaryDirectory() as folder:
+        virtual_time.run(scenario(Path(folder)))
 
 
 WITHIN = {
     "long words": ["internationalization "] * 300,
     "long words in long pieces": ["uncharacteristically " * 50] * 6,
     "Chinese in long pieces": ["\u8bed\u8a00\u6a21\u578b" * 25] * 6,
+    "Hindi in long pieces": ["\u0938\u0902\u0938\u094d\u0915\u0943\u0924\u093f " * 50] * 6,
+    "Tamil in long pieces": ["\u0bae\u0ba9\u0bbf\u0ba4\u0bb0\u0bcd\u0b95\u0bb3\u0bcd " * 50] * 6,
     "blanks and dashes": [" " * 128, "-" * 128] * 100,
     "pieces without a text": ["", "word "] * 300,
     "numbers in long pieces": ["123456 " * 25] * 6,

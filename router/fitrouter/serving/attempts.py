@@ -59,9 +59,11 @@ _TEXTS = frozenset({"arguments", "content", "custom", "function", "input", "name
     *("summary", "text", "thinking", "transcript", "value")
 }
 _UNITS = re.compile(
-    r"\d{1,3}|[\u2e80-\U0010ffff]{1,2}|[^\W\d_\u2e80-\U0010ffff]{1,20}|[^\w\s\u2e80-\U0010ffff]+(?![^\W\d_])"
+    r"\d{1,3}|[\u2e80-\U0010ffff]{1,2}|[\u0900-\u0963\u0971-\u0dff]{1,20}|[\u0e00-\u109f\u1780-\u17ff]{1,3}"
+    r"|[^\W\d_\u2e80-\U0010ffff]{1,20}|[^\w\s\u2e80-\U0010ffff]+(?![^\W\d_])"
 )
-"""What few tokens hold more than one of: three digits, two ideographs, a word with a sign before it, other signs."""
+"""What few tokens hold more than one of: three digits, two ideographs, a word with a sign before it (of India's scripts
+with its vowel signs), three characters of scripts without blanks (Thai, Khmer, …), other signs."""
 _LONGEST_TOKEN = 128
 """In bytes: of blanks or dashes."""
 _SIDES = (
@@ -560,8 +562,8 @@ class Reported:
 
     def used(self, said: int, *, ended: bool) -> Usage:
         """Return what was used; estimated where more was said after the last report, or the stream did not end."""
-        usage, since = self.usage or Usage(), said - self._said
-        if ended and since <= 0:
+        usage, since = self.usage or Usage(), max(said - self._said, 0)
+        if ended and not since:
             return usage
         tokens = max(usage.completion_tokens + since, said)
         return msgspec.structs.replace(usage, completion_tokens=tokens, cost_usd=None, estimated=True)
@@ -621,6 +623,10 @@ class Assembler:
     def used(self, limit: int | None = None, *, ended: bool = True) -> Usage:
         """Return what was used, estimated where that is not reported."""
         return self._reported.used(self.said(limit), ended=ended)
+
+    def cut(self, limit: int) -> None:
+        """End at a limit: what crossed it is neither told nor counted."""
+        self.sent, self.finish_reason, self.ended = min(self.sent, limit), "length", True
 
     def said(self, limit: int | None) -> int:
         """Estimated tokens so far, within what a limit let a server say; more only as far as it surely did."""

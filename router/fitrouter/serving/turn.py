@@ -185,15 +185,17 @@ class Turn:
         rest = answering.rest
         assert rest is not None
         try:
-            for chunk in answering.head:
-                yield self._received(answering.arm, assembler, chunk)
-            while (following := await next_chunk(rest, self._tools.timers.chunk_gap_s, self._own_deadline)) is not None:
-                yield self._received(answering.arm, assembler, following)
-                if not await self._is_covered(answering.arm, assembler):
-                    status = "partial"
-                    yield self._received(answering.arm, assembler, Chunk(finish_reason="length"))
-                    yield Chunk(usage=self._used(answering.arm, assembler, ended=False))
-                    return
+            head, gap_s = iter(answering.head), self._tools.timers.chunk_gap_s
+            while (chunk := next(head, None) or await next_chunk(rest, gap_s, self._own_deadline)) is not None:
+                received = self._received(answering.arm, assembler, chunk)
+                if await self._is_covered(answering.arm, assembler):
+                    yield received
+                    continue
+                status = "partial"
+                assembler.cut(self._most_tokens)
+                yield Chunk(finish_reason="length")
+                yield Chunk(usage=self._used(answering.arm, assembler, ended=False))
+                return
             assembler.require_end(answering.arm)
             if (usage := self._used(answering.arm, assembler)) != self._told:
                 yield Chunk(usage=usage)
@@ -211,14 +213,19 @@ class Turn:
             self._finish(answering, message, usage, assembler.finish_reason, status=status, ttft_ms=ttft_ms)
             await close(rest)
 
+    @property
+    def _most_tokens(self) -> int:
+        """Tokens of each choice that are reserved."""
+        return (self._cover.answer_tokens or 0) + beside_answer(self._asked)
+
     async def _is_covered(self, arm: str, assembler: Assembler) -> bool:
         """Whether a stream is within its reservation; one whose provider ignores `max_tokens` reserves more."""
-        limit, sent = self._cover.answer_tokens, assembler.sent
-        if limit is None or assembler.ended:
+        sent = assembler.sent
+        if self._cover.answer_tokens is None or assembler.ended:
             return True
         if assembler.usage is not None and assembler.usage.completion_tokens:
             sent = max(sent, self._checked(arm, assembler.usage, assembler.tokens).completion_tokens)
-        if sent <= limit + beside_answer(self._asked):
+        if sent <= self._most_tokens:
             return True
         asked, card = msgspec.structs.replace(self._asked, answer_tokens=2 * sent), self._tools.cards[arm]
         billed_usd = self._lost()[1]
@@ -235,15 +242,16 @@ class Turn:
         try:
             async with contextlib.aclosing(choices.chunks()) as chunks:
                 async for chunk in chunks:
-                    yield chunk
                     longest = max(choices.unfinished.values(), key=lambda each: each.sent, default=Assembler())
-                    if not await self._is_covered(answering.arm, longest):
-                        status = "partial"
-                        for index, each in choices.unfinished.items():
-                            each.add(end := Chunk(index=index, finish_reason="length"))
-                            yield end
-                        yield Chunk(usage=choices.usage)
-                        return
+                    if await self._is_covered(answering.arm, longest):
+                        yield chunk
+                        continue
+                    status = "partial"
+                    for index, each in choices.unfinished.items():
+                        each.cut(self._most_tokens)
+                        yield Chunk(index=index, finish_reason="length")
+                    yield Chunk(usage=choices.usage)
+                    return
             status = "ok"
         except ProviderError:
             status = "partial"
