@@ -132,6 +132,32 @@ ROWS = [
         {"prompt_token_count": 100_000, "candidates_token_count": 500, "cached_content_token_count": 95_000},
         READ,
     ),
+    Row(
+        "caching",
+        {"inputTokens": 100_000, "outputTokens": 500, "totalTokens": 100_500, "cachedInputTokens": 95_000},
+        READ,
+    ),
+    Row(
+        "caching", {"inputTokens": 100_000, "outputTokens": 500, "inputTokenDetails": {"cacheReadTokens": 95_000}}, READ
+    ),
+    Row("caching", {"inputTokens": 5_000, "outputTokens": 500, "cacheReadInputTokenCount": 95_000}, READ),
+    Row("caching", {"inputTokenCount": 5_000, "outputTokenCount": 500, "cacheReadInputTokenCount": 95_000}, READ),
+    Row(
+        "caching",
+        {
+            "total_input_tokens": 100_000,
+            "total_output_tokens": 200,
+            "total_thought_tokens": 300,
+            "total_cached_tokens": 95_000,
+            "total_tokens": 100_500,
+        },
+        READ,
+    ),
+    Row("caching", openai(10_000, 50, of_prompt={"cached_tokens": 2_000, "caching_tokens": 7_000}), WROTE),
+    Row(
+        "plain", {"PromptTokens": 1_000, "CompletionTokens": 200, "TotalTokens": 1_200}, {"input": 1_000, "output": 200}
+    ),
+    Row("plain", {"inputTextTokens": "1000", "completionTokens": "200"}, {"input": 1_000, "output": 200}),
     # What Anthropic's rounds took together: the whole is of the last one.
     Row(
         "caching",
@@ -189,6 +215,19 @@ ROWS = [
     Row("plain", openai(100, 900, of_answer={"reasoning_tokens": 800}), {"input": 100, "output": 900}),
     Row("fees", openai(100, 900, of_answer={"reasoning_tokens": 800}), {"input": 100, "output": 100, "reasoning": 800}),
     Row("fees", openai(100, 900, reasoning_tokens=800), {"input": 100, "output": 100, "reasoning": 800}),
+    *(
+        Row(
+            "fees",
+            {"promptTokens": 100, "completionTokens": 900, **more},
+            {"input": 100, "output": 100, "reasoning": 800},
+        )
+        for more in (
+            {"reasoningTokens": 800},
+            {"completionTokensDetails": {"thinkingTokens": 800}},
+            {"completionTokensDetails": {"reasoningTokens": "800"}},
+            {"outputTokenDetails": {"textTokens": 100, "reasoningTokens": 800}},
+        )
+    ),
     Row(
         "fees",
         {**openai(100, 100, of_answer={"reasoning_tokens": 60}), "total_tokens": 260},
@@ -235,6 +274,17 @@ ROWS = [
             "responseTokensDetails": [{"modality": "AUDIO", "tokenCount": 40}],
         },
         {"input": 350, "cache_read": 150, "audio_input": 500, "output": 40, "audio_output": 40},
+    ),
+    Row(
+        "audio",
+        {
+            "total_input_tokens": 1_000,
+            "total_output_tokens": 50,
+            "total_tool_use_tokens": 20,
+            "input_tokens_by_modality": [{"modality": "text", "tokens": 400}, {"modality": "audio", "tokens": 600}],
+            "output_tokens_by_modality": [{"modality": "audio", "tokens": 40}],
+        },
+        {"input": 420, "audio_input": 600, "output": 10, "audio_output": 40},
     ),
     Row(
         "audio",

@@ -124,6 +124,8 @@ def test_what_is_no_number_counts_as_nothing(subtests: pytest.Subtests) -> None:
             {"iterations": [{"input_tokens": 9, "output_tokens": 3}, 7, None]},
             Usage(prompt_tokens=9, completion_tokens=3),
         ),
+        ({"inputTokens": 9, "input_tokens": 0}, Usage(prompt_tokens=9)),
+        ({"inputTokens": 0, "input_tokens": 9}, Usage(prompt_tokens=9)),
         ({"iterations": {"input_tokens": 9}}, Usage()),
         ({"iterations": [{"iterations": [{"input_tokens": 9}]}]}, Usage()),
         ({"cost": True}, Usage()),

@@ -22,6 +22,7 @@ _MOST_USD = 10_000.0
 _TICKS = 1e10
 """xAI's units in a USD."""
 _NUMBER = re.compile(r"[0-9]{1,16}(?:\.[0-9]{0,24})?(?:[eE][+-]?[0-9]{1,2})?")
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _MOST_COUNTS, _LONGEST_NAME = 16, 64
 """Limits of what is passed on of a provider's usage."""
 _MOST_ROUNDS = 256
@@ -30,36 +31,33 @@ _OF_ROUND = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_
 _OF_PROMPT = ("prompt_tokens_details", "input_tokens_details", "input_token_details", "prompt_token_details")
 _OF_ANSWER = ("completion_tokens_details", "output_tokens_details", "output_token_details")
 """Objects of counts in OpenAI's chat completions, in its responses, and in LangChain."""
-_OF_PROMPT_LISTED = ("promptTokensDetails", "prompt_tokens_details")
-_OF_ANSWER_LISTED = (
-    *("candidatesTokensDetails", "candidates_tokens_details", "responseTokensDetails", "response_tokens_details"),
-)
+_OF_PROMPT_LISTED = ("prompt_tokens_details", "input_tokens_by_modality")
+_OF_ANSWER_LISTED = ("candidates_tokens_details", "response_tokens_details", "output_tokens_by_modality")
 """Google's lists of counts by modality."""
 _PROMPT = (
-    *("prompt_tokens", "input_tokens", "inputTokens", "promptTokenCount", "prompt_token_count", "prompt_eval_count"),
-    *("input_token_count", "inputTokenCount", "promptTokens"),
+    *("prompt_tokens", "input_tokens", "prompt_token_count", "prompt_eval_count", "input_token_count"),
+    *("total_input_tokens", "input_text_tokens"),
 )
 _ANSWER = (
-    *("completion_tokens", "output_tokens", "outputTokens", "candidatesTokenCount", "candidates_token_count"),
-    *("responseTokenCount", "response_token_count", "eval_count", "generated_token_count", "generated_tokens"),
-    *("output_token_count", "outputTokenCount", "completionTokens"),
+    *("completion_tokens", "output_tokens", "candidates_token_count", "response_token_count", "eval_count"),
+    *("generated_token_count", "generated_tokens", "output_token_count", "total_output_tokens"),
 )
-_TOTAL = ("total_tokens", "totalTokens", "totalTokenCount", "total_token_count")
-"""Counts at OpenAI and most others, Anthropic, Bedrock, Google (over HTTP, in its library, and live), Ollama, watsonx,
-TGI and AI SDK."""
+_TOTAL = ("total_tokens", "total_token_count")
+"""Counts at OpenAI and most others, Anthropic, Bedrock, Google (four interfaces), Ollama, watsonx, TGI, Yandex."""
 _THOUGHT = ("reasoning_tokens", "thinking_tokens", "reasoning")
-_THOUGHT_BESIDE = ("thoughtsTokenCount", "thoughts_token_count")
+_THOUGHT_BESIDE = ("thoughts_token_count", "total_thought_tokens")
 """Hidden reasoning, within the answer's tokens; beside them, at Google."""
+_TOOLS_BESIDE = ("tool_use_prompt_token_count", "total_tool_use_tokens")
 _READ = (
     *("cached_tokens", "prompt_cache_hit_tokens", "cached_input_tokens", "num_cached_tokens", "cache_read"),
-    *("cachedContentTokenCount", "cached_content_token_count", "cached_prompt_text_tokens", "cached_prompt_tokens"),
-    *("prompt_cached_tokens", "cache_hit_tokens"),
+    *("cached_content_token_count", "cached_prompt_text_tokens", "cached_prompt_tokens", "prompt_cached_tokens"),
+    *("cache_hit_tokens", "cache_read_tokens", "total_cached_tokens"),
 )
-_READ_BESIDE = ("cache_read_input_tokens", "cacheReadInputTokens")
-_WRITTEN = ("cache_write_tokens", "cache_creation_tokens", "cache_creation")
-_WRITTEN_BESIDE = ("cache_creation_input_tokens", "cacheWriteInputTokens", "cache_write_input_tokens")
-"""Tokens of the cache, within those of the prompt (OpenAI, DeepSeek, Mistral, LangChain, Google); beside `input_tokens`
-at Anthropic and Bedrock."""
+_READ_BESIDE = ("cache_read_input_tokens", "cache_read_input_token_count")
+_WRITTEN = ("cache_write_tokens", "cache_creation_tokens", "cache_creation", "caching_tokens")
+_WRITTEN_BESIDE = ("cache_creation_input_tokens", "cache_write_input_tokens", "cache_write_input_token_count")
+"""Tokens of the cache, within those of the prompt (OpenAI, DeepSeek, Mistral, LangChain, Google, AI SDK, Requesty);
+beside `input_tokens` at Anthropic and Bedrock."""
 _LIFETIMES = _SHORT, _LONG = ("ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens")
 
 
@@ -78,6 +76,8 @@ def read_usage(usage: object) -> Usage | None:
     """
     if usage is None or isinstance(usage, str | int | float | list):
         return None
+    if isinstance(usage, Mapping) and not "".join(map(str, usage)).islower():
+        usage = _in_snake_case(usage)
     found = _read(usage)
     if not (rounds := [each for each in _listed(usage, ("iterations",), _MOST_ROUNDS) if _get(each, "output_tokens")]):
         return found
@@ -88,6 +88,19 @@ def read_usage(usage: object) -> Usage | None:
     added = _read(summed)
     most = {name: max(getattr(found, name), getattr(added, name)) for name in COUNTS}
     return consistent(msgspec.structs.replace(found, **most))
+
+
+def _in_snake_case(value: Any, levels: int = 4) -> Any:
+    """An object with its names, and those in it, in one spelling: `cachedInputTokens` is `cached_input_tokens`."""
+    if isinstance(value, list):
+        return [_in_snake_case(each, levels - 1) for each in value[:_MOST_ROUNDS]] if levels else value
+    if not (levels and isinstance(value, Mapping)):
+        return value
+    found: dict[Any, Any] = {}
+    for name, each in value.items():
+        spelled = name if not isinstance(name, str) or name.islower() else _HUMP.sub("_", name[:_LONGEST_NAME]).lower()
+        found[spelled] = _in_snake_case(each, levels - 1) or found.get(spelled, each)
+    return found
 
 
 def _read(usage: object) -> Usage:
@@ -102,7 +115,7 @@ def _read(usage: object) -> Usage:
     by_name = _count(usage, "prompt_tokens") == 0 and _first((usage,), _READ_BESIDE + _WRITTEN_BESIDE) > 0
     if cache > prompt or (cache and total == prompt + answer + cache) or (by_name and total != prompt + answer):
         prompt += cache
-    prompt += _first((usage,), ("toolUsePromptTokenCount", "tool_use_prompt_token_count"))
+    prompt += _first((usage,), _TOOLS_BESIDE)
     thought = _first((of_answer, usage), _THOUGHT)
     beside = _first((usage,), _THOUGHT_BESIDE) or (thought if thought > answer else 0)
     # xAI tells of reasoning beside the answer; Google's OpenAI-compatible interface has it in the total alone.
@@ -206,9 +219,9 @@ def _lifetimes(usage: object, of_prompt: object) -> tuple[int, int]:
     """Tokens written to the cache for five minutes, and for an hour: Anthropic's, litellm's and Bedrock's."""
     places = (_get(of_prompt, "cache_creation_token_details"), _get(usage, "cache_creation"), of_prompt)
     found = {_SHORT: _first(places, (_SHORT,)), _LONG: _first(places, (_LONG,))}
-    for each in _listed(usage, ("cacheDetails",)):
+    for each in _listed(usage, ("cache_details",)):
         name = _LONG if _get(each, "ttl") == "1h" else _SHORT
-        found[name] += _count(each, "inputTokens")
+        found[name] += _count(each, "input_tokens")
     return found[_SHORT], found[_LONG]
 
 
@@ -217,13 +230,13 @@ def _audio(usage: object, details: object, listed: Sequence[str]) -> int:
     found = _first((details,), ("audio_tokens", "audio")) or _listed_audio(usage, listed)
     cached = _count(_get(details, "cached_tokens_details"), "audio_tokens")
     if listed is _OF_PROMPT_LISTED:
-        cached = cached or _listed_audio(usage, ("cacheTokensDetails", "cache_tokens_details"))
+        cached = cached or _listed_audio(usage, ("cache_tokens_details", "cached_tokens_by_modality"))
     return max(found - cached, 0)
 
 
 def _listed_audio(usage: object, names: Sequence[str]) -> int:
-    audio = (each for each in _listed(usage, names) if _get(each, "modality") == "AUDIO")
-    return sum(_first((each,), ("tokenCount", "token_count")) for each in audio)
+    audio = (each for each in _listed(usage, names) if _get(each, "modality") in {"AUDIO", "audio"})
+    return sum(_first((each,), ("token_count", "tokens")) for each in audio)
 
 
 def _listed(place: object, names: Sequence[str], most: int = _MOST_COUNTS) -> list[Any]:
