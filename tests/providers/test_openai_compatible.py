@@ -167,6 +167,20 @@ def test_a_proxy_without_a_scheme_is_an_http_proxy(monkeypatch: pytest.MonkeyPat
     assert OpenAICompatible("https://models.invalid/v1")._proxy() == used
 
 
+@pytest.mark.parametrize(
+    ("host", "direct"),
+    [
+        *((host, True) for host in ("10.1.2.3", "172.16.0.9", "192.0.2.9", "[fd00::1]", "[fd12:3456::9]")),
+        *((host, False) for host in ("11.1.2.3", "172.32.0.1", "192.0.2.10", "[fe80::1]", "ten.invalid")),
+    ],
+)
+def test_networks_of_this_site_need_no_proxy(monkeypatch: pytest.MonkeyPatch, host: str, direct: bool) -> None:
+    """NO_PROXY names them as for other clients, beside entries that are nothing."""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "nonsense/99, 10.0.0.0/8,172.16.0.1/12 ,192.0.2.9,fd00::/8,/")
+    assert OpenAICompatible(f"http://{host}:8000/v1")._proxy() == (None if direct else "http://127.0.0.1:9")
+
+
 async def test_a_server_of_this_machine_needs_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     """A company's proxy reaches no loopback address, and few set NO_PROXY for their local models."""
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")

@@ -119,8 +119,8 @@ class ProviderConfig(_Section):
     environment variable, so that no secret is in the file."""
     proxy: str | None = None
     """openai_compatible: URL of a proxy, or `none`. By default that of the environment (HTTP_PROXY, HTTPS_PROXY,
-    NO_PROXY, whose entries are hosts and ends of names: no networks such as 10.0.0.0/8) but for loopback addresses;
-    litellm uses the environment's in any case."""
+    NO_PROXY, whose entries are hosts, ends of names and, for hosts that are addresses, networks such as 10.0.0.0/8) but
+    for loopback addresses; litellm uses the environment's in any case."""
     ca_file: Path | None = None
     """openai_compatible: PEM file of the certificate authorities to trust, beside those of the system."""
     concurrency: int = Field(default=256, ge=1)

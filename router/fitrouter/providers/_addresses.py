@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import re
 from typing import Any
@@ -66,6 +67,19 @@ def _private(text: str) -> bool:
         return not is_public(text)
     except ValueError:
         return False
+
+
+def in_networks(host: str, entries: str) -> bool:
+    """Whether a host is an address in one of the networks among the entries of NO_PROXY, or such an address itself.
+
+    >>> [in_networks(each, "example.org, 10.0.0.0/8,fd00::/8") for each in ("10.1.2.3", "fd00::1", "11.0.0.1", "ten")]
+    [True, True, False, False]
+    """
+    for entry in entries.split(","):
+        with contextlib.suppress(ValueError):
+            if ipaddress.ip_address(host) in ipaddress.ip_network(entry.strip().strip("[]"), strict=False):
+                return True
+    return False
 
 
 def is_public(address: str) -> bool:

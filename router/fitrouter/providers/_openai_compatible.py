@@ -21,7 +21,7 @@ import msgspec
 
 from fitrouter.errors import ConfigError, ProviderRejected, ProviderTimeout, ProviderUnavailable, in_words
 from fitrouter.providers import tracing
-from fitrouter.providers._addresses import is_public, names_address
+from fitrouter.providers._addresses import in_networks, is_public, names_address
 from fitrouter.providers._further import further_fields
 from fitrouter.providers._json import decode_json
 from fitrouter.providers._secret import Secret
@@ -200,6 +200,7 @@ class OpenAICompatible:
             or self._host.startswith("127.")
             or self._host == "::1"
             or proxy_bypass(self._host)
+            or in_networks(self._host, getproxies().get("no", ""))
         ):
             return None
         proxies = getproxies()
