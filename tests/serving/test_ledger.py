@@ -273,6 +273,21 @@ def test_what_was_spent_before_anybody_claimed_counts() -> None:
     virtual_time.run(scenario())
 
 
+def test_what_the_journal_knows_as_spent_is_not_told_as_reserved() -> None:
+    """Though the process that spent it has not written so: what is left and what is reserved are within the rest."""
+
+    async def scenario() -> None:
+        journal = MemoryJournal()
+        one, two = Ledger(journal, time.time), Ledger(journal, time.time)
+        assert (await one.reserve("a", [account()], most=0.6, least=0.6)).usd == 0.6
+        said = (await two.reserve("b", [account()], most=0.5, least=0.5)).refusal
+        assert "0.4 USD are left, besides 0.6 USD" in said
+        said = two.uncovered(account(known=0.6), 0.5)
+        assert "0.4 USD are left, besides 0 USD" in said
+
+    virtual_time.run(scenario())
+
+
 def test_a_claim_is_never_lowered_but_by_a_trim() -> None:
     """One whose answer is lost leaves at least what its process believes to have."""
     rows = [("h", 0.5, 0.1, 0.0), ("other", 0.4, 0.0, 0.0)]

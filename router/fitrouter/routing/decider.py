@@ -23,7 +23,6 @@ from fitrouter.policies import Beliefs, Policy, build_policy, proposals
 from fitrouter.posterior.labels import Estimate
 from fitrouter.posterior.model import Fit
 from fitrouter.routing.grounds import grounds_of
-from fitrouter.state.accounts import day_left_s
 from fitrouter.state.budgets import over_cap
 from fitrouter.state.projections import Projections
 from fitrouter.types import (
@@ -323,9 +322,7 @@ class Decider:
 
     def wait_s(self, tenant: str, ts: float, payer: Payer | None) -> float:
         """Seconds until a tenant or a key whose money is spent gets more."""
-        projections = self.learner.of(tenant).projections
-        left_s = projections.budgets.period_left_s(tenant, ts)
-        return left_s if projections.accounts.left(payer, ts) > 0.0 else max(left_s, day_left_s(ts))
+        return self.learner.of(tenant).projections.wait_s(tenant, payer, ts)
 
     def _cost(self, cards: Sequence[ModelCard], beliefs: Estimate, prompt_tokens: int) -> Floats:
         """Expected cost of the request by model in USD, float64[K]."""

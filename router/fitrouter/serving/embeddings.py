@@ -31,7 +31,6 @@ from fitrouter.serving.attempts import call_span
 from fitrouter.serving.recorder import Recorder, execution_of
 from fitrouter.serving.slots import Slots
 from fitrouter.serving.spending import Charge, Spending, charge, checked_usage, counted, spent
-from fitrouter.state.accounts import day_left_s
 from fitrouter.types import (
     Decision,
     EmbeddingCall,
@@ -108,10 +107,8 @@ class Embedder:
         cover = await self.spending.reserve(decision, card, asked, request.payer)
         if cover.refusal:
             projections = self.spending.learner.of(tenant).projections
-            left = projections.accounts.left(request.payer, now)
-            wait_s = max(projections.budgets.period_left_s(tenant, now), 0.0 if left == math.inf else day_left_s(now))
             self.recorder.refuse(Identity(tenant=tenant), BudgetExhausted.reason, card.arm, request.key)
-            raise exhausted([(card.arm, cover.refusal)], wait_s)
+            raise exhausted([(card.arm, cover.refusal)], projections.wait_s(tenant, request.payer, now))
         stored = self.recorder.append_event(decision)
         status, usage = "failed", Usage()
         try:

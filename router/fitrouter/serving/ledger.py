@@ -270,8 +270,9 @@ class Ledger:
             return f"what is left of {account.what} cannot be known, as its store is lost: {purse.fault}"
         held = purse.held(ts)
         left = max(min(purse.grant.most - purse.spent, account.limit - account.known) - held, 0.0)
+        returning = max(min(purse.grant.returning, account.limit - account.known - held - left), 0.0)
         return (
             f"even with a short answer it may cost {least:.4g} USD at most, and of {account.what} ({account.limit:.4g} "
-            f"USD) {left:.4g} USD are left, besides {held + purse.grant.returning:.4g} USD that are reserved for "
+            f"USD) {left:.4g} USD are left, besides {held + returning:.4g} USD that are reserved for "
             "requests in progress"
         )

@@ -313,6 +313,13 @@ class Budgets(Projection):
             return 0.0
         return account.periods.get(int(ts // params.period_s), (0.0, 0))[0]
 
+    def left(self, tenant: str, ts: float) -> float:
+        """USD that are left of a tenant's hard limit; infinite without one."""
+        params = self.params(tenant)
+        if params is None or not params.hard or params.usd_per_period is None:
+            return math.inf
+        return params.usd_per_period - self.spent(tenant, ts)
+
     def period_left_s(self, tenant: str, ts: float) -> float:
         """Seconds until the tenant's period ends."""
         params = self.params(tenant)

@@ -8,7 +8,7 @@ import msgspec
 
 from fitrouter.monitors.personalisation import PersonalisationMonitor
 from fitrouter.monitors.propensities import Propensities
-from fitrouter.state.accounts import Accounts
+from fitrouter.state.accounts import Accounts, day_left_s
 from fitrouter.state.added_models import AddedModels
 from fitrouter.state.budgets import BudgetParams, Budgets
 from fitrouter.state.publication import Publication
@@ -17,7 +17,7 @@ from fitrouter.state.sessions import LIMIT, Sessions
 from fitrouter.state.settings import PolicySettings
 from fitrouter.state.vouching import Vouching
 from fitrouter.state.waiting_pairs import WaitingPairs
-from fitrouter.types import NOT_CALLED, Attempt, Erasure, Projection
+from fitrouter.types import NOT_CALLED, Attempt, Erasure, Payer, Projection
 
 
 class _StoredProjections(msgspec.Struct, array_like=True):
@@ -116,6 +116,11 @@ class Projections:
             self.budgets.book(erasure.tenant, spent.ts, spent.usd, spent.requests)
             if spent.payer:
                 self.accounts.observe(spent.payer, spent.ts, spent.usd)
+
+    def wait_s(self, tenant: str, payer: Payer | None, ts: float) -> float:
+        """Seconds until a tenant or a key gets more money: to the end of the limit of which the least is left."""
+        by_key = self.accounts.left(payer, ts) < self.budgets.left(tenant, ts)
+        return day_left_s(ts) if by_key else self.budgets.period_left_s(tenant, ts)
 
     def named(self) -> dict[str, Projection]:
         """Return the projections by name, in a fixed order; the names are keys of snapshots."""
