@@ -256,6 +256,10 @@ def test_a_changed_limit_counts_at_once() -> None:
         assert (await ledger.reserve("c", [account()], most=0.2, least=0.2)).refusal
         ledger.settle("a", [], 0.1)
         assert (await ledger.reserve("c", [account()], most=0.2, least=0.2)).usd == 0.2
+        ledger.settle("c", [], 0.8)
+        assert ledger.uncovered(account(), 0.5)
+        assert not ledger.uncovered(account(limit=2.0), 0.5)
+        assert (await ledger.reserve("d", [account(limit=2.0)], most=0.5, least=0.5)).usd == 0.5
 
     virtual_time.run(scenario())
 
@@ -281,9 +285,9 @@ def test_what_the_journal_knows_as_spent_is_not_told_as_reserved() -> None:
         one, two = Ledger(journal, time.time), Ledger(journal, time.time)
         assert (await one.reserve("a", [account()], most=0.6, least=0.6)).usd == 0.6
         said = (await two.reserve("b", [account()], most=0.5, least=0.5)).refusal
-        assert "0.4 USD are left, besides 0.6 USD" in said
+        assert "0.3844 USD are left, besides 0.6156 USD" in said  # with 1/64 in advance
         said = two.uncovered(account(known=0.6), 0.5)
-        assert "0.4 USD are left, besides 0 USD" in said
+        assert "0.3844 USD are left, besides 0.01562 USD" in said
 
     virtual_time.run(scenario())
 

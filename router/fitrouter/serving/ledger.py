@@ -83,7 +83,8 @@ class _Purse:
 
     def exceeds(self, usd: float) -> bool:
         """Whether an amount cannot be reserved, even if all requests in progress of all processes cost nothing."""
-        possible = min(self.grant.most + self.grant.returning - self.spent, self.account.limit - self.account.known)
+        granted = math.inf if self.changed else self.grant.most + self.grant.returning - self.spent
+        possible = min(granted, self.account.limit - self.account.known)
         return usd > possible + ROUNDING * self.account.limit
 
 
