@@ -71,6 +71,16 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
         )
     ),
     *(
+        (with_(models=[{"name": "small", "provider": "sim", "prices": prices}]), ["models.0.prices", said])
+        for prices, said in (
+            ({"input": 3e-6, "output": 1.5e-5}, "input: got 3e-06, a price of one token; give USD per million tokens"),
+            ({"input": 3, "output": 1.5e-5}, "output: got 1.5e-05, a price of one token"),
+            ({"input": 3, "output": 15, "cache_read": 3e-7}, "cache_read: got 3e-07, a price of one token"),
+            ({"input": 3, "output": 15, "long_input": 6}, "long_above: missing; 'long_input'"),
+            ({"input": 3, "output": 15, "long_output": 30}, "long_above: missing; 'long_input'"),
+        )
+    ),
+    *(
         (with_(providers={"p": {"kind": kind, **given}}), ["providers.p", said])
         for kind, given, said in (
             ("openai_compatible", {"base_url": "http://h/v1", "options": {"headers": {}}}, "does not read ['options']"),
@@ -84,6 +94,7 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
             ("openai_compatible", {"headers": {"a b": "x"}}, "'a b' cannot be set"),
             ("openai_compatible", {"headers": {"A": "x\r\nB: y"}}, "the value of 'A' must be printable"),
             ("openai_compatible", {"headers": {"Authorization": "x"}, "api_key_env": "KEY"}, "leave one of both out"),
+            ("openai_compatible", {"headers": {"X-A": "1", "x-a": "2"}}, "a name stands twice"),
             ("openai_compatible", {"proxy": "http://me:secret@proxy:1"}, "give the URL of a proxy"),
             ("openai_compatible", {"proxy": "socks5://proxy"}, "give the URL of a proxy"),
         )

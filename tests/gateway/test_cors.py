@@ -103,7 +103,10 @@ def test_without_the_setting_there_are_no_preflights(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "origin",
-    ["*", "http://*.example.com", "localhost:3000", "http://localhost:3000/", "https://App.example", "null", ""],
+    [
+        *("*", "http://*.example.com", "localhost:3000", "http://localhost:3000/", "https://App.example", "null", ""),
+        *("https://app.example:443", "http://[::1]:80"),  # browsers leave these ports out
+    ],
 )
 def test_an_origin_is_exact(origin: str) -> None:
     """Patterns, paths and names without a scheme are errors, not ignored."""

@@ -19,6 +19,10 @@ from fitrouter.types import ModelCard, Prices, Variant
 Capability = Literal["streaming", "tools", "json", "images", "audio", "files", "video"]
 
 
+LEAST_USD = 1e-4
+"""A price below it, per million tokens, is that of a single one: the cheapest models cost ten times as much."""
+
+
 class PricesConfig(_Section):
     """USD per million tokens."""
 
@@ -46,6 +50,16 @@ class PricesConfig(_Section):
     """USD per million tokens of so long a prompt; by default the input price."""
     long_output: float | None = Field(default=None, ge=0)
     """USD per million completion tokens after it; by default the output price."""
+
+    @pydantic.model_validator(mode="after")
+    def _per_million(self) -> PricesConfig:
+        """Refuse prices of one token, as other gateways have them, and what would be ignored."""
+        for name, price in self:
+            if name not in {"request", "long_above"} and 0.0 < (price or 0.0) < LEAST_USD:
+                raise ValueError(f"{name}: got {price:g}, a price of one token; give USD per million tokens")
+        if self.long_above is None and not (self.long_input is None and self.long_output is None):
+            raise ValueError("long_above: missing; 'long_input' and 'long_output' count above it")
+        return self
 
     def prices(self) -> Prices:
         """The prices of these settings."""
@@ -149,6 +163,8 @@ class ProviderConfig(_Section):
                 raise ValueError(f"{name!r} cannot be set; give the name of a header other than {taken}")
             if not re.fullmatch(r"[ -~]{0,4000}", value):
                 raise ValueError(f"the value of {name!r} must be printable ASCII, at most 4,000 characters")
+        if len({name.lower() for name in headers}) < len(headers):
+            raise ValueError("a name stands twice, in other capitals; leave one of both out")
         return headers
 
     @pydantic.field_validator("proxy")

@@ -84,9 +84,9 @@ class ServerConfig(_Section):
     @classmethod
     def _exact(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
         for origin in origins:
-            if not re.fullmatch(r"[a-z][a-z0-9+.-]*://[a-z0-9._\[\]:-]+", origin):
+            if not re.fullmatch(r"(?!https://.*:443$|http://.*:80$)[a-z][a-z0-9+.-]*://[a-z0-9._\[\]:-]+", origin):
                 raise ValueError(
-                    f"{origin!r} is no origin; give scheme://host, in lower case, with a port if it has one"
+                    f"{origin!r} is no origin; give scheme://host, in lower case, with a port if it is not the usual"
                 )
         return origins
 
