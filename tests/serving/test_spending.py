@@ -547,11 +547,12 @@ def test_impossible_token_counts_are_estimated_and_marked(
 
 
 def test_possible_counts_are_the_providers(tmp_path: Path) -> None:
-    """Templates, pictures and hidden reasoning make more tokens than the text shows; they are believed."""
+    """Templates, pictures and hidden reasoning make more tokens than the text and its limit show; they are believed."""
 
     async def scenario(reported: dict[str, Any], request: Request) -> None:
         folder = Path(tempfile.mkdtemp(dir=tmp_path))
-        async with make_router(folder, {"echo": Says(reported)}, models=priced(capabilities=("images",))) as router:
+        cards = priced(capabilities=("images",), max_output_tokens=2000)
+        async with make_router(folder, {"echo": Says(reported)}, models=cards) as router:
             usage = (await router.complete(request)).completion.usage
         assert usage == read_usage(reported)
         assert not usage.estimated

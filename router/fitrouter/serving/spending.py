@@ -321,9 +321,8 @@ def checked_usage(
     window = 2 * card.context_window  # the configured window may be too small
     prefix = 0 if card.variant is None else len(card.variant.prefix)
     prompt = _within(usage.prompt_tokens, window, asked.prompt_tokens + prefix // 4, whole)
-    # Hidden reasoning is not in the text.
-    most = 2 * choices * (card.max_output_tokens or card.context_window)
-    completion = _within(usage.completion_tokens, most, said_tokens, whole)
+    # Hidden reasoning is not in the text, and at some vendors not within the limit of an answer.
+    completion = _within(usage.completion_tokens, window * choices, said_tokens, whole)
     guessed = (prompt, completion) != (usage.prompt_tokens, usage.completion_tokens)
     if prompt != usage.prompt_tokens:
         usage = msgspec.structs.replace(usage, cached_tokens=0, written_tokens=0, audio_prompt_tokens=0)
