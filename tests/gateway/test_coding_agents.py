@@ -554,6 +554,27 @@ def test_tools_of_namespaces_stay_apart(
             )
 
 
+@pytest.mark.parametrize("said", ["Pages of our wiki.", "", None, 7])
+def test_what_is_said_of_a_namespace_reaches_the_model(http: httpx.Client, upstream: Strict, said: Any) -> None:
+    """Once, before what is said of its first tool that is offered: also of those that a choice allows."""
+    tools = [{**SEARCH, "name": name, "description": f"To {name}."} for name in ("find", "read")]
+    spaces = [{"type": "namespace", "name": name, "description": said, "tools": tools} for name in ("wiki", "other")]
+    spaces[1]["description"] = "Others."
+    allowed = {
+        "type": "allowed_tools",
+        "mode": "auto",
+        "tools": [{"type": "function", "name": "read", "namespace": "wiki"}],
+    }
+    for choice, names in (
+        ("auto", ["To find.", "To read.", "Others.\n\nTo find.", "To read."]),
+        (allowed, ["To read."]),
+    ):
+        body = {"model": "qwen3", "input": HI, "tools": spaces, "tool_choice": choice}
+        assert http.post("/v1/responses", json=body).status_code == 200
+        found = [tool["function"]["description"] for tool in upstream.calls[-1].params["tools"]]
+        assert found == [f"{said}\n\n{names[0]}" if said and isinstance(said, str) else names[0], *names[1:]]
+
+
 RAN: dict[str, tuple[list[dict[str, Any]], str, Any, str]] = {
     "a shell": (
         [

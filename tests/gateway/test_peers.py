@@ -33,6 +33,7 @@ from fitrouter.errors import ConfigError, ProviderRejected, ProviderUnavailable
 from fitrouter.providers import LEFT_OUT, OpenAICompatible, _openai_compatible, is_public, tracing, without_addresses
 from fitrouter.providers._addresses import names_address
 from fitrouter.providers._uniform import UniformChoice
+from fitrouter.providers.usage import read_usage
 from fitrouter.serving import feedback
 from fitrouter.serving.attempts import Assembler
 from fitrouter.types import Call, Chunk, EmbeddingCall
@@ -181,33 +182,63 @@ async def test_a_long_text_is_no_number_of_values() -> None:
         await provider.aclose()
 
 
-PIECES: dict[str, bytes] = {
-    "words": event({"choices": [{"index": 0, "delta": {"content": "x"}}]}),
-    "empty deltas": event({"choices": [{"index": 0, "delta": {}}]}),
-    "no choices": b"data: {}\n\n",
-    "thinking": event({"choices": [{"index": 0, "delta": {"reasoning_content": "h"}}]}),
+def told(**choice: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, **choice}]}
+
+
+CALL = {"index": 0, "id": "a", "function": {"name": "f", "arguments": ""}}
+FLOODS: dict[str, Any] = {
+    "words": told(delta={"content": "x"}),
+    "thinking": told(delta={"reasoning_content": "h"}),
+    "empty deltas": told(delta={}),
+    "empty texts": told(delta={"content": ""}),
+    "roles": told(delta={"role": "assistant"}),
+    "ends": told(delta={}, finish_reason="stop"),
+    "arguments": told(delta={"tool_calls": [{"index": 0, "function": {"arguments": "1"}}]}),
+    "no choices": {},
+    "other fields": {"a": 1},
+    "the same usage": {"usage": {"prompt_tokens": 1}},
+}
+MADE = {
+    **{name: [each] * 4_000 for name, each in FLOODS.items()},
+    "more usage": [{"usage": {"prompt_tokens": 1, "completion_tokens": i}} for i in range(4_000)],
+    "words and usage": [{**FLOODS["words"], "usage": {"completion_tokens": i}} for i in range(4_000)],
 }
 
 
-@pytest.mark.parametrize("piece", PIECES.values(), ids=PIECES)
-async def test_pieces_that_arrive_at_once_leave_others_their_turn(piece: bytes) -> None:
-    """Between any 32 pieces of a stream the event loop runs what waits."""
-    turns, pieces = [0], 4_000
+@pytest.mark.parametrize("name", MADE)
+async def test_pieces_that_arrive_at_once_are_few(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 32 tiny events one chunk is made, and one usage read, between which the event loop runs what waits."""
+    made, turns, read = MADE[name], [0], [0]
+
+    def reading(usage: object) -> Any:
+        read[0] += 1
+        return read_usage(usage)
 
     async def beat() -> None:
         while True:
             turns[0] += 1
             await asyncio.sleep(0)
 
-    async with FakeOpenAI([sse(piece * pieces + ENDS, DONE)]) as server:
+    monkeypatch.setattr(_openai_compatible, "read_usage", reading)
+    begins = event(told(delta={"content": "y", "tool_calls": [CALL]}))
+    async with FakeOpenAI([sse(begins + b"".join(map(event, made)) + ENDS, DONE)]) as server:
         provider = OpenAICompatible(server.base_url)
-        found = await provider.complete(Call(target="m", messages=({"role": "user", "content": "x"},), stream=True))
-        other = asyncio.create_task(beat())
-        seen = [turns[0] async for _ in found]  # type: ignore[union-attr]
+        found: Any = await provider.complete(
+            Call(target="m", messages=({"role": "user", "content": "x"},), stream=True)
+        )
+        other, whole, chunks = asyncio.create_task(beat()), Assembler(), 0
+        async for chunk in found:
+            whole.add(chunk)
+            chunks += 1
         other.cancel()
         await provider.aclose()
-    longest = max(seen.count(turn) for turn in set(seen))
-    assert longest <= 2 * _openai_compatible._TURN
+    assert turns[0] >= len(made) / _openai_compatible._TURN
+    assert chunks <= 2 * len(made) / _openai_compatible._TURN + 20
+    assert read[0] <= 2 * len(made) / _openai_compatible._TURN + 20
+    said = whole.message()
+    assert len(said["content"]) == 1 + 4_000 * name.startswith("words")
+    assert len(said["tool_calls"][0]["function"]["arguments"]) == 4_000 * (name == "arguments")
 
 
 async def test_the_number_of_pieces_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,13 @@ import gzip
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import aiohttp
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kits.fake_openai import HANG, FakeOpenAI, Reply, event, reply, sse
 
@@ -29,7 +30,7 @@ from fitrouter.errors import (
 from fitrouter.providers import OpenAICompatible, Secret, _openai_compatible, build_provider
 from fitrouter.providers._sse import sse_data
 from fitrouter.providers.failures import from_status, retry_after
-from fitrouter.serving.attempts import close
+from fitrouter.serving.attempts import Assembler, close
 from fitrouter.types import Call, Chunk, Completion, Usage
 
 MESSAGES = ({"role": "user", "content": "hello"},)
@@ -72,7 +73,7 @@ async def test_a_stream_of_something_else_is_refused(line: bytes) -> None:
 
     with pytest.raises(ProviderUnavailable, match="invalid server-sent event"):
         _ = [data async for data in sse_data(feed(line), "x", 1000)]
-    assert [data async for data in sse_data(feed(b": hello"), "x", 1000)] == [b"1"]
+    assert [data async for data in sse_data(feed(b": hello"), "x", 1000)] == [b"1", b""]
 
 
 @pytest.mark.parametrize(("timeout_s", "connect_s"), [(120.0, 10.0), (2.0, 2.0)])
@@ -316,8 +317,8 @@ async def test_connections_are_kept_and_none_is_waited_for() -> None:
     """Answers in turn share one connection, whole and streamed; calls at once have one each."""
     async with FakeOpenAI([None] * 4 + [sse(HANG)] * 300) as server:
         provider = OpenAICompatible(server.base_url)
-        for stream in (False, True, True, False):
-            await (chunks if stream else whole)(provider, call(stream=stream))
+        for streamed in (False, True, True, False):
+            await (chunks if streamed else whole)(provider, call(stream=streamed))
         assert server.connections == 1
         streams = await asyncio.gather(*(provider.complete(call(stream=True)) for _ in range(300)))
         assert server.connections == 300
@@ -596,10 +597,90 @@ async def test_a_hanging_server_is_a_timeout(hanging: Reply) -> None:
         await provider.aclose()
 
 
+DELTAS: tuple[dict[str, Any], ...] = (
+    {"role": "assistant", "content": ""},
+    {"content": "a"},
+    {"content": "b", "role": "assistant", "reasoning": None},
+    {"content": "", "reasoning": "c"},
+    {"reasoning_content": "d", "content": None},
+    {"content": "e", "reasoning": "f"},
+    {"refusal": "g"},
+    {"tool_calls": [{"index": 0, "id": "x", "function": {"name": "f", "arguments": ""}}]},
+    {"tool_calls": [{"index": 0, "function": {"arguments": "{"}}]},
+    {"tool_calls": [{"index": 0, "function": {"arguments": "}"}}]},
+    {"tool_calls": [{"index": 1, "id": "y", "function": {"name": "g", "arguments": "{"}}]},
+    {"tool_calls": [{"index": 1, "function": {"arguments": "}"}}, {"index": 0, "function": {"arguments": " "}}]},
+    {"annotations": [{"type": "url_citation"}]},
+    {},
+)
+BESIDE: tuple[dict[str, Any], ...] = (
+    *({},) * 4,
+    {"usage": {"prompt_tokens": 5}},
+    {"usage": {"completion_tokens": 3}},
+    {"usage": {"prompt_tokens": 0, "completion_tokens": 4}},
+    {"usage": {"prompt_tokens": 6, "completion_tokens": 2, "cost": 0.5}},
+    {"citations": ["https://example.org"]},
+    {"system_fingerprint": "s"},
+    {"choices": []},
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(DELTAS),
+            st.sampled_from(BESIDE),
+            st.sampled_from((*(None,) * 6, "stop", "length")),
+            st.sampled_from((None, None, None, {"content": [{"token": "t", "logprob": -1.0}]})),
+            st.sampled_from((0, 0, 0, 1)),
+        ),
+        max_size=12,
+    )
+)
+def test_what_a_stream_says_does_not_depend_on_when_it_arrives(
+    sent: list[tuple[dict[str, Any], dict[str, Any], str | None, Any, int]],
+) -> None:
+    """Events that arrive at once are put together without loss: texts and thoughts in order, calls, usage, the rest."""
+    events = [
+        event({"choices": [{"index": i, "delta": delta, "finish_reason": end, "logprobs": probs}]} | beside)
+        for delta, beside, end, probs, i in sent
+    ]
+
+    async def said(pieces: list[bytes]) -> Any:
+        provider, body = OpenAICompatible("http://127.0.0.1:9/v1"), SimpleNamespace()
+
+        async def feed() -> AsyncIterator[bytes]:
+            for piece in pieces:
+                yield piece
+
+        body.content = SimpleNamespace(iter_any=feed)
+        assembled, order, further = [Assembler(), Assembler()], list[list[Any]](), dict[str, Any]()
+        probs, notes = list[Any](), list[Any]()
+        async for chunk in provider._chunks(cast("aiohttp.ClientResponse", body), 2):
+            assembled[chunk.index].add(chunk)
+            further |= chunk.further
+            probs += (chunk.logprobs or {}).get("content", [])
+            notes += chunk.delta.get("annotations", [])
+            for name in ("reasoning", "reasoning_content", "content", "refusal"):
+                if text := chunk.delta.get(name):
+                    if order and order[-1][:2] == [chunk.index, name]:
+                        order[-1][2] += text
+                    else:
+                        order.append([chunk.index, name, text])
+        ends = [(each.message(), each.used(), each.finish_reason, each.ended) for each in assembled]
+        for call_ in (one for message, *_ in ends for one in message.get("tool_calls", [])):
+            call_["id"] = call_["id"] if call_["id"] in ("x", "y") else "ours"
+        return ends, order, further, probs, notes
+
+    last = [FINISH, DONE]
+    assert asyncio.run(said([*events, *last])) == asyncio.run(said([b"".join([*events, *last])]))
+
+
 @pytest.mark.parametrize("read", [0, 1, 2])
 async def test_closing_a_stream_ends_it_upstream(read: int) -> None:
     """A client that leaves after any chunk, also before the first, closes the connection upstream."""
-    async with FakeOpenAI([sse(SAID, SAID, SAID, HANG)]) as server:
+    async with FakeOpenAI([sse(SAID, 0.02, SAID, 0.02, SAID, HANG)]) as server:
         provider = OpenAICompatible(server.base_url)
         stream: Any = await provider.complete(call(stream=True))
         for _ in range(read):

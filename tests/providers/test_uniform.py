@@ -203,6 +203,28 @@ async def test_parallel_calls_stay_apart(pieces: list[list[dict[str, Any]]]) -> 
     assert len({one["id"] for one in calls}) == 2
 
 
+OLD: dict[str, list[dict[str, Any]]] = {
+    "at once": [{"name": "weather", "arguments": OSLO}],
+    "an object": [{"name": "weather", "arguments": {"city": "Oslo"}}],
+    "split": [{"name": "weather", "arguments": ""}, {"arguments": OSLO[:4]}, {"arguments": OSLO[4:]}],
+    "the name in pieces": [{"name": "wea"}, {"name": "ther", "arguments": ""}, {"arguments": OSLO}],
+    "the name in pieces, the last with arguments": [{"name": "wea"}, {"name": "ther", "arguments": OSLO}],
+    "the name in each piece": [{"name": "weather", "arguments": OSLO[:4]}, {"name": "weather", "arguments": OSLO[4:]}],
+}
+
+
+@pytest.mark.parametrize("pieces", OLD.values(), ids=OLD)
+def test_old_calls_are_told_like_others(pieces: list[dict[str, Any]]) -> None:
+    """A `function_call` in pieces: its name as a whole and once, before its arguments; ended by its own reason."""
+    choice = UniformChoice()
+    told = [choice.delta({"function_call": piece}).get("function_call") for piece in pieces]
+    told.append(choice.delta({}, ends=True).get("function_call"))
+    names = [each.get("name") for each in told if each]
+    assert names == ["weather", *[None] * (len(names) - 1)]
+    assert json.loads("".join(each["arguments"] for each in told if each)) == {"city": "Oslo"}
+    assert choice.reason("stop") == "function_call"
+
+
 @pytest.mark.parametrize("name", [7, ["f"], {"f": 1}, "f" * 300], ids=["number", "list", "object", "long"])
 def test_names_are_texts(name: Any) -> None:
     """Whatever a server sends as one; a name without an end is not kept."""

@@ -10,7 +10,7 @@ import msgspec
 
 from fitrouter.providers._addresses import names_address
 
-_OURS = frozenset(
+OURS = frozenset(
     ("id", "object", "created", "model", "choices", "usage", "error", "fitrouter", "data", "kv_transfer_params")
 )
 """What the gateway writes itself, and vLLM's field with addresses of its workers."""
@@ -38,7 +38,7 @@ def further_fields(body: Mapping[str, Any], host: str = "", left_out: Iterable[s
     """
     found, left_out, left = dict[str, Any](), [*left_out], _MOST_BYTES
     for name, value in body.items():
-        if name in _OURS or value is None or name.lower().startswith("fitrouter") or not _NAME.fullmatch(name):
+        if name in OURS or value is None or name.lower().startswith("fitrouter") or not _NAME.fullmatch(name):
             continue
         encoded = msgspec.json.encode(value, enc_hook=str)
         if len(encoded) > left or len(found) == _MOST:

@@ -9,7 +9,7 @@ import socket
 import ssl
 import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -22,11 +22,11 @@ import msgspec
 from fitrouter.errors import ConfigError, ProviderRejected, ProviderTimeout, ProviderUnavailable, in_words
 from fitrouter.providers import tracing
 from fitrouter.providers._addresses import in_networks, is_public, names_address
-from fitrouter.providers._further import further_fields
+from fitrouter.providers._further import OURS, further_fields
 from fitrouter.providers._json import decode_json
 from fitrouter.providers._secret import Secret
 from fitrouter.providers._sse import sse_data
-from fitrouter.providers._streams import OwnedStream
+from fitrouter.providers._streams import ARRIVED, OwnedStream, together
 from fitrouter.providers._uniform import UniformChoice
 from fitrouter.providers.failures import excerpt, from_error_body, from_status, retry_after
 from fitrouter.providers.usage import billed, read_usage
@@ -129,8 +129,9 @@ class OpenAICompatible:
                 self._check(response, _STREAMED if call.stream else _WHOLE)
                 if not call.stream or response.status != 200:
                     return await self._whole(response, call.n)
-                chunks = self._one_piece if "json" in response.content_type else self._chunks
-                return OwnedStream(chunks(response, call.n), functools.partial(_close, response))
+                one_piece = "json" in response.content_type
+                chunks = self._one_piece(response, call.n) if one_piece else self._chunks(response, call.n)
+                return OwnedStream(chunks, functools.partial(_close, response))
             except BaseException:
                 response.close()
                 raise
@@ -265,32 +266,47 @@ class OpenAICompatible:
             )
         yield Chunk(usage=whole.usage)
 
-    async def _chunks(self, response: aiohttp.ClientResponse, n: int) -> AsyncGenerator[Chunk]:
-        said, finished, pieces = set[int](), set[int](), 0
+    def _chunks(self, response: aiohttp.ClientResponse, n: int) -> AsyncGenerator[Chunk]:
+        return together(self._sent(response, n), _Same(_used))
+
+    async def _sent(self, response: aiohttp.ClientResponse, n: int) -> AsyncGenerator[Chunk]:
+        """Yield a chunk for each event, with its usage as it was sent, and `ARRIVED`."""
+        said, finished, pieces, idle = set[int](), dict[int, str | None](), 0, b""
         uniform: defaultdict[int, UniformChoice] = defaultdict(UniformChoice)
+        further_of = _Same(lambda body: further_fields(body, self._host))
+        beside_of = _Same(lambda more: further_fields(more, self._host))
         with self._translated():
             async for data in sse_data(response.content.iter_any(), self._base_url, self._max_bytes):
                 if data.strip().upper() == b"[DONE]":
-                    for index in sorted(said - finished):
+                    for index in sorted(said - finished.keys()):
                         rest = uniform[index].delta({}, ends=True)
-                        yield Chunk(delta=rest, finish_reason=uniform[index].reason("stop"), index=index)
-                    finished |= said
+                        finished[index] = uniform[index].reason("stop")
+                        yield Chunk(delta=rest, finish_reason=finished[index], index=index)
                     break
                 pieces += 1
                 if pieces > _MOST_PIECES:
                     raise ProviderUnavailable(f"{self._base_url} streamed more than {_MOST_PIECES} events")
                 if pieces % _TURN == 0:
                     await asyncio.sleep(0)  # others' turn: what has arrived is read without waiting
+                    yield ARRIVED
                 if not data:
-                    yield Chunk()
+                    yield ARRIVED
                     continue
-                body = self._object(data)
-                usage, further = _usage(body), further_fields(body, self._host)
+                if data == idle:
+                    continue
+                body, idle = self._object(data), data
+                others = {name: value for name, value in body.items() if name not in OURS}
+                usage: Any = _usages(body) or None
+                further = further_of(others)
                 for index, delta, reason, logprobs, more in _choices(body, "delta", n, self._host) or _NO_CHOICE:
-                    finished |= {index} if reason is not None else set()
                     said |= {index} if _says(delta) else set()
+                    if any(delta[name] for name in delta if name != "role") or any((logprobs or {}).values()):
+                        idle = b""
                     delta = uniform[index].delta(delta, ends=reason is not None)
                     reason = uniform[index].reason(reason)
+                    if reason == finished.get(index) and not _says(delta):
+                        reason = None  # told before
+                    finished |= {index: reason} if reason is not None else {}
                     yield Chunk(
                         delta=delta,
                         finish_reason=reason,
@@ -298,7 +314,7 @@ class OpenAICompatible:
                         logprobs=logprobs,
                         index=index,
                         further=further,
-                        beside=further_fields(more, self._host),
+                        beside=beside_of(more),
                     )
                     usage, further = None, {}
             if not finished:
@@ -401,14 +417,38 @@ def _says(message: Mapping[str, Any]) -> bool:
     return any(message.get(key) for key in _CONTENT)
 
 
-def _usage(body: Mapping[str, Any]) -> Usage | None:
-    """Read the usage of an answer or chunk; Moonshot has it in a stream's last choice, Groq in an object of its own."""
+def _usages(body: Mapping[str, Any]) -> list[Any]:
+    """What may be the usage of an answer or chunk: Moonshot has it in a stream's last choice, Groq in an own object."""
     choices = body.get("choices")
     places = (body, choices[0] if isinstance(choices, list) and choices else None, body.get("x_groq"))
-    named = (place.get(name) for place in places if isinstance(place, dict) for name in _USAGES)
     beside = body if "prompt_eval_count" in body or "eval_count" in body else None  # Ollama
-    found = (usage for each in (*named, beside) if each and (usage := read_usage(each)) is not None)
+    return [
+        *(place[name] for place in places if isinstance(place, dict) for name in _USAGES if place.get(name)),
+        *((beside,) if beside else ()),
+    ]
+
+
+def _used(usages: list[Any]) -> Usage | None:
+    """Read the first usage that says something."""
+    found = (usage for each in usages if (usage := read_usage(each)) is not None)
     return next((usage for usage in found if usage != Usage()), None)
+
+
+def _usage(body: Mapping[str, Any]) -> Usage | None:
+    return _used(_usages(body))
+
+
+class _Same:
+    """A function that is called anew when its argument is another one: most events of a stream have much in common."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function = function
+        self._last: tuple[Any, Any] = (), None
+
+    def __call__(self, given: Any) -> Any:
+        if self._last[0] != given:
+            self._last = given, self._function(given)
+        return self._last[1]
 
 
 def _without_places(message: dict[str, Any], host: str) -> dict[str, Any]:

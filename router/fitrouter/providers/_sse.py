@@ -15,7 +15,7 @@ _TURN = 1_024
 
 
 async def sse_data(pieces: AsyncIterator[bytes], where: str, limit: int) -> AsyncIterator[bytes]:
-    """The data of each event in a stream of byte chunks, and b"" for a chunk that ends none: a sign of life.
+    """The data of each event in a stream of byte chunks, and b"" at the end of each chunk: a sign of life.
 
     An incomplete event at the end of the stream is dropped, as the standard requires.
 
@@ -29,28 +29,23 @@ async def sse_data(pieces: AsyncIterator[bytes], where: str, limit: int) -> Asyn
         total += len(piece)
         if total > limit:
             raise ProviderUnavailable(f"{where} streamed more than {limit} bytes")
-        searched = len(buffer)  # the bytes before have no line break
         buffer += piece
-        silent = True
         if total <= len(_BOM) + len(piece) and buffer.startswith(_BOM):
             del buffer[: len(_BOM)]
-        start = 0
-        while (end := buffer.find(b"\n", max(start, searched))) >= 0:
-            line = bytes(buffer[start:end]).removesuffix(b"\r")
-            start, lines = end + 1, lines + 1
+        whole = len(buffer) - len(piece) + piece.rfind(b"\n") + 1 if b"\n" in piece else 0
+        for line in bytes(buffer[:whole]).split(b"\n")[:-1]:
+            lines += 1
             if not lines % _TURN:
                 await asyncio.sleep(0)
-            if not line:
+            if not line or line == b"\r":
                 if data:
                     yield b"\n".join(data)
                     data.clear()
-                    silent = False
                 continue
-            name, _, value = line.partition(b":")
+            name, _, value = line.removesuffix(b"\r").partition(b":")
             if name == b"data":
                 data.append(value.removeprefix(b" "))
             elif name and name not in _FIELDS:
                 raise ProviderUnavailable(f"{where} sent an invalid server-sent event: {excerpt(line)!r}")
-        del buffer[:start]
-        if silent:
-            yield b""
+        del buffer[:whole]
+        yield b""

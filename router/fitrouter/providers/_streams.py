@@ -1,10 +1,19 @@
-"""Chunk streams with guaranteed clean-up."""
+"""Chunk streams with guaranteed clean-up, and with what arrives at once in one chunk."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any
 
-from fitrouter.types import Chunk
+import msgspec
+
+from fitrouter.errors import ProviderError
+from fitrouter.types import Chunk, Usage
+
+ARRIVED = Chunk()
+"""Ends what is put together: nothing more has arrived, or others have their turn. A sign of life, where it is told."""
+_TEXTS = frozenset({"content", "reasoning", "reasoning_content", "refusal"})
 
 
 class OwnedStream:
@@ -37,3 +46,77 @@ class OwnedStream:
         if not self._closed:
             self._closed = True
             await self._close()
+
+
+async def together(chunks: AsyncGenerator[Chunk], read: Callable[[Any], Usage | None]) -> AsyncGenerator[Chunk]:
+    """Put the chunks between two `ARRIVED` together where nothing is lost: a chunk costs its readers more than it.
+
+    Args:
+        chunks: with usages as they were sent.
+        read: reads one.
+    """
+    held: Chunk | None = None
+    try:
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                whole = None if held is None or chunk is ARRIVED else _joined(held, chunk)
+                if whole is None and (held is not None or chunk is ARRIVED):
+                    yield _read(held or chunk, read)
+                held = None if chunk is ARRIVED else whole or chunk
+    except ProviderError:
+        if held is not None:
+            yield _read(held, read)
+        raise
+    if held is not None:
+        yield _read(held, read)
+
+
+def _read(chunk: Chunk, read: Callable[[Any], Usage | None]) -> Chunk:
+    return chunk if chunk.usage is None else msgspec.structs.replace(chunk, usage=read(chunk.usage))
+
+
+def _joined(one: Chunk, two: Chunk) -> Chunk | None:
+    """Return what two chunks say as one; None if they are not of one text or call, or one has more than that."""
+    said = {name for each in (one, two) for name, value in each.delta.items() if value and name != "role"}
+    if (
+        (one.index, one.finish_reason, one.logprobs) != (two.index, None, None)
+        or two.finish_reason is not None
+        or two.logprobs
+        or len(said) > 1
+        or (one.usage and (not _covered(one.usage, two.usage) if two.usage else said))
+        or (one.further, one.beside) != (two.further, two.beside)
+    ):
+        return None
+    delta: dict[str, Any] = {**two.delta, **one.delta}
+    for name in said:
+        texts = one.delta.get(name), two.delta.get(name)
+        whole: Any = _continued(*texts) if name == "tool_calls" and all(texts) else None
+        if not all(texts):
+            whole = texts[0] or texts[1]
+        elif name in _TEXTS and isinstance(texts[0], str) and isinstance(texts[1], str):
+            whole = texts[0] + texts[1]
+        if whole is None:
+            return None
+        delta[name] = whole
+    return msgspec.structs.replace(one, delta=delta, usage=two.usage or one.usage)
+
+
+def _covered(before: Any, later: Any) -> bool:
+    """Whether usages, as they were sent, tell of all that earlier ones told."""
+    pairs = zip(before, later, strict=True) if len(before) == len(later) else [(0, 0)]
+    return all(
+        isinstance(old, dict) and isinstance(new, dict) and all(new.get(name) for name, value in old.items() if value)
+        for old, new in pairs
+    )
+
+
+def _continued(one: Any, two: Any) -> list[dict[str, Any]] | None:
+    """Return a piece of a call and the next one of its arguments as one; None for anything else."""
+    (call, *more), (piece, *others) = one, two
+    told = piece.get("function")
+    if more or others or piece.keys() != {"index", "function"} or call["index"] != piece["index"]:
+        return None
+    function = call.get("function")
+    if not isinstance(told, dict) or told.keys() != {"arguments"} or not isinstance(function, dict):
+        return None
+    return [{**call, "function": {**function, "arguments": (function.get("arguments") or "") + told["arguments"]}}]

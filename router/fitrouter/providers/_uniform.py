@@ -47,6 +47,8 @@ class UniformChoice:
         self._told = set[object]()
         self._held: Message | None = None
         """The first piece of a call until its arguments come: its name may come in several pieces."""
+        self._old: UniformChoice | None = None
+        """Of a `function_call`, as calls were before there were several."""
         self.left_out = frozenset[str]()
         """Fields of a message of which a part is not passed on."""
         self._over = self._ended = False
@@ -55,6 +57,7 @@ class UniformChoice:
     def message(self, message: Message) -> Message:
         """Return a complete message with string arguments, text as a string, and an id for each call."""
         message = _with_text(message, whole=True)
+        self._old = UniformChoice() if message.get("function_call") else None
         if not (calls := _called(message)):
             return message
         self.left_out = frozenset({"tool_calls"} if len(calls) > _MOST_CALLS else ())
@@ -72,7 +75,7 @@ class UniformChoice:
             delta: as sent.
             ends: nothing is held back, as a finish reason comes with it.
         """
-        delta, self._over = _with_text(delta), self._over or ends
+        delta, self._over = self._with_old(_with_text(delta), ends=ends), self._over or ends
         pieces = [told for piece in _called(delta) for told in self._whole_name(self._piece(piece))]
         if self._over and self._held is not None:
             pieces, self._held = [*pieces, self._held], None
@@ -88,7 +91,21 @@ class UniformChoice:
         reason = _REASONS.get(reason.lower(), reason.lower())
         reason = reason if reason in FINISH_REASONS else "other"
         self._ended = reason == "stop" and not self._calls
+        if self._old is not None and not self._calls and reason in _ENDS_WITH_CALLS:
+            return "function_call"
         return "tool_calls" if self._calls and reason in _ENDS_WITH_CALLS else reason
+
+    def _with_old(self, delta: Message, *, ends: bool) -> Message:
+        """Return a delta whose `function_call` is told as one of several would be: its name as a whole."""
+        given = delta.get("function_call")
+        if self._old is None and not given:
+            return delta
+        self._old = self._old or UniformChoice()
+        told = self._old.delta({"tool_calls": [{"index": 0, "function": given}]} if given else {}, ends=ends)
+        delta = {name: value for name, value in delta.items() if name != "function_call"}
+        functions = [piece["function"] for piece in told.get("tool_calls", ())]
+        texts = "".join(function.get("arguments") or "" for function in functions)
+        return delta | ({"function_call": {**functions[0], "arguments": texts}} if functions else {})
 
     def _piece(self, piece: Message) -> Message:
         piece = _with_arguments(piece)

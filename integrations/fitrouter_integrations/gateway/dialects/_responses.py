@@ -127,7 +127,8 @@ class _Names:
         self._sent: dict[tuple[str, str], str] = {}
         self.custom: set[str] = set()
         """Names upstream of tools that take text."""
-        for tool, _, space in sorted(offered(body), key=lambda one: bool(one[2])):
+        for tool, _, outer in sorted(offered(body), key=lambda one: bool(one[2])):
+            space = str(outer.get("name") or "")
             if not isinstance(name := tool.get("name"), str) or (space, name) in self._sent:
                 continue
             sent = self.sent(space, name)
@@ -268,10 +269,13 @@ def _output(item: Mapping[str, Any], where: str) -> tuple[Message, list[dict[str
 
 def _tools(body: Mapping[str, Any], names: _Names, dropped: list[str]) -> dict[str, Any]:
     tools: dict[str, dict[str, Any]] = {}
-    for tool, where, space in offered(body):
+    of: dict[str, Any] = {}
+    """Name upstream → what is said of its namespace."""
+    for tool, where, outer in offered(body):
         if tool.get("type") in ("function", "custom"):
-            sent = names.sent(space, text_of(tool.get("name"), f"{where}.name"))
-            tools.setdefault(sent, function_of({**tool, "name": sent}))
+            sent = names.sent(outer.get("name"), text_of(tool.get("name"), f"{where}.name"))
+            if tools.setdefault(sent, made := function_of({**tool, "name": sent})) is made:
+                of[sent] = outer.get("description")
         else:
             drop(dropped, where, tool.get("type"))
     found: dict[str, Any] = {"tools": [*tools.values()]} if tools else {}
@@ -293,20 +297,25 @@ def _tools(body: Mapping[str, Any], names: _Names, dropped: list[str]) -> dict[s
             raise unsupported(choice, "tool_choice", "auto, none, required, function, custom, allowed_tools")
         if tools or choice != "required":
             found["tool_choice"] = choice
+    told = set[str]()
+    for function in (tool["function"] for tool in found.get("tools", ())):
+        if isinstance(said := of[function["name"]], str) and said and said not in told:  # once: it may be long
+            told.add(said)
+            function["description"] = "\n\n".join(filter(None, (said, function.get("description"))))
     return found
 
 
-def offered(body: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str, str]]:
-    """Enumerate the tools of a request, where they stand (`tools`, `additional_tools`), and their namespace if any."""
+def offered(body: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str, Mapping[str, Any]]]:
+    """Enumerate the tools of a request, where they stand (`tools`, `additional_tools`), and their namespace or {}."""
     given = body.get("input")
     later = [item.get("tools") for item in given if _adds_tools(item)] if isinstance(given, list) else []
     for place, tools in (("tools", body.get("tools")), *(("additional_tools", one) for one in later)):
         for i, tool in each(tools or [], place):
             if tool.get("type") == "namespace":
                 for j, inner in each(tool.get("tools") or [], f"{place}[{i}].tools"):
-                    yield inner, f"{place}[{i}].tools[{j}]", str(tool.get("name") or "")
+                    yield inner, f"{place}[{i}].tools[{j}]", tool
             else:
-                yield tool, f"{place}[{i}]", ""
+                yield tool, f"{place}[{i}]", {}
 
 
 def _adds_tools(item: object) -> bool:
