@@ -23,7 +23,7 @@ from fitrouter.types import Call, Chunk, Completion, Message, ModelCard, Request
 MODELS = ("gpt-4.1-mini", "gpt-5-mini", "gpt-5.2", "mistral-large-latest", "deepseek-chat", "qwen3", "smart")
 HI = [{"role": "user", "content": "hi"}]
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
-READ = {"type": "function", "function": {"name": "read_file", "description": "Read", "parameters": SCHEMA}}
+READ: dict[str, Any] = {"type": "function", "function": {"name": "read_file", "description": "Read", "parameters": SCHEMA}}
 PATCH = {
     "type": "custom",
     "name": "apply_patch",
@@ -552,6 +552,95 @@ def test_tools_of_namespaces_stay_apart(
                 name,
                 choice is not chosen or len(sent) == 1,
             )
+
+
+FLAT = {"name": "read", "description": "d"}
+NESTED = [{"type": "function", "function": {**FLAT, "parameters": SCHEMA}}]
+CHOSEN = {"type": "function", "function": {"name": "read"}}
+RESULTS: list[Any] = [
+    *HI,
+    {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "read", "input": {"path": "a"}}]},
+    {
+        "role": "user",
+        "content": [{"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "b"}]}],
+    },
+]
+CALLED = {"id": "t", "type": "function", "function": {"name": "read", "arguments": '{"path":"a"}'}}
+MIXED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "Anthropic's tools": ({"tools": [{**FLAT, "input_schema": SCHEMA}]}, {"tools": NESTED}),
+    "tools of a response": ({"tools": [{"type": "function", **FLAT, "parameters": SCHEMA}]}, {"tools": NESTED}),
+    "a tool of one": (
+        {"tools": NESTED, "tool_choice": {"type": "tool", "name": "read"}},
+        {"tools": NESTED, "tool_choice": CHOSEN},
+    ),
+    "a choice of a response": (
+        {"tools": NESTED, "tool_choice": {"type": "function", "name": "read"}},
+        {"tools": NESTED, "tool_choice": CHOSEN},
+    ),
+    "any": ({"tools": NESTED, "tool_choice": {"type": "any"}}, {"tools": NESTED, "tool_choice": "required"}),
+    "auto": ({"tools": NESTED, "tool_choice": {"type": "auto"}}, {"tools": NESTED, "tool_choice": "auto"}),
+    "blocks of calls": (
+        {"tools": NESTED, "messages": RESULTS},
+        {
+            "tools": NESTED,
+            "messages": [
+                *HI,
+                {"role": "assistant", "content": None, "tool_calls": [CALLED]},
+                {"role": "tool", "tool_call_id": "t", "content": "b"},
+            ],
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize(("given", "told"), MIXED.values(), ids=MIXED)
+def test_words_of_another_api_are_translated(
+    http: httpx.Client, upstream: Strict, given: dict[str, Any], told: dict[str, Any]
+) -> None:
+    """Editors send tools, choices and results of one API to another's path; those of chat completions stay."""
+    for form in (given, told):
+        reply = http.post("/v1/chat/completions", json={"messages": HI, **form, "model": "qwen3"})
+        assert reply.status_code == 200, reply.text
+        call = upstream.calls[-1]
+        sent = {"messages": [*call.messages], **call.params}
+        assert {name: sent.get(name) for name in told} == told
+
+
+SEARCHES = {"type": "web_search_20250305", "name": "web_search"}
+CHOICES: dict[str, tuple[str, dict[str, Any]]] = {
+    "Anthropic's": (
+        "/v1/messages",
+        {
+            "messages": HI,
+            "max_tokens": 9,
+            "tools": [{"name": "f", "input_schema": SCHEMA}, SEARCHES],
+            "tool_choice": {"type": "tool", "name": "web_search"},
+        },
+    ),
+    "OpenAI's": (
+        "/v1/responses",
+        {"input": HI, "tools": [SEARCH, {"type": "web_search"}], "tool_choice": {"type": "web_search"}},
+    ),
+    "some of OpenAI's": (
+        "/v1/responses",
+        {
+            "input": HI,
+            "tools": [SEARCH, {"type": "web_search"}],
+            "tool_choice": {"type": "allowed_tools", "mode": "required", "tools": [{"type": "web_search"}]},
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize(("path", "body"), CHOICES.values(), ids=CHOICES)
+def test_a_choice_of_what_is_left_out_is_left_out(
+    http: httpx.Client, upstream: Strict, path: str, body: dict[str, Any]
+) -> None:
+    """A server refuses the choice of a tool that it was not offered; the header names both."""
+    reply = http.post(path, json={**body, "model": "qwen3"})
+    assert reply.status_code == 200, reply.text
+    assert "tool_choice" not in upstream.calls[-1].params
+    assert reply.headers["x-fitrouter-dropped"].count("tool_choice: ") == 1
 
 
 @pytest.mark.parametrize("said", ["Pages of our wiki.", "", None, 7])

@@ -341,6 +341,17 @@ ODD = {
     "messages for deltas": lambda body: sse(event(whole_of(body)), DONE),
     "an end in small letters": lambda body: sse(event(body), b"data: [done] \n\n"),
     "no blank after the colon": lambda body: sse(event(body).replace(b"data: ", b"data:"), DONE),
+    "no type": lambda body: Reply(b"HTTP/1.1 200 OK\r\n\r\n" + event(body) + DONE),
+    "no empty lines": lambda body: sse(event({"id": "x"})[:-1] + event(body)[:-1] + b"data: [DONE]\n"),
+    "no empty line at the end": lambda body: sse(event({"id": "x"}), event(body)[:-1]),
+    "no line break at the end": lambda body: sse(event({"id": "x"}), event(body)[:-2]),
+    "an index of text": lambda body: sse(event(body).replace(b'"index": 0', b'"index": "0"'), DONE),
+    "an index that is none": lambda body: sse(event(body).replace(b'"index": 0', b'"index": 0.0'), DONE),
+    "text": lambda body: sse(
+        event({"choices": [{"index": 0, "text": body["choices"][0]["delta"]["content"], "finish_reason": "stop"}]}),
+        DONE,
+    ),
+    "a list of one": lambda body: sse(event([body]), DONE),
 }
 
 
@@ -350,3 +361,44 @@ async def test_odd_streams_are_read(form: Any) -> None:
     body = {"choices": [{"index": 0, "delta": {"content": "né 你😀"}, "finish_reason": "stop"}]}
     found = await answered(form(body), stream=True)
     assert (found.message["content"], found.finish_reason) == ("né 你😀", "stop")
+
+
+HALVES = {
+    "half a character": b"a\xc3",
+    "half a pair": b"a\\ud83d",
+    "the other half": b"\\ude00b",
+    "half an escape's pair, in capitals": b"\\uD83D\\n",
+}
+
+
+@pytest.mark.parametrize("half", HALVES.values(), ids=HALVES)
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_halves_of_characters_end_no_answer(half: bytes, stream: bool) -> None:
+    """Servers cut tokens, and tokens cut characters: what cannot be read is replaced, the rest arrives."""
+    body = {"choices": [{"index": 0, "delta": {"content": "xHALFy"}, "finish_reason": "stop"}]}
+    said = event(body) if stream else json.dumps(whole_of(body)).encode()
+    said = said.replace(b"HALF", half)
+    found = await answered(sse(said, DONE) if stream else reply(200, said), stream=stream)
+    told = found.message["content"]
+    assert (told[0], told[-1]) == ("x", "y")
+    assert told.encode()
+
+
+LAID_OUT: dict[str, dict[str, Any]] = {
+    "an index of text": {"index": "0", "message": {"content": "hi"}},
+    "an index from one": {"index": 1, "message": {"content": "hi"}},
+    "a delta": {"index": 0, "delta": {"content": "hi"}},
+    "an empty message and a delta": {"message": {}, "delta": {"content": "hi"}},
+    "text": {"text": "hi"},
+}
+
+
+@pytest.mark.parametrize("choice", LAID_OUT.values(), ids=LAID_OUT)
+async def test_the_text_of_one_choice_arrives(choice: dict[str, Any]) -> None:
+    """Wherever a server puts it: the answer is paid for, and an empty one would be a lie."""
+    for body in (
+        {"choices": [{**choice, "finish_reason": "stop"}]},
+        [{"choices": [{**choice, "finish_reason": "stop"}]}],
+    ):
+        found = await answered(reply(200, body), stream=False)
+        assert (found.message["content"], found.finish_reason) == ("hi", "stop")

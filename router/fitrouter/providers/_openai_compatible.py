@@ -219,10 +219,10 @@ class OpenAICompatible:
             raise ProviderUnavailable(
                 f"{self._base_url} sent a compressed answer ({excerpt(encoding)!r}), which is not accepted"
             )
-        if response.status == 200 and not any(kind in response.content_type for kind in expected):
+        said = response.headers.get("Content-Type", expected[0])
+        if response.status == 200 and not any(kind in said.lower() for kind in expected):
             raise ProviderUnavailable(
-                f"{self._base_url} answered with content type {excerpt(response.content_type)!r}, "
-                f"expected {expected[0]!r}"
+                f"{self._base_url} answered with content type {excerpt(said)!r}, expected {expected[0]!r}"
             )
 
     async def _whole(self, response: aiohttp.ClientResponse, n: int) -> Completion:
@@ -360,6 +360,7 @@ class OpenAICompatible:
             body = decode_json(scrubbed)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             body = _lenient(scrubbed)
+        body = body[0] if isinstance(body, list) and len(body) == 1 else body  # as Google sends errors
         if not isinstance(body, dict):
             raise ProviderUnavailable(f"{self._base_url} answered with invalid JSON: {excerpt(received)!r}")
         if body.get("error"):
@@ -378,14 +379,16 @@ class OpenAICompatible:
         except (aiohttp.ClientError, OSError) as error:
             # Neither its repr nor itself: some hold the headers of the request, with the key.
             cause = None if isinstance(error, aiohttp.ClientResponseError) else error
-            reason = excerpt(in_words(error))
-            raise ProviderUnavailable(f"{self._base_url} cannot be reached: {reason}") from cause
+            what = "broke off" if isinstance(error, aiohttp.ClientPayloadError) else "cannot be reached"
+            raise ProviderUnavailable(f"{self._base_url} {what}: {excerpt(in_words(error))}") from cause
 
 
 def _lenient(received: bytes) -> object:
-    """Parse JSON with a byte order mark, or with numbers that are none (log probabilities of vLLM); None otherwise."""
+    """Parse JSON with a byte order mark, halves of characters, or numbers that are none, as vLLM's; None otherwise."""
     try:
-        found: object = decode_json(msgspec.json.encode(json.loads(received.decode("utf-8-sig"))))
+        read = json.loads(received.decode("utf-8-sig", "replace"))
+        whole = json.loads(json.dumps(read, ensure_ascii=False).encode("utf-8", "replace"))
+        found: object = decode_json(msgspec.json.encode(whole))
     except (ValueError, OverflowError, RecursionError):
         found = None
     return found
@@ -398,7 +401,7 @@ async def _close(response: aiohttp.ClientResponse) -> None:
 
 _Choice: TypeAlias = tuple[int, dict[str, Any], str | None, dict[str, Any] | None, dict[str, Any]]
 """Index, message or delta, finish reason, logprobs, and what else is there."""
-_OF_CHOICE = frozenset({"delta", "finish_reason", "index", "logprobs", "message"})
+_OF_CHOICE = frozenset({"delta", "finish_reason", "index", "logprobs", "message", "text"})
 _MOST_PIECES = 500_000
 """Events of a stream."""
 _TURN = 32
@@ -459,14 +462,18 @@ def _without_places(message: dict[str, Any], host: str) -> dict[str, Any]:
 
 
 def _choices(body: Mapping[str, Any], key: str, n: int, host: str = "") -> list[_Choice]:
-    """Return the first n choices of a body, by index; a choice without an index is the first."""
+    """Return the first n choices of a body, by index; one without an index, or whose text is no message, is read."""
     found: dict[int, _Choice] = {}
-    choices = body.get("choices")
-    for choice in choices if isinstance(choices, list) else ():
-        index = (choice.get("index") or 0) if isinstance(choice, dict) else -1
+    choices = body["choices"] if isinstance(body.get("choices"), list) else []
+    for choice in choices:
+        index = choice.get("index") if isinstance(choice, dict) else -1
+        if not isinstance(index, int) or (n == 1 and key == "message" and len(choices) == 1):
+            index = int(index) if isinstance(index, str) and index.isdecimal() and len(index) < 5 else 0
         if isinstance(index, int) and 0 <= index < n and index not in found:
             content, reason, logprobs = choice.get(key), choice.get("finish_reason"), choice.get("logprobs")
-            content = content or choice.get("message")  # of streams that are none
+            # Of streams that are none, and of servers that know text completions only.
+            content = content or choice.get("message") or choice.get("delta") or {}
+            content = {"content": text} if not content and (text := choice.get("text")) else content
             found[index] = (
                 index,
                 _without_places(content, host) if isinstance(content, dict) else {},

@@ -17,7 +17,8 @@ _TURN = 1_024
 async def sse_data(pieces: AsyncIterator[bytes], where: str, limit: int) -> AsyncIterator[bytes]:
     """The data of each event in a stream of byte chunks, and b"" at the end of each chunk: a sign of life.
 
-    An incomplete event at the end of the stream is dropped, as the standard requires.
+    Some servers end no event by an empty line, or not the last one: an object of JSON is an event of its own, and what
+    is there at the end is read.
 
     Raises:
         ProviderUnavailable: a line is not a field of an event, or the stream exceeds `limit` bytes.
@@ -44,8 +45,16 @@ async def sse_data(pieces: AsyncIterator[bytes], where: str, limit: int) -> Asyn
                 continue
             name, _, value = line.removesuffix(b"\r").partition(b":")
             if name == b"data":
-                data.append(value.removeprefix(b" "))
+                value = value.removeprefix(b" ")
+                if data and data[-1].endswith(b"}") and value.startswith((b"{", b"[DONE]")):
+                    yield b"\n".join(data)
+                    data.clear()
+                data.append(value)
             elif name and name not in _FIELDS:
                 raise ProviderUnavailable(f"{where} sent an invalid server-sent event: {excerpt(line)!r}")
         del buffer[:whole]
         yield b""
+    name, _, value = bytes(buffer).partition(b":")
+    data += [value.strip()] if name == b"data" else []
+    if data:
+        yield b"\n".join(data)

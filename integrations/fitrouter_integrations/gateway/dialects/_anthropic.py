@@ -79,7 +79,7 @@ class Messages:
             if body.get(name):
                 raise InvalidRequest(f"{name}: not supported; tools that run at Anthropic cannot be routed")
         chat = {name: value for name, value in body.items() if name not in _TRANSLATED | _IGNORED}
-        chat["messages"] = [*_system(body.get("system")), *_messages(body.get("messages"), self.dropped)]
+        chat["messages"] = [*_system(body.get("system")), *messages_of(body.get("messages"), self.dropped)]
         chat["stop"] = optional(body, "stop_sequences", list, "an array of strings") or None
         chat["service_tier"] = {"standard_only": "default"}.get(str(body.get("service_tier")))
         return chat | _tools(body, self.dropped) | _output(body) | _metadata(body)
@@ -120,7 +120,7 @@ def _system(system: object) -> list[Message]:
     return [{"role": "system", "content": content}] if content else []
 
 
-def _messages(given: object, dropped: list[str]) -> Iterator[Message]:
+def messages_of(given: object, dropped: list[str]) -> Iterator[Message]:
     if not isinstance(given, list) or not given:
         raise InvalidRequest("messages: give an array with at least one message")
     for i, message in each(given, "messages"):
@@ -286,6 +286,11 @@ def _tools(body: Mapping[str, Any], dropped: list[str]) -> dict[str, Any]:
         raise unsupported(kind, "tool_choice.type", "auto, any, tool, none")
     if kind == "tool":
         function = {"name": text_of(choice.get("name"), "tool_choice.name")}
+        if any(
+            tool.get("name") == function["name"] and tool.get("type", "custom") != "custom" for tool in body["tools"]
+        ):
+            drop(dropped, "tool_choice", function["name"])  # of a tool that is left out
+            return found
         found["tool_choice"] = {"type": "function", "function": function}
     else:
         found["tool_choice"] = words[kind]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -41,6 +42,11 @@ class ChatCompletions:
 
             asked = Responses()
             body, self.dropped = asked.chat_body(body), asked.dropped
+        if any(map(_has_blocks, messages := body["messages"] if isinstance(body.get("messages"), list) else [])):
+            from fitrouter_integrations.gateway.dialects._anthropic import messages_of
+
+            told = (messages_of([each], self.dropped) if _has_blocks(each) else [each] for each in messages)
+            body = {**body, "messages": [*chain.from_iterable(told)]}
         return {name: _function(value, name) if name in _WITHIN else value for name, value in body.items()}
 
     def answer(self, reply: Reply, body: dict[str, Any]) -> dict[str, Any]:
@@ -72,6 +78,26 @@ def _custom(value: object) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def _has_blocks(message: object) -> bool:
+    """Whether a message has calls, or results of them, as Anthropic's have: Cursor sends these to any model."""
+    content = message.get("content") if isinstance(message, dict) else None
+    kinds = [part.get("type") for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+    return "tool_use" in kinds or "tool_result" in kinds
+
+
+def _nested(value: dict[str, Any], where: str) -> Any:
+    """Return a tool of Anthropic's or of a response, or a choice of theirs, as chat completions have it; else as is."""
+    kind, name = value.get("type"), value.get("name")
+    if where == "tools" and isinstance(name, str) and ("input_schema" in value or kind == "function"):
+        parameters = value.get("parameters", value.get("input_schema"))
+        return function_of({**value, "type": "function", "parameters": parameters})
+    if where == "tool_choice" and kind in ("any", "auto", "none", "required"):
+        return "required" if kind == "any" else kind
+    if where == "tool_choice" and isinstance(name, str) and kind in ("function", "tool"):
+        return {"type": "function", "function": {"name": name}}
+    return value
+
+
 def _function(value: Any, where: str) -> Any:
     """Return what stands for a custom tool, its call or a choice of it, also within a message; others as they are."""
     if isinstance(value, list):
@@ -80,7 +106,7 @@ def _function(value: Any, where: str) -> Any:
     if name and isinstance(value, dict) and isinstance(value.get(name), list | dict):
         return {**value, name: _function(value[name], inside)}
     if where == "messages" or not (custom := _custom(value)):
-        return value
+        return _nested(value, where) if isinstance(value, dict) and "function" not in value else value
     function = {"name": text_of(custom.get("name"), f"{where}.custom.name")}
     if where == "tools":
         form = custom.get("format")

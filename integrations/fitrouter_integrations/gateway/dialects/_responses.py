@@ -289,7 +289,10 @@ def _tools(body: Mapping[str, Any], names: _Names, dropped: list[str]) -> dict[s
                 given = each(choice.get("tools"), where := "tool_choice.tools")
                 named = {name for i, tool in given if tool.get("name") for name in names.named(tool, f"{where}[{i}]")}
                 found["tools"] = [tool for name, tool in tools.items() if name in named]
-                found["tool_choice"] = "required" if choice.get("mode") == "required" else "auto"
+                if found["tools"]:
+                    found["tool_choice"] = "required" if choice.get("mode") == "required" else "auto"
+                else:
+                    drop(dropped, "tool_choice", "allowed_tools")
             case kind:  # of a tool that is left out
                 drop(dropped, "tool_choice", kind)
     elif choice is not None:
