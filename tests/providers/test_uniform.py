@@ -351,6 +351,11 @@ ODD = {
         event({"choices": [{"index": 0, "text": body["choices"][0]["delta"]["content"], "finish_reason": "stop"}]}),
         DONE,
     ),
+    "a message beside the deltas": lambda body: sse(
+        event(body),
+        event({"choices": [{"index": 0, "delta": {}, "message": body["choices"][0]["delta"]}]}),
+        DONE,
+    ),
     "a list of one": lambda body: sse(event([body]), DONE),
 }
 

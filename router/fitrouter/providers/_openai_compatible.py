@@ -471,9 +471,8 @@ def _choices(body: Mapping[str, Any], key: str, n: int, host: str = "") -> list[
             index = int(index) if isinstance(index, str) and index.isdecimal() and len(index) < 5 else 0
         if isinstance(index, int) and 0 <= index < n and index not in found:
             content, reason, logprobs = choice.get(key), choice.get("finish_reason"), choice.get("logprobs")
-            # Of streams that are none, and of servers that know text completions only.
-            content = content or choice.get("message") or choice.get("delta") or {}
-            content = {"content": text} if not content and (text := choice.get("text")) else content
+            if not content and (content is None or key == "message"):  # of streams that are none, and of old servers
+                content = choice.get("message") or choice.get("delta") or {"content": choice.get("text")}
             found[index] = (
                 index,
                 _without_places(content, host) if isinstance(content, dict) else {},
