@@ -23,7 +23,10 @@ from fitrouter.types import Call, Chunk, Completion, Message, ModelCard, Request
 MODELS = ("gpt-4.1-mini", "gpt-5-mini", "gpt-5.2", "mistral-large-latest", "deepseek-chat", "qwen3", "smart")
 HI = [{"role": "user", "content": "hi"}]
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
-READ: dict[str, Any] = {"type": "function", "function": {"name": "read_file", "description": "Read", "parameters": SCHEMA}}
+READ: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "read_file", "description": "Read", "parameters": SCHEMA},
+}
 PATCH = {
     "type": "custom",
     "name": "apply_patch",
