@@ -460,6 +460,8 @@ class Attempt(_Logged, frozen=True, kw_only=True):
     ms: float = 0.0
     probe: bool = False
     """Whether it was the probe of an open circuit breaker."""
+    cost_usd: float | None = None
+    """USD that it was billed as far as known, or may have been; None where that is not known, or nothing."""
 
 
 RECORDED = "recorded"
@@ -478,8 +480,8 @@ class Execution(_Event, frozen=True, kw_only=True, tag="execution"):
     """ok; failed; partial (broke off); refused (no model was called); rejected (by the provider, as wrong); cancelled
     (by the caller); lost (nobody reported the end); recorded (no request)."""
     attempts: tuple[Attempt, ...] = ()
-    """Models that were called in turn, each with its probability, error, milliseconds, and whether it was the probe of
-    an open circuit breaker."""
+    """Models that were called in turn, each with its probability, error, milliseconds, whether it was the probe of an
+    open circuit breaker, and its cost in USD."""
     features: bytes = b""
     """Copy of the decision's x, so that a fold needs no lookup."""
     prompt_tokens: int = 0

@@ -54,6 +54,7 @@ from fitrouter.state.projections import ProjectionParams
 from fitrouter.stores.journal import MemoryJournal
 from fitrouter.types import (
     AUTO,
+    NOT_CALLED,
     Attempt,
     Call,
     Chunk,
@@ -1078,6 +1079,10 @@ def test_a_call_that_failed_is_booked_with_what_it_used(tmp_path: Path) -> None:
             await router.settled()
             paid = [event.cost_usd for event in events(router, Execution)]
             assert sum(paid) == pytest.approx(0.01 * len(provider.calls))
+            tried = [attempt for event in events(router, Execution) for attempt in event.attempts]
+            called = [each.cost_usd for each in tried if each.error not in NOT_CALLED]
+            assert called == [pytest.approx(0.01)] * len(provider.calls), "each attempt says what it cost"
+            assert {each.cost_usd for each in tried if each.error in NOT_CALLED} <= {None}
             assert len(provider.calls) > 1
             assert held(router) == pytest.approx(sum(paid))
             assert held(router) <= LIMIT + 1e-9
@@ -1176,6 +1181,8 @@ def test_abandoned_calls_are_charged(tmp_path: Path) -> None:
         expected = first.cost[first.eligible.index(first.chosen)]
         assert late.estimated
         assert late.cost_usd == answer.cost_usd == pytest.approx(expected + (7 + 11) * 1e-3)
+        assert [each.cost_usd for each in late.attempts] == [pytest.approx(expected), pytest.approx((7 + 11) * 1e-3)]
+        assert [each.cost_usd for each in left.attempts] == [pytest.approx(left.cost_usd)]
         assert left.estimated
         assert left.prompt_tokens * 1e-3 <= left.cost_usd < expected
         assert [each.error for each in left.attempts] == ["CancelledError"]
@@ -1194,9 +1201,12 @@ def test_a_call_that_was_given_up_costs_its_prompt_at_least() -> None:
     card = ModelCard(name="a", provider="p", prices=Prices(input=1e3, output=1e3))
     spending = Spending({"a": card}, Learner(3, 1), lambda: 0.0, Ledger(MemoryJournal(), lambda: 0.0))
     left = [Attempt(model="a", probability=1.0, error="CancelledError", ms=ms) for ms in (0.0, 5.0)]
-    usage, usd = spending.abandoned(decision, left, Wants(prompt_tokens=7))
-    assert (usage.prompt_tokens, usage.completion_tokens, usage.estimated) == (14, 0, True)
-    assert usd == pytest.approx(14e-3)
+    for attempt, (each, usage, usd) in zip(
+        left, spending.abandoned(decision, left, Wants(prompt_tokens=7)), strict=True
+    ):
+        assert each is attempt
+        assert (usage.prompt_tokens, usage.completion_tokens, usage.estimated) == (7, 0, True)
+        assert usd == pytest.approx(7e-3)
 
 
 def test_costs_at_assumed_prices_are_labelled(tmp_path: Path) -> None:

@@ -223,8 +223,8 @@ def test_every_field(warehouse: Warehouse) -> None:
     assert warehouse.query("SELECT attempts, ttft_ms, cost_usd FROM executions") == [
         (
             [
-                {"model": "b", "probability": 2 / 3, "error": "timeout", "ms": 5.0, "probe": False},
-                {"model": "a", "probability": 1.0, "error": None, "ms": 0.0, "probe": False},
+                {"model": "b", "probability": 2 / 3, "error": "timeout", "ms": 5.0, "probe": False, "cost_usd": None},
+                {"model": "a", "probability": 1.0, "error": None, "ms": 0.0, "probe": False, "cost_usd": None},
             ],
             None,
             0.25,

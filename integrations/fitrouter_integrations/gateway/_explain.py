@@ -29,7 +29,7 @@ _EXECUTION = (
     *("status", "served_by", "attempts", *TOKENS, "estimated"),
     *("ttft_ms", "latency_ms", "overhead_ms", "finish_reason"),
 )
-_ATTEMPT = ("model", "probability", "error", "ms")
+_ATTEMPT = ("model", "probability", "error", "ms", "cost_usd")
 _SCORE = ("status", "mean", "sd", "schema", "encoder")
 _REMARK = ("id", "ts", "kind", "moved", "y")
 _VOTE = ("id", "ts", "kind", "value", "scale", "dimension", "other", "asked")

@@ -163,7 +163,7 @@ class Caller:
         deadline: float,
         *,
         attempts: list[Attempt],
-        billed: list[tuple[str, Usage]],
+        billed: list[tuple[Attempt, Usage]],
         reserve: Callable[[str], Awaitable[Cover]],
         dropped: Mapping[str, tuple[str, ...]] | None = None,
     ) -> Answering:
@@ -178,7 +178,7 @@ class Caller:
             fallback: decision whose pmf gives the next ones; None for no fallback.
             deadline: absolute, on the monotonic clock.
             attempts: gets each attempt when it has ended, also one that is cancelled.
-            billed: gets the models that failed although they say what they used, and that.
+            billed: gets the attempts that failed although they say what they used, and that.
             reserve: reserves what a call of a model may cost, and waits for that, or raises `NotCovered`.
             dropped: arm → parameters omitted from its call.
 
@@ -225,8 +225,6 @@ class Caller:
                 answering.waited_s = waited + unpaid
                 answering.provider_s = time.monotonic() - started - answering.waited_s
                 return answering
-            if failure.usage is not None:
-                billed.append((arm, failure.usage))
             if isinstance(failure, NotCalled):
                 waited += time.monotonic() - begun
                 begun = time.monotonic()
@@ -234,6 +232,8 @@ class Caller:
             if not isinstance(failure, (NotCalled, ProviderRejected)):
                 failed.add(self.cards[arm].provider)
             attempts.append(attempt_of(arm, probability, failure, begun))
+            if failure.usage is not None:
+                billed.append((attempts[-1], failure.usage))
             said.append(f"{arm} ({_short(in_words(failure))})")
             following = None
             if calls < self.timers.attempts and deadline - time.monotonic() > 0.01 and fallback is not None:

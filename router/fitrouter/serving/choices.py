@@ -60,7 +60,7 @@ class Choices:
         dropped: parameters omitted from calls of the model.
         limit: tokens of each choice that a hard limit covers, once, so that no call that may be billed is made again.
         check: (usage of a call, estimated tokens of its answers, their number) → the usage within bounds.
-        billed: gets the model, and what it used, where a call failed that says so.
+        billed: gets the attempt, and what it used, where a call failed that says so.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Choices:
         dropped: tuple[str, ...],
         limit: Callable[[], int | None],
         check: Callable[[Usage, int, int], Usage],
-        billed: list[tuple[str, Usage]],
+        billed: list[tuple[Attempt, Usage]],
     ) -> None:
         self._caller, self._answering, self._n = caller, answering, request.n
         self._request = msgspec.structs.replace(request, n=1, stream=answering.rest is not None)
@@ -169,10 +169,10 @@ class Choices:
                     self._request, arm, self._tenant, self._deadline, self._dropped, retry=retry
                 )
             except (ProviderError, asyncio.CancelledError) as error:
-                if isinstance(error, ProviderError) and error.usage is not None:
-                    self._billed.append((arm, error.usage))
                 if not isinstance(error, NotCalled):
                     self.failed.append(attempt_of(arm, 1.0, error, begun))
+                    if isinstance(error, ProviderError) and error.usage is not None:
+                        self._billed.append((self.failed[-1], error.usage))
                 if isinstance(error, asyncio.CancelledError):
                     raise
                 if isinstance(error, ProviderRejected) or (

@@ -291,6 +291,8 @@ class ExternalExecution:
             if outcome.cost_usd is not None:
                 usage = msgspec.structs.replace(usage, cost_usd=outcome.cost_usd)
             charged = charge(card, usage)
+            usd = None if charged.assumed else charged.usd
+            attempts = (*attempts[:-1], msgspec.structs.replace(last, cost_usd=usd))
         elif outcome.status == RECORDED:
             served_by = decision.chosen
         status = outcome.status

@@ -185,14 +185,18 @@ class Spending:
         return found
 
     def abandoned(
-        self, decision: Decision, attempts: Sequence[Attempt], asked: Wants, billed: Sequence[tuple[str, Usage]] = ()
-    ) -> tuple[Usage, float]:
-        """Estimate tokens and USD of calls that were given up before an answer, and add those that failed as billed.
+        self,
+        decision: Decision,
+        attempts: Sequence[Attempt],
+        asked: Wants,
+        billed: Sequence[tuple[Attempt, Usage]] = (),
+    ) -> list[tuple[Attempt, Usage, float]]:
+        """Estimate tokens and USD of calls that were given up before an answer, beside those that failed as billed.
 
         The prompt counts in full, the answer by the share of its expected time that has passed.
         """
-        usd, tokens, calls = 0.0, 0.0, [a for a in attempts if a.error in ABANDONED]
-        for attempt in calls:
+        found = []
+        for attempt in (each for each in attempts if each.error in ABANDONED):
             k = decision.eligible.index(attempt.model)
             prices = self.cards[attempt.model].prices
             prompt_usd = prices.input * asked.prompt_tokens / 1e6
@@ -201,14 +205,14 @@ class Spending:
             if asked.answer_tokens:
                 answer_usd = min(answer_usd, prices.output * asked.answer_tokens / 1e6)
             answer_usd *= asked.choices if draws_choices(self.cards[attempt.model]) else 1
-            usd += prompt_usd + answer_usd + prices.request
-            tokens += answer_usd * 1e6 / prices.output if prices.output else 0.0
-        prompt_tokens = asked.prompt_tokens * len(calls)
-        for arm, said in billed:
-            usage = checked_usage(said, self.cards[arm], asked, 0, whole=False)
-            usd += charge(self.cards[arm], usage).usd if usage != Usage() else 0.0
-            prompt_tokens, tokens = prompt_tokens + usage.prompt_tokens, tokens + usage.completion_tokens
-        return Usage(prompt_tokens=prompt_tokens, completion_tokens=int(tokens), estimated=bool(calls)), usd
+            tokens = int(answer_usd * 1e6 / prices.output) if prices.output else 0
+            usage = Usage(prompt_tokens=asked.prompt_tokens, completion_tokens=tokens, estimated=True)
+            found.append((attempt, usage, prompt_usd + answer_usd + prices.request))
+        for attempt, said in billed:
+            card = self.cards[attempt.model]
+            usage = checked_usage(said, card, asked, 0, whole=False)
+            found.append((attempt, usage, charge(card, usage).usd if usage != Usage() else 0.0))
+        return found
 
     def settle(self, execution: Execution, payer: Payer | None = None, least_usd: float = 0.0) -> None:
         """Replace the reservation of a request by its cost.

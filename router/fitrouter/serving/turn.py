@@ -76,8 +76,8 @@ class Turn:
         """Set at the end, if the model has a price."""
         self._cover, self._lost_usd = Cover(), 0.0
         """The reservation for the last call, and what earlier calls may have cost."""
-        self._billed: list[tuple[str, Usage]] = []
-        """Models that failed although they say what they used, and that."""
+        self._billed: list[tuple[Attempt, Usage]] = []
+        """Attempts that failed although they say what they used, and that."""
         self._told: Usage | None = None
         """The usage that was relayed last."""
 
@@ -345,12 +345,26 @@ class Turn:
 
     def _lost(self, attempts: Sequence[Attempt] = ()) -> tuple[Usage, float]:
         """Tokens and USD of attempts that were given up, and of those that failed and say what they used."""
-        return self._tools.spending.abandoned(self._decision, attempts, self._asked, self._billed)
+        calls = self._tools.spending.abandoned(self._decision, attempts, self._asked, self._billed)
+        usage = Usage(
+            prompt_tokens=sum(each.prompt_tokens for _, each, _ in calls),
+            completion_tokens=sum(each.completion_tokens for _, each, _ in calls),
+            estimated=any(each.estimated for _, each, _ in calls),
+        )
+        return usage, math.fsum(usd for *_, usd in calls)
+
+    def _with_costs(self, attempts: tuple[Attempt, ...], total_usd: float) -> tuple[Attempt, ...]:
+        """The attempts with what each cost; the one that answered, what the others leave of the whole."""
+        calls = self._tools.spending.abandoned(self._decision, attempts, self._asked, self._billed)
+        lost = {id(attempt): usd for attempt, _, usd in calls}
+        rest = max(total_usd - math.fsum(lost.get(id(each), 0.0) for each in attempts), 0.0)
+        costs = (lost.get(id(each)) if each.error else rest for each in attempts)
+        return tuple(msgspec.structs.replace(each, cost_usd=usd) for each, usd in zip(attempts, costs, strict=True))
 
     def _unpriced(self, attempts: tuple[Attempt, ...]) -> bool:
         """Whether a call that may be billed without an answer went to a model of unknown price."""
         arms = [a.model for a in attempts if a.error in ABANDONED]
-        arms += [arm for arm, usage in self._billed if usage.cost_usd is None]
+        arms += [attempt.model for attempt, usage in self._billed if usage.cost_usd is None]
         return any(not self._tools.cards[arm].prices.known for arm in arms)
 
     def _log_end(
@@ -362,6 +376,8 @@ class Turn:
         message: Message | None = None,
         **measured: Any,
     ) -> Execution:
+        if not measured["cost_assumed"]:
+            attempts = self._with_costs(attempts, measured["cost_usd"])
         execution = execution_of(
             self._decision, self._tools.clock(), status=status, served_by=served_by, attempts=attempts, **measured
         )

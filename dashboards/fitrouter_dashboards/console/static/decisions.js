@@ -136,7 +136,7 @@ function summary(data, session) {
         fact("Tokens", tokens(execution) + (execution.estimated ? ", estimated" : "")), fact("Time in the router", duration(execution.overhead_ms))] : fact("Outcome", "still running"),
       data.score?.status === "ok" ? fact("Predicted rating", `${ratio(data.score.mean)} ± ${ratio(data.score.sd)}`) : null),
     execution && execution.attempts.length > 1 ? h("ol", { class: "attempts" }, execution.attempts.map((a) =>
-      h("li", null, name(a.model), `: ${a.error ?? "answered"} after ${duration(a.ms)}`))) : null);
+      h("li", null, name(a.model), `: ${a.error ?? "answered"} after ${duration(a.ms)}`, a.cost_usd == null ? null : `, ${cost(a)}`))) : null);
 }
 
 /** The prompt and the answer, where they are kept: text, never markup. */

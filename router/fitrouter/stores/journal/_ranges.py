@@ -67,6 +67,7 @@ def _plainly_sound(event: Event) -> bool:
                 and 0.0 <= (event.ttft_ms or 0.0) < LONGEST_MS
                 and -LONGEST_MS < event.overhead_ms < LONGEST_MS
                 and all(0.0 <= each.probability <= 1.0 and 0.0 <= each.ms < LONGEST_MS for each in event.attempts)
+                and all(0.0 <= (each.cost_usd or 0.0) < MOST_USD for each in event.attempts)
                 and _small(event.ts, event.features)
             )
         case Score() if not event.dimensions and not len(event.h) % 4:
@@ -110,6 +111,7 @@ def _numbers(event: Event) -> Iterable[tuple[str, float, float, float]]:
             for attempt in event.attempts:
                 yield "probability", attempt.probability, 0.0, 1.0 + 1e-9
                 yield "ms", attempt.ms, 0.0, LONGEST_MS
+                yield "cost_usd", attempt.cost_usd or 0.0, 0.0, MOST_USD
             yield from _array("features", event.features)
         case Refusal():
             yield "n", event.n, 1, MOST_TOKENS
