@@ -125,13 +125,17 @@ class Savings(NamedTuple):
     """Requests that are."""
 
     def __str__(self) -> str:
-        """The share in words.
+        """The share in words: how much less, or more, and from where to where.
 
         >>> str(Savings("large", Estimate(0.1, 0.2, 0.3), Estimate(0.24, 0.31, 0.37), 2))
         '−31 % [24, 37] against large, without 2 answers of unknown cost'
+        >>> str(Savings("small", Estimate(-0.1, -0.05, 0.01), Estimate(-0.37, -0.31, 0.02), 0))
+        '+31 % [-2, 37] against small'
         """
-        low, saved, high = (None if math.isnan(each) else round(100 * each) for each in self.share)
-        size = "not known" if saved is None else f"{'−' if saved >= 0 else '+'}{abs(saved)} %"
+        more = self.share.estimate < 0.0
+        share = [-each for each in reversed(self.share)] if more else self.share
+        low, saved, high = (None if math.isnan(each) else round(100 * each) for each in share)
+        size = "not known" if saved is None else f"{'+' if more else '−'}{saved} %"
         ends = "" if low is None or high is None else f" [{low}, {high}]"
         less = f", without {self.unpriced:,} answers of unknown cost" if self.unpriced else ""
         return f"{size}{ends} against {self.model}{less}"
