@@ -34,7 +34,7 @@ from fitrouter.providers import LEFT_OUT, OpenAICompatible, _openai_compatible, 
 from fitrouter.providers._addresses import names_address
 from fitrouter.providers._uniform import UniformChoice
 from fitrouter.providers.usage import read_usage
-from fitrouter.serving import feedback
+from fitrouter.serving import attempts, feedback
 from fitrouter.serving.attempts import Assembler
 from fitrouter.types import Call, Chunk, EmbeddingCall
 from fitrouter_evaluators.personal import Leaderboards, Reports, Scores
@@ -169,6 +169,17 @@ async def test_pieces_of_calls_take_time_by_their_number(pieces: list[dict[str, 
     message = whole.message()
     assert time.process_time() - begun < 0.7
     assert [call["function"]["arguments"] for call in message["tool_calls"]] == ["1" * 101] * 200
+
+
+def test_words_are_counted_where_a_hard_limit_asks_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To count them takes 20 ms for 100 kB; what was used is estimated by bytes."""
+    whole = Assembler()
+    with monkeypatch.context() as patch:
+        patch.setattr(attempts, "_UNITS", None)
+        for chunk in (Chunk(delta={"content": "one two "}), Chunk(delta={"reasoning": "123456"}, finish_reason="stop")):
+            whole.add(chunk)
+        assert (whole.used().completion_tokens, whole.ended) == (4, True)
+    assert whole.sent == 2 + 2
 
 
 async def test_a_long_text_is_no_number_of_values() -> None:

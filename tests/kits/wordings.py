@@ -102,6 +102,10 @@ TOO_LONG = {
     "over a maximum": "input length 140000 is over the maximum of 131072",
     "a longer text": "The text is longer than the maximum of 131072 tokens",
     "a model's length": "request exceeds max model len",
+    "Yandex": "number of input tokens must be no more than 131072, got 140000",
+    "an allowed length": "exceeds the maximum allowed input length of 131072",
+    "a model's limit": "The total number of tokens (prompt + max_tokens) 140000 is over the model's limit of 131072",
+    "tokens in a request": "tokens in request more than max tokens allowed",
     "Chinese, tokens alone": "tokens 超出限制",
     "TGI": "Input validation error: `inputs` must have less than 1024 tokens. Given: 9000",
 }
@@ -152,5 +156,7 @@ OVER_RATE = (
     "Request too large for gpt-4o on tokens per min (TPM): Limit 30000, Requested 342389.",
     "This request would exceed your organization's rate limit of 40,000 input tokens per minute",
     "input tokens exceed your rate of 40000 tokens per minute",
+    "daily token limit exceeded for your organization",
+    "your monthly tokens exceed what the plan has",
 )
 """Refusals of a request that is larger than what an account may send in a minute."""

@@ -38,7 +38,7 @@ _TOO_LONG = re.compile(
             r"context_length_exceeded|exceed_context_size|tokens_limit_reached|model_max_prompt_tokens_exceeded",
             r"context[ _-]?window(?!s)|maximum context length|model'?s context length|available context size",
             r"(?:the|of the|reached) context length|exceeds? (?:the )?(?:maximum )?context (?:length|limit|size)",
-            r"(?:exceeds?|exceeded|than) (?:the )?(?:model'?s? )?(?:maximum|max) (?:model|prompt|input) length",
+            r"(?:exceeds?|exceeded|than) (?:the )?(?:model'?s? )?(?:maximum|max) (?:allowed )?(?:model|prompt|input) length",
             r"\b(?:prompt|input|tokens?)\b[^.]{0,60} exceed(?:s|ed)? (?:the )?(?:maximum|max) length|max_model_len",
             r"(?:prompt|input)(?: tokens?)?(?: length)? (?:is |are )?too long|prompt (?:is )?too large|prompt 超长",
             r"too long to fit into the model|maximum (?:prompt|input) length is|too many input tokens",
@@ -69,14 +69,15 @@ _TOO_LONG = re.compile(
             r"supports (?:at most|up to|only) \d+ tokens|only supports \d+ tokens",
             r"\+ (?:prompt|input) tokens|(?:prompt|input) and (?:completion|output) (?:tokens|length)",
             r"\b(?:prompt|input|messages|tokens)\b.{0,40} (?:does not|doesn.?t|do not|don.?t|cannot|can.?t) fit",
-            r"(?:tokens?|length|context)\b.{0,30} over the (?:maximum|limit)|over the maximum (?:input|prompt|context)",
+            r"(?:tokens?|length|context)\b.{0,30} over the (?:model'?s? )?(?:maximum|limit)|over the maximum (?:input|prompt|context)",
             r"longer than (?:the )?(?:maximum|limit) (?:of )?\d+ tokens|(?<!\w)tokens? ?超",
+            r"(?:input|prompt) tokens must be no more than|tokens in request more than",
         )
     ),
     re.IGNORECASE,
 )
 """What vendors and servers say of a context that is too long; `tests/providers/test_failures.py` has a line of each."""
-_RATE = re.compile(r"rate_limit_exceeded|tokens per min", re.IGNORECASE)
+_RATE = re.compile(r"rate_limit_exceeded|tokens per min|\b(?:hourly|daily|weekly|monthly) tokens? ", re.IGNORECASE)
 """What is said of a request that is larger than an account's rate, which a longer context would not mend."""
 _SURELY = re.compile(
     r'"(?:type|code)"\s*:\s*"(?:exceed_context_size_error|context_length_exceeded)"|ContextWindowExceeded'

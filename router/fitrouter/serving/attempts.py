@@ -577,8 +577,7 @@ class Assembler:
         self._bytes = 0
         self._calls: dict[int, tuple[dict[str, Any], dict[str, list[str]]]] = {}
         self._reported = Reported()
-        self.sent = 0
-        """Tokens so far, hardly more than a server has generated: few of them hold more than a word."""
+        self._sent, self._uncounted = 0, list[list[str]]()
         self.ended = False
         """Whether the end was told, and nothing said since."""
         self.finish_reason: str | None = None
@@ -593,9 +592,8 @@ class Assembler:
             self._add_call(piece if isinstance(piece, dict) else {})
         if any(value for name, value in chunk.delta.items() if name != "role"):
             texts = _spoken(chunk.delta)
-            size = sum(len(text.encode("utf-8", "replace")) for text in texts)
-            self._bytes += size
-            self.sent += max(1, size // _LONGEST_TOKEN, sum(len(_UNITS.findall(text)) for text in texts))
+            self._bytes += _size(texts)
+            self._uncounted.append(texts)
             self.ended = self.finish_reason is None and chunk.finish_reason is not None
         elif chunk.finish_reason is not None:
             self.ended = True
@@ -616,6 +614,14 @@ class Assembler:
                 said.append(text)
 
     @property
+    def sent(self) -> int:
+        """Tokens so far, hardly more than a server has generated: few of them hold more than a word."""
+        while self._uncounted:  # dear, and asked for under hard limits only
+            texts = self._uncounted.pop()
+            self._sent += max(1, _size(texts) // _LONGEST_TOKEN, sum(len(_UNITS.findall(text)) for text in texts))
+        return self._sent
+
+    @property
     def usage(self) -> Usage | None:
         """What was reported so far, if anything."""
         return self._reported.usage
@@ -626,7 +632,7 @@ class Assembler:
 
     def cut(self, limit: int) -> None:
         """End at a limit: what crossed it is neither told nor counted."""
-        self.sent, self.finish_reason, self.ended = min(self.sent, limit), "length", True
+        self._sent, self.finish_reason, self.ended = min(self.sent, limit), "length", True
 
     def said(self, limit: int | None) -> int:
         """Estimated tokens so far, within what a limit let a server say; more only as far as it surely did."""
@@ -655,6 +661,10 @@ class Assembler:
                 for _, (call, texts) in sorted(self._calls.items(), key=lambda each: each[0])
             ]
         return message
+
+
+def _size(texts: Sequence[str]) -> int:
+    return sum(len(text.encode("utf-8", "replace")) for text in texts)
 
 
 def _spoken(message: Message) -> list[str]:

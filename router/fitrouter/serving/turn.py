@@ -220,9 +220,9 @@ class Turn:
 
     async def _is_covered(self, arm: str, assembler: Assembler) -> bool:
         """Whether a stream is within its reservation; one whose provider ignores `max_tokens` reserves more."""
-        sent = assembler.sent
         if self._cover.answer_tokens is None or assembler.ended:
             return True
+        sent = assembler.sent
         if assembler.usage is not None and assembler.usage.completion_tokens:
             sent = max(sent, self._checked(arm, assembler.usage, assembler.tokens).completion_tokens)
         if sent <= self._most_tokens:
@@ -242,8 +242,11 @@ class Turn:
         try:
             async with contextlib.aclosing(choices.chunks()) as chunks:
                 async for chunk in chunks:
-                    longest = max(choices.unfinished.values(), key=lambda each: each.sent, default=Assembler())
-                    if await self._is_covered(answering.arm, longest):
+                    covered = self._cover.answer_tokens is None
+                    if not covered:
+                        longest = max(choices.unfinished.values(), key=lambda each: each.sent, default=Assembler())
+                        covered = await self._is_covered(answering.arm, longest)
+                    if covered:
                         yield chunk
                         continue
                     status = "partial"
