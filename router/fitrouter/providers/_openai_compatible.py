@@ -273,8 +273,7 @@ class OpenAICompatible:
         """Yield a chunk for each event, with its usage as it was sent, and `ARRIVED`."""
         said, finished, pieces, idle = set[int](), dict[int, str | None](), 0, b""
         uniform: defaultdict[int, UniformChoice] = defaultdict(UniformChoice)
-        further_of = _Same(lambda body: further_fields(body, self._host))
-        beside_of = _Same(lambda more: further_fields(more, self._host))
+        further_of, beside_of = (_Same(lambda given: further_fields(given, self._host)) for _ in range(2))
         with self._translated():
             async for data in sse_data(response.content.iter_any(), self._base_url, self._max_bytes):
                 if data.strip().upper() == b"[DONE]":
@@ -424,21 +423,19 @@ def _usages(body: Mapping[str, Any]) -> list[Any]:
     """What may be the usage of an answer or chunk: Moonshot has it in a stream's last choice, Groq in an own object."""
     choices = body.get("choices")
     places = (body, choices[0] if isinstance(choices, list) and choices else None, body.get("x_groq"))
+    named = (place.get(name) for place in places if isinstance(place, dict) for name in _USAGES)
     beside = body if "prompt_eval_count" in body or "eval_count" in body else None  # Ollama
-    return [
-        *(place[name] for place in places if isinstance(place, dict) for name in _USAGES if place.get(name)),
-        *((beside,) if beside else ()),
-    ]
+    return [each for each in (*named, beside) if each and isinstance(each, dict)]
+
+
+def _usage(body: Mapping[str, Any]) -> Usage | None:
+    return _used(_usages(body))
 
 
 def _used(usages: list[Any]) -> Usage | None:
     """Read the first usage that says something."""
     found = (usage for each in usages if (usage := read_usage(each)) is not None)
     return next((usage for usage in found if usage != Usage()), None)
-
-
-def _usage(body: Mapping[str, Any]) -> Usage | None:
-    return _used(_usages(body))
 
 
 class _Same:

@@ -49,12 +49,7 @@ class OwnedStream:
 
 
 async def together(chunks: AsyncGenerator[Chunk], read: Callable[[Any], Usage | None]) -> AsyncGenerator[Chunk]:
-    """Put the chunks between two `ARRIVED` together where nothing is lost: a chunk costs its readers more than it.
-
-    Args:
-        chunks: with usages as they were sent.
-        read: reads one.
-    """
+    """Put chunks between two `ARRIVED` together where nothing is lost, and `read` what they tell of usage as sent."""
     held: Chunk | None = None
     try:
         async with aclosing(chunks):
@@ -87,36 +82,25 @@ def _joined(one: Chunk, two: Chunk) -> Chunk | None:
         or (one.further, one.beside) != (two.further, two.beside)
     ):
         return None
-    delta: dict[str, Any] = {**two.delta, **one.delta}
-    for name in said:
-        texts = one.delta.get(name), two.delta.get(name)
-        whole: Any = _continued(*texts) if name == "tool_calls" and all(texts) else None
-        if not all(texts):
-            whole = texts[0] or texts[1]
-        elif name in _TEXTS and isinstance(texts[0], str) and isinstance(texts[1], str):
-            whole = texts[0] + texts[1]
-        if whole is None:
+    whole: Any
+    match [each.delta[name] for name in said for each in (one, two) if each.delta.get(name)]:
+        case [] | [_] as alone:
+            whole = alone[0] if alone else None
+        case [str(text), str(more)] if not said.isdisjoint(_TEXTS):
+            whole = text + more
+        case [
+            [{"index": i, "function": {**begun}} as call],
+            [{"index": j, "function": {"arguments": str(more), **other}, **others}],
+        ] if i == j and not other and not others:
+            whole = [{**call, "function": {**begun, "arguments": str(begun.get("arguments") or "") + more}}]
+        case _:
             return None
-        delta[name] = whole
+    delta = {**two.delta, **one.delta, **dict.fromkeys(said, whole)}
     return msgspec.structs.replace(one, delta=delta, usage=two.usage or one.usage)
 
 
 def _covered(before: Any, later: Any) -> bool:
     """Whether usages, as they were sent, tell of all that earlier ones told."""
-    pairs = zip(before, later, strict=True) if len(before) == len(later) else [(0, 0)]
-    return all(
-        isinstance(old, dict) and isinstance(new, dict) and all(new.get(name) for name, value in old.items() if value)
-        for old, new in pairs
+    return len(before) == len(later) and all(
+        new.get(name) for old, new in zip(before, later, strict=True) for name, value in old.items() if value
     )
-
-
-def _continued(one: Any, two: Any) -> list[dict[str, Any]] | None:
-    """Return a piece of a call and the next one of its arguments as one; None for anything else."""
-    (call, *more), (piece, *others) = one, two
-    told = piece.get("function")
-    if more or others or piece.keys() != {"index", "function"} or call["index"] != piece["index"]:
-        return None
-    function = call.get("function")
-    if not isinstance(told, dict) or told.keys() != {"arguments"} or not isinstance(function, dict):
-        return None
-    return [{**call, "function": {**function, "arguments": (function.get("arguments") or "") + told["arguments"]}}]

@@ -577,7 +577,7 @@ class Assembler:
         self._bytes = 0
         self._calls: dict[int, tuple[dict[str, Any], dict[str, list[str]]]] = {}
         self._reported = Reported()
-        self._sent, self._uncounted = 0, list[list[str]]()
+        self._sent, self._uncounted = 0, list[tuple[int, list[str]]]()
         self.ended = False
         """Whether the end was told, and nothing said since."""
         self.finish_reason: str | None = None
@@ -592,8 +592,9 @@ class Assembler:
             self._add_call(piece if isinstance(piece, dict) else {})
         if any(value for name, value in chunk.delta.items() if name != "role"):
             texts = _spoken(chunk.delta)
-            self._bytes += _size(texts)
-            self._uncounted.append(texts)
+            size = sum(len(text.encode("utf-8", "replace")) for text in texts)
+            self._bytes += size
+            self._uncounted.append((size, texts))
             self.ended = self.finish_reason is None and chunk.finish_reason is not None
         elif chunk.finish_reason is not None:
             self.ended = True
@@ -617,8 +618,8 @@ class Assembler:
     def sent(self) -> int:
         """Tokens so far, hardly more than a server has generated: few of them hold more than a word."""
         while self._uncounted:  # dear, and asked for under hard limits only
-            texts = self._uncounted.pop()
-            self._sent += max(1, _size(texts) // _LONGEST_TOKEN, sum(len(_UNITS.findall(text)) for text in texts))
+            size, texts = self._uncounted.pop()
+            self._sent += max(1, size // _LONGEST_TOKEN, sum(len(_UNITS.findall(text)) for text in texts))
         return self._sent
 
     @property
@@ -661,10 +662,6 @@ class Assembler:
                 for _, (call, texts) in sorted(self._calls.items(), key=lambda each: each[0])
             ]
         return message
-
-
-def _size(texts: Sequence[str]) -> int:
-    return sum(len(text.encode("utf-8", "replace")) for text in texts)
 
 
 def _spoken(message: Message) -> list[str]:

@@ -242,11 +242,8 @@ class Turn:
         try:
             async with contextlib.aclosing(choices.chunks()) as chunks:
                 async for chunk in chunks:
-                    covered = self._cover.answer_tokens is None
-                    if not covered:
-                        longest = max(choices.unfinished.values(), key=lambda each: each.sent, default=Assembler())
-                        covered = await self._is_covered(answering.arm, longest)
-                    if covered:
+                    longest = max(choices.unfinished.values(), key=lambda each: each.sent, default=Assembler())
+                    if await self._is_covered(answering.arm, longest):
                         yield chunk
                         continue
                     status = "partial"
