@@ -32,6 +32,7 @@ from fitrouter.draw import uuid7
 from fitrouter.errors import ConfigError, ProviderRejected, ProviderUnavailable
 from fitrouter.providers import LEFT_OUT, OpenAICompatible, _openai_compatible, is_public, tracing, without_addresses
 from fitrouter.providers._addresses import names_address
+from fitrouter.providers._json import decode_json
 from fitrouter.providers._uniform import UniformChoice
 from fitrouter.providers.usage import read_usage
 from fitrouter.serving import attempts, feedback
@@ -213,18 +214,23 @@ FLOODS: dict[str, Any] = {
 MADE = {
     **{name: [each] * 4_000 for name, each in FLOODS.items()},
     "more usage": [{"usage": {"prompt_tokens": 1, "completion_tokens": i}} for i in range(4_000)],
+    "ends again": [FLOODS["ends"], FLOODS["roles"]] * 2_000,
     "words and usage": [{**FLOODS["words"], "usage": {"completion_tokens": i}} for i in range(4_000)],
 }
 
 
 @pytest.mark.parametrize("name", MADE)
 async def test_pieces_that_arrive_at_once_are_few(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 32 tiny events one chunk is made, and one usage read, between which the event loop runs what waits."""
-    made, turns, read = MADE[name], [0], [0]
+    """Of 32 tiny events one chunk is made, and one usage read; what says nothing is not read again."""
+    made, turns, read, parsed = MADE[name], [0], [0], [0]
 
     def reading(usage: object) -> Any:
         read[0] += 1
         return read_usage(usage)
+
+    def parsing(data: bytes) -> Any:
+        parsed[0] += 1
+        return decode_json(data)
 
     async def beat() -> None:
         while True:
@@ -232,21 +238,25 @@ async def test_pieces_that_arrive_at_once_are_few(name: str, monkeypatch: pytest
             await asyncio.sleep(0)
 
     monkeypatch.setattr(_openai_compatible, "read_usage", reading)
+    monkeypatch.setattr(_openai_compatible, "decode_json", parsing)
     begins = event(told(delta={"content": "y", "tool_calls": [CALL]}))
     async with FakeOpenAI([sse(begins + b"".join(map(event, made)) + ENDS, DONE)]) as server:
         provider = OpenAICompatible(server.base_url)
         found: Any = await provider.complete(
             Call(target="m", messages=({"role": "user", "content": "x"},), stream=True)
         )
-        other, whole, chunks = asyncio.create_task(beat()), Assembler(), 0
+        other, whole, chunks, ends = asyncio.create_task(beat()), Assembler(), 0, 0
         async for chunk in found:
             whole.add(chunk)
             chunks += 1
+            ends += chunk.finish_reason is not None
         other.cancel()
         await provider.aclose()
+    assert ends == 1
     assert turns[0] >= len(made) / _openai_compatible._TURN
     assert chunks <= 2 * len(made) / _openai_compatible._TURN + 20
     assert read[0] <= 2 * len(made) / _openai_compatible._TURN + 20
+    assert (parsed[0] < 10) is (name in FLOODS and name not in ("words", "thinking", "arguments"))
     said = whole.message()
     assert len(said["content"]) == 1 + 4_000 * name.startswith("words")
     assert len(said["tool_calls"][0]["function"]["arguments"]) == 4_000 * (name == "arguments")

@@ -267,7 +267,7 @@ class OpenAICompatible:
         yield Chunk(usage=whole.usage)
 
     def _chunks(self, response: aiohttp.ClientResponse, n: int) -> AsyncGenerator[Chunk]:
-        return together(self._sent(response, n), _Same(_used))
+        return together(self._sent(response, n), _used)
 
     async def _sent(self, response: aiohttp.ClientResponse, n: int) -> AsyncGenerator[Chunk]:
         """Yield a chunk for each event, with its usage as it was sent, and `ARRIVED`."""
