@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.policies.test_conformance import NAMES, make
 
-from fitrouter.policies import Batched, Beliefs, proposals
+from fitrouter.policies import Beliefs, is_batched, proposals
 
 entries = st.one_of(
     st.floats(-10, 10), st.sampled_from([0.0, 0.5, 0.7]), st.sampled_from([np.nan, np.inf, -np.inf, 1e308])
@@ -45,4 +45,4 @@ def test_thompson_with_tiny_standard_deviations(sd: float) -> None:
 
 def test_batched_policies() -> None:
     """All policies are batched but the fixed one, which needs arm names."""
-    assert {name for name in NAMES if not isinstance(make(name), Batched)} == {"fixed"}
+    assert {name for name in NAMES if not is_batched(make(name))} == {"fixed"}

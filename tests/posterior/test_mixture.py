@@ -14,7 +14,7 @@ from fitrouter.posterior.gaussian import gaussian_update
 from fitrouter.posterior.heads import RANK, DenseHeads, HeadPriors, Heads, LowRankHeads, Rows, Width
 from fitrouter.posterior.labels import Answered, FitParams, Label
 from fitrouter.posterior.mixture import EXPERTS, FLOOR, SHARE, START, MixturePrior, ModelAverage, updated
-from fitrouter.posterior.model import Fit
+from fitrouter.posterior.model import Fit, _along
 from fitrouter.posterior.people import Person
 from fitrouter.types import FeedbackKind, Floats, Identity
 
@@ -69,8 +69,8 @@ def _heads(kind: type[Heads], *widths: Width) -> Heads:
 
 def _learn(heads: Heads, row: Rows, y: float, noise: float, level: float = 0.0) -> None:
     """Fold a label into a single head."""
-    mean, variance = heads.predict(row)
-    update = gaussian_update(level + float(mean[0, 0]), float(variance[0, 0]), y, noise=noise)
+    seen = heads.observe(row)
+    update = gaussian_update(level + seen.mean[0], seen.variance[0], y, noise=noise)
     heads.learn(row, np.array([update.step]), np.array([update.shrink]))
 
 
@@ -95,9 +95,9 @@ def test_a_head_is_the_joint_posterior(kind: type[Heads], labels: int, error: fl
         z = np.concatenate(
             [row.h[0], [float(row.coefficient[0] @ [m == model for m in row.models]) for model in MODELS]]
         )
-        found, variance = head.predict(row)
-        assert found[0, 0] == pytest.approx(z @ mean, abs=error)
-        assert variance[0, 0] == pytest.approx(z @ cov @ z, abs=error)
+        found = head.observe(row)
+        assert found.mean[0] == pytest.approx(z @ mean, abs=error)
+        assert found.variance[0] == pytest.approx(z @ cov @ z, abs=error)
     assert [float(head.offsets(model)[0]) for model in MODELS] == pytest.approx(mean[D:], abs=error)
 
 
@@ -107,14 +107,13 @@ def test_low_rank_keeps_what_labels_say_most_about(seed: int, labels: int) -> No
     """Variances stay between the exact posterior's and the prior's, and the state round-trips bit for bit."""
     rng, width = np.random.default_rng(seed), Width(level=0.1, offset=0.2, taste=0.4)
     low, dense = _heads(LowRankHeads, width), _heads(DenseHeads, width)
-    prior = low.predict(probe := _row(rng))[1]
+    prior = low.observe(probe := _row(rng)).variance[0]
     for _ in range(labels):
         row, y = _row(rng), float(rng.normal())
         _learn(low, row, y, 0.1)
         _learn(dense, row, y, 0.1)
-    variance, exact = low.predict(probe)[1], dense.predict(probe)[1]
-    assert (exact - 5e-3 <= variance).all()
-    assert (variance <= prior + 5e-3).all()
+    variance, exact = low.observe(probe).variance[0], dense.observe(probe).variance[0]
+    assert exact - 5e-3 <= variance <= prior + 5e-3
     for heads in (low, dense):
         other = type(heads)(heads.priors)
         other.load(*heads.dump())
@@ -128,8 +127,9 @@ def test_low_rank_forgets_the_least_direction() -> None:
     for _ in range(100):
         _learn(low, often, 1.0, 0.1)
         _learn(low, _row(rng), float(rng.normal()), 5.0)
-    assert low.predict(often)[1][0, 0] < 0.02
-    assert low.predict(often)[0][0, 0] == pytest.approx(1.0, abs=0.05)
+    seen = low.observe(often)
+    assert seen.variance[0] < 0.02
+    assert seen.mean[0] == pytest.approx(1.0, abs=0.05)
 
 
 def _index() -> dict[str, int]:
@@ -164,11 +164,39 @@ def test_declared_values_are_exact_at_any_time(seed: int, first: float, second: 
             row, y = step  # type: ignore[misc]
             _learn(person.heads[0], row, y, 0.1, float(person.declared @ row.h[0]))
         (heads,) = person.heads
-        return person.declared + heads.tastes()[0], heads.covariance(np.ones(1), D)
+        return person.declared + heads.tastes()[0], heads.covariance(np.ones(1))[:D, :D]
 
     late, early = learnt([first, *labels, second]), learnt([second, *labels])
     np.testing.assert_allclose(late[0], early[0], atol=1e-9)
     np.testing.assert_allclose(late[1], early[1], atol=1e-9)
+
+
+@given(st.integers(0, 1000), st.integers(0, 60), st.sampled_from([None, "r"]), st.sampled_from([None, "u", "new"]))
+@settings(max_examples=30)
+def test_decisions_and_scores_read_the_mixture_that_labels_are_predicted_by(
+    seed: int, labels: int, role: str | None, user: str | None
+) -> None:
+    """The moments of role and user, kept between labels, are those of each answer's row minus the average row."""
+    fit, rng = Fit(2, D, names=NAMES), np.random.default_rng(seed)
+    who, others = Identity(user=user, role=role), [Identity(user=name, role="r") for name in ("u", "v")]
+    fit.tastes.declare(others[0], {"length": 0.5})
+    bases, known = ("m", "n", "n", "unknown"), ("m", "n", "unknown")
+    for number in range(labels + 1):
+        profile, coefficient = rng.normal(size=(4, D)), np.array([[b == m for m in known] for b in bases]) * 1.0
+        h = profile - profile.mean(axis=0)
+        rows = [Rows(a[None], known, b[None]) for a, b in zip(h, coefficient - coefficient.mean(0), strict=True)]
+        if role or user:
+            seen = [fit._observe(who, *fit.people(who), row) for row in rows]
+            _, mean, variance = _along(profile, bases, *fit._deviations(who))
+            np.testing.assert_allclose(mean - mean.mean(), [each.mean for each in seen], atol=1e-9)
+            np.testing.assert_allclose(variance, [each.variance for each in seen], atol=1e-5)
+            text = fit._observe(who, *fit.people(who), Rows(profile[:1], (), np.zeros((1, 0))))
+            gain, common = fit.tastes.population.along(profile[0])
+            score = fit.score(who, profile[0])
+            assert score[0] == pytest.approx(common + text.mean, abs=1e-9)
+            assert score[1] ** 2 == pytest.approx(profile[0] @ gain + text.variance, abs=1e-5)
+        answer = Answered(MODELS[number % 2], np.array([1.0, 0.3]), np.concatenate([[1.0], rng.normal(size=D - 1)]))
+        fit.learn(Label(others[number % 2], answer, float(rng.integers(2)), FeedbackKind.THUMB))
 
 
 def test_a_change_of_taste_is_followed() -> None:

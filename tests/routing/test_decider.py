@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kits.learner import Log, fold
 
-from fitrouter.draw import renormalise, replay
+from fitrouter.draw import draws, renormalise, replay
 from fitrouter.policies import Beliefs, SquareCB
 from fitrouter.routing.decider import Decider, Rules
 from fitrouter.routing.eligibility import Roster, Wants
@@ -114,6 +114,16 @@ def test_the_twin_is_the_pmf_of_somebody_unknown() -> None:
     assert stranger.twin == stranger.probs
     assert known.twin == pytest.approx(stranger.probs, abs=1e-12)
     assert abs(known.probs[0] - known.twin[0]) > 1e-3
+
+
+@given(st.integers(0, 2**63 - 1), st.uuids(), st.integers(1, 12))
+def test_draws_are_philox(seed: int, number: uuid.UUID, n: int) -> None:
+    """A decision's uniforms are those of numpy's Philox generator, keyed by seed and id."""
+    high, low = number.int >> 64, number.int & (2**64 - 1)
+    philox = np.random.Philox(
+        key=np.array([seed, high], dtype=np.uint64), counter=np.array([0, 0, 0, low], dtype=np.uint64)
+    )
+    assert draws(seed, str(number), n).tolist() == np.random.Generator(philox).random(n).tolist()
 
 
 def test_draws_follow_the_logged_pmf() -> None:

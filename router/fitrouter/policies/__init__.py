@@ -13,7 +13,17 @@ from pydantic import Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from fitrouter.errors import ConfigError
-from fitrouter.policies._base import DECLARED, Batched, Beliefs, Policy, Positive, Share, proposals, sound
+from fitrouter.policies._base import (
+    DECLARED,
+    Batched,
+    Beliefs,
+    Policy,
+    Positive,
+    Share,
+    is_batched,
+    proposals,
+    sound,
+)
 from fitrouter.policies._epsilon_greedy import EpsilonGreedy
 from fitrouter.policies._fixed import Fixed
 from fitrouter.policies._linear_thompson import LinearThompson
@@ -39,6 +49,7 @@ __all__ = [
     "as_fields",
     "build_policy",
     "fields_of",
+    "is_batched",
     "named",
     "parameters",
     "proposals",

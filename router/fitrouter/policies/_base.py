@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Protocol, runtime_checkable
+from typing import Annotated, ClassVar, Protocol, TypeGuard
 
 import msgspec
 import numpy as np
@@ -53,13 +53,17 @@ class Policy(Protocol):
         ...
 
 
-@runtime_checkable
 class Batched(Protocol):
     """A policy that depends on utilities only, not on names of arms, and can process many requests at once."""
 
     def pmf(self, utility: Floats, sd: Floats, steps: float | Floats) -> Floats:
         """Return the pmfs of `propose` for sound inputs, float64[..., K]; `steps` has shape [..., 1]."""
         ...
+
+
+def is_batched(policy: Policy) -> TypeGuard[Batched]:
+    """Whether a policy is `Batched`: `isinstance` with a protocol takes as long as a pmf."""
+    return hasattr(policy, "pmf")
 
 
 def proposals(policy: Policy, arms: Sequence[Sequence[str]], utility: Floats, sd: Floats, steps: Floats) -> Floats:
@@ -72,15 +76,15 @@ def proposals(policy: Policy, arms: Sequence[Sequence[str]], utility: Floats, sd
         sd: float64[n, K].
         steps: float64[n].
     """
-    if not isinstance(policy, Batched):
+    if not is_batched(policy):
         rows = zip(arms, utility, sd, steps.tolist(), strict=True)
         each = [policy.propose(Beliefs(arms=tuple(a), utility=u, sd=s, steps=t)) for a, u, s, t in rows]
         return np.array(each).reshape(utility.shape)
-    squares = np.einsum("ik,ik->i", utility, utility) + np.einsum("ik,ik->i", sd, sd)
-    broken = np.flatnonzero(~(np.isfinite(squares) & (sd.min(axis=1) >= 0.0)))
-    if len(broken):
+    squares = np.add.reduce(utility * utility + sd * sd, axis=1)
+    valid = np.isfinite(squares) & (np.minimum.reduce(sd, axis=1) >= 0.0)
+    if not np.logical_and.reduce(valid):
         utility, sd = utility.copy(), sd.copy()
-        for i in broken.tolist():
+        for i in np.flatnonzero(~valid).tolist():
             beliefs = Beliefs(arms=("",) * utility.shape[1], utility=utility[i], sd=sd[i], steps=0.0)
             utility[i], sd[i] = sound(beliefs)
     return policy.pmf(utility, sd, steps[:, None])

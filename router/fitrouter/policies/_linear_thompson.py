@@ -71,40 +71,49 @@ def argmax_pmf(mean: Floats, sd: Floats) -> Floats:
     shape = mean.shape
     mean, sd = mean.reshape(-1, shape[-1]), sd.reshape(-1, shape[-1])
     mean = mean - np.maximum.reduce(mean, axis=1, keepdims=True)
-    widest = np.maximum.reduce(sd, axis=1, keepdims=True)
     reach = _REACH * sd
-    alive = mean + reach >= np.maximum.reduce(mean - reach, axis=1, keepdims=True)
-    if shape[-1] > 1 and alive.all() and (sd >= np.maximum(_NARROW * widest, _NOTHING)).all():
-        return _by_nodes(mean, sd, alive).reshape(shape)
+    lower, upper = mean - reach, mean + reach
+    low = np.maximum.reduce(lower, axis=1, keepdims=True)
+    narrow, widest = (each.reduce(sd, axis=1, keepdims=True) for each in (np.minimum, np.maximum))
+    sound = (
+        (narrow >= _NOTHING) & (narrow >= _NARROW * widest) & (np.minimum.reduce(upper, axis=1, keepdims=True) >= low)
+    )
+    if shape[-1] > 1 and np.logical_and.reduce(sound[:, 0]):
+        return _by_nodes(mean, sd, None, low, np.maximum.reduce(upper, axis=1, keepdims=True), narrow).reshape(shape)
     # Rows with arms that are out of reach, or nearly certain.
+    alive = upper >= low
     best = mean == 0.0
     pmf: Floats = best / best.sum(axis=1, keepdims=True)
     widest = np.where(alive, sd, 0.0).max(axis=1, keepdims=True)
     doubtful = (widest[:, 0] >= _NOTHING) & (alive.sum(axis=1) > 1)
     if doubtful.any():
+        mean, alive = mean[doubtful], alive[doubtful]
         sd = np.maximum(sd[doubtful], _NARROW * widest[doubtful])
-        pmf[doubtful] = _by_nodes(mean[doubtful], sd, alive[doubtful])
+        lower, upper = (np.where(alive, mean + side * sd, -np.inf) for side in (-_REACH, _REACH))
+        low, high = lower.max(axis=1, keepdims=True), upper.max(axis=1, keepdims=True)
+        narrow = np.where(alive, sd, np.inf).min(axis=1, keepdims=True)
+        pmf[doubtful] = _by_nodes(mean, sd, alive, low, high, narrow)
     return pmf.reshape(shape)
 
 
-def _by_nodes(mean: Floats, sd: Floats, alive: NDArray[np.bool_]) -> Floats:
-    """The pmfs of rows float64[n, K] with two living arms or more, by as many nodes as each needs."""
-    reach, every = _REACH * sd, bool(alive.all())
-    lower, upper, narrow = mean - reach, mean + reach, sd
-    if not every:
-        lower, upper, narrow = (
-            np.where(alive, each, out) for each, out in ((lower, -np.inf), (upper, -np.inf), (sd, np.inf))
-        )
-    low = np.maximum.reduce(lower, axis=1, keepdims=True)
-    r = (2.0 * _REACH) * np.minimum.reduce(narrow, axis=1, keepdims=True)
-    span = np.log1p((np.maximum.reduce(upper, axis=1, keepdims=True) - low) / r)
+def _by_nodes(
+    mean: Floats, sd: Floats, alive: NDArray[np.bool_] | None, low: Floats, high: Floats, narrow: Floats
+) -> Floats:
+    """The pmfs of rows float64[n, K] with two living arms or more, by as many nodes as each needs.
+
+    `low` and `high` bound the integral, `narrow` is the smallest sd of the living arms: float64[n, 1] each.
+    """
+    r = (2.0 * _REACH) * narrow
+    span = np.log1p((high - low) / r)
     alike = span[:, 0] <= _ALIKE
+    if alive is None and len(mean) * mean.shape[1] * len(_FEW) <= _AT_ONCE and np.logical_and.reduce(alike):
+        return _integrated(mean, sd, None, low, r, span, _FEW)
     pmf = np.empty_like(mean)
     for which, u in ((alike, _FEW), (~alike, _MANY)):
         rows = np.flatnonzero(which)
         step = max(_AT_ONCE // (len(u) * mean.shape[1]), 1)
         for at in (rows[i : i + step] for i in range(0, len(rows), step)):
-            pmf[at] = _integrated(mean[at], sd[at], None if every else alive[at], low[at], r[at], span[at], u)
+            pmf[at] = _integrated(mean[at], sd[at], None if alive is None else alive[at], low[at], r[at], span[at], u)
     return pmf
 
 

@@ -137,17 +137,16 @@ def _means(fit: Fit, identity: Identity, x: Floats, arms: Sequence[str]) -> Mean
     of_role = role_means(fit, role if role_key(identity) else None, models)
     if user is None:
         return Means(taste, level + of_role[1], *role_means(fit, None, models))
-    weights = user.weights_in(fit.context(identity), fit.mixture)
-    level = level + [user.offset(model, weights) for model in models] + (1.0 - float(weights[0])) * of_role[1]
-    return Means(taste, level, *of_role)
+    own = user.deviation(user.weights_in(fit.context(identity), fit.mixture))
+    return Means(taste, level + own.offsets(models) + (1.0 - own.population) * of_role[1], *of_role)
 
 
 def role_means(fit: Fit, role: Person | None, models: Sequence[str]) -> tuple[Floats, Floats]:
     """A role's deviations of taste, float64[D], and of the levels of base arms, float64[K]; 0 without a role."""
     if role is None:
         return np.zeros(fit.D), np.zeros(len(models))
-    weights = role.weights_in("role", fit.mixture)
-    return role.mean_taste(weights), np.array([role.offset(model, weights) for model in models])
+    found = role.deviation(role.weights_in("role", fit.mixture))
+    return found.mean[: fit.D], found.offsets(models)
 
 
 def _person(
@@ -168,8 +167,7 @@ def _person(
 
 def _head(heads: Heads, place: int, models: Sequence[str], n: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
     """Draw one head's taste, float64[n, features], and its offsets of models, float64[n, K]."""
-    size, coordinates = len(heads.priors.features), heads.mean.shape[1]
-    cov = heads.covariance(np.eye(len(heads))[place], coordinates)
+    size, cov = len(heads.priors.features), heads.covariance(np.eye(len(heads))[place])
     drawn = sampled(Gaussian(heads.mean[place].astype(np.float64), cov), n, rng)
     unknown = {model: rng.standard_normal(n) * np.sqrt(heads.priors.offset[place]) for model in models}
     at = {model: size + i for i, model in enumerate(heads.models)}

@@ -200,10 +200,6 @@ class Heads(abc.ABC):
         """Whether every number is finite."""
 
     @abc.abstractmethod
-    def variances(self, z: Floats) -> Floats:
-        """Compute zᵀ S z for each row z of float64[R, n] under each head, float64[E, R]."""
-
-    @abc.abstractmethod
     def along(self, z: Floats) -> tuple[Floats, list[float]]:
         """Return S z, float64[E, n], and zᵀ S z under each head, for one z."""
 
@@ -216,8 +212,8 @@ class Heads(abc.ABC):
         """Compute S z for one z shared by all heads, or for one row per head, float64[E, n]."""
 
     @abc.abstractmethod
-    def covariance(self, weights: Floats, features: int) -> Floats:
-        """Weighted sum of the heads' covariances of the first `features` coordinates, float64[features, features]."""
+    def covariance(self, weights: Floats) -> Floats:
+        """Weighted sum of the heads' covariances, float64[n, n]."""
 
     @abc.abstractmethod
     def _reduce(self, gains: Floats, shrink: Floats) -> None:
@@ -257,24 +253,6 @@ class Heads(abc.ABC):
         for column, place in zip(found.known, found.places, strict=True):
             z[:, taste + place] = rows.coefficient[:, column]
         return z
-
-    def predict(self, rows: Rows, *, centred: bool = False) -> tuple[Floats, Floats]:
-        """Predict mean and variance of a decision's rows, float64[E, R] each; uses BLAS, which the fold must not.
-
-        Args:
-            rows: what is predicted.
-            centred: the variance is that of each row minus the mean row.
-        """
-        z = self._design(rows)
-        mean: Floats = self.mean @ z.T
-        unknown = _columns(self.models, rows.models).unknown
-        rest = rows.coefficient[:, unknown]
-        if centred:
-            z, rest = z - np.add.reduce(z) / len(z), rest - np.add.reduce(rest) / len(z)
-        variance = self.variances(z)
-        if unknown:
-            variance = variance + np.multiply.outer(self.priors.offset, np.einsum("rn,rn->r", rest, rest))
-        return mean, variance
 
     def observe(self, rows: Rows) -> Seen:
         """Predict the one row of a label, and return what learning from it needs."""
@@ -325,9 +303,10 @@ class Heads(abc.ABC):
             gains = self.times(self._design(rows)[0])
         new = [c for c in _columns(self.models, rows.models).unknown if rows.coefficient[0, c]]
         if new:
-            self.models = _shared((*self.models, *(rows.models[c] for c in new)))
-            self.mean = np.concatenate([self.mean, np.zeros((len(self), len(new)), self.precision)], axis=1)
+            models = _shared((*self.models, *(rows.models[c] for c in new)))
             self._grow(len(new))
+            self.mean = np.concatenate([self.mean, np.zeros((len(self), len(new)), self.precision)], axis=1)
+            self.models = models  # last: readers in other threads use as many coordinates as there are models
             gains = np.concatenate([gains, np.multiply.outer(self.priors.offset, rows.coefficient[0, new])], axis=1)
         self.fold(gains, step, shrink)
 
@@ -439,16 +418,6 @@ class LowRankHeads(Heads):
         """Whether every number is finite."""
         return bool(np.isfinite(self.mean).all() and np.isfinite(self.factors).all())
 
-    def variances(self, z: Floats) -> Floats:
-        """Compute zᵀ S z for each row z of float64[R, n] under each head, float64[E, R]."""
-        prior: Floats = self._diagonal @ (z * z).T
-        if not self.labelled:
-            return prior
-        along = self.factors.astype(np.float64) @ z.T
-        # Rounding must not make a variance negative.
-        found: Floats = np.maximum(prior - np.add.reduce(along * along, axis=1), _LEAST * prior)
-        return found
-
     def along(self, z: Floats) -> tuple[Floats, list[float]]:
         """Return S z, float64[E, n], and zᵀ S z under each head, for one z."""
         gains = self._diagonal * z
@@ -475,12 +444,15 @@ class LowRankHeads(Heads):
         removed: Floats = np.einsum("ek,ekn->en", np.einsum("ekn,en->ek", factors, each), factors)
         return self._diagonal * each - removed
 
-    def covariance(self, weights: Floats, features: int) -> Floats:
-        """Weighted sum of the heads' covariances of the first `features` coordinates, float64[features, features]."""
-        factors = self.factors[:, :, :features].astype(np.float64)
-        cov = np.diag(np.einsum("e,en->n", weights, self._diagonal[:, :features]))
-        for weight, each in zip(weights.tolist(), factors, strict=True):
-            cov -= weight * np.einsum("ki,kj->ij", each, each)
+    def covariance(self, weights: Floats) -> Floats:
+        """Weighted sum of the heads' covariances, float64[n, n]."""
+        factors = self.factors.astype(np.float64)
+        diagonal = self.priors.diagonal(factors.shape[2] - len(self.priors.features))
+        cov = np.diag(np.einsum("e,en->n", weights, diagonal))
+        if factors.size:
+            factors *= np.sqrt(weights)[:, None, None]
+            factors = factors.reshape(-1, factors.shape[2])
+            cov -= np.einsum("ki,kj->ij", factors, factors)
         return cov
 
     def _reduce(self, gains: Floats, shrink: Floats) -> None:
@@ -577,7 +549,7 @@ class CompactTaste:
         """Return the taste as a `Gaussian` with the full covariance."""
         at, mean, cov = self._head.priors.features, np.zeros(self.D), np.zeros((self.D, self.D))
         mean[at] = self._head.tastes()[0]
-        cov[np.ix_(at, at)] = self._head.covariance(np.ones(1), len(at))
+        cov[np.ix_(at, at)] = self._head.covariance(np.ones(1))
         return Gaussian(mean, cov)
 
     def dump(self) -> tuple[bytes, bytes]:
@@ -619,13 +591,6 @@ class DenseHeads(Heads):
         np.einsum("eii->ei", cov)[...] = self._diagonal
         return cov
 
-    def variances(self, z: Floats) -> Floats:
-        """Compute zᵀ S z for each row z of float64[R, n] under each head, float64[E, R]."""
-        if self.cov is None:
-            return self._diagonal @ (z * z).T
-        found: Floats = np.add.reduce((z @ self.cov) * z, axis=2)
-        return found
-
     def along(self, z: Floats) -> tuple[Floats, list[float]]:
         """Return S z, float64[E, n], and zᵀ S z under each head, for one z."""
         gains: Floats = self._diagonal * z if self.cov is None else np.einsum("enm,m->en", self.cov, z)
@@ -645,9 +610,9 @@ class DenseHeads(Heads):
         found: Floats = np.einsum("enm,em->en", self._full(), np.broadcast_to(z, self.mean.shape))
         return found
 
-    def covariance(self, weights: Floats, features: int) -> Floats:
-        """Weighted sum of the heads' covariances of the first `features` coordinates, float64[features, features]."""
-        found: Floats = np.einsum("e,eij->ij", weights, self._full()[:, :features, :features])
+    def covariance(self, weights: Floats) -> Floats:
+        """Weighted sum of the heads' covariances, float64[n, n]."""
+        found: Floats = np.einsum("e,eij->ij", weights, self._full())
         return found
 
     def _reduce(self, gains: Floats, shrink: Floats) -> None:
@@ -671,7 +636,7 @@ class DenseHeads(Heads):
         if self.cov is not None:
             heads, n, _ = self.cov.shape
             cov = np.zeros((heads, n + models, n + models))
-            np.einsum("eii->ei", cov)[...] = self._diagonal
+            np.einsum("eii->ei", cov)[...] = self.priors.diagonal(len(self.models) + models)
             cov[:, :n, :n] = self.cov
             self.cov = cov
 

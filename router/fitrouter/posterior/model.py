@@ -16,6 +16,7 @@ scores overrate, whose scores are then ignored.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -57,8 +58,8 @@ that their errors cancel in part, and the sum of their variances is too large (d
 
 _LOG_TEMPERATURES = np.log(TEMPERATURES)
 
-_CACHED = 4096
-"""Tastes of people that are kept for scoring."""
+_CACHED = 1024
+"""People whose deviations are kept for decisions and scores."""
 
 
 class _Side(NamedTuple):
@@ -168,9 +169,10 @@ class Fit:
         """Kind of a Gaussian signal → sum of squared prediction errors, and their number."""
         self.labels = 0
         self.drift, self.reward_bias = Drift(), RewardBiasMonitor()
-        self._rows_of: tuple[tuple[str, ...], tuple[str, ...], Floats] = (), (), np.zeros((0, 0))
-        """Arms of the last decision, with the models and coefficients of their offsets."""
-        self._combined: dict[tuple[str, str], tuple[tuple[object, ...], Gaussian]] = {}
+        self._bases: tuple[tuple[str, ...], tuple[str, ...]] = (), ()
+        """Arms of the last decision, and their base arms."""
+        self._known: dict[tuple[Context, str], tuple[tuple[object, ...], Deviation]] = {}
+        self._combined: dict[tuple[str, str], tuple[Deviation | None, Deviation | None, Gaussian]] = {}
 
     def named(self) -> dict[str, Projection]:
         """Return the projections other than arms and people by name; the names are keys of snapshots."""
@@ -197,18 +199,25 @@ class Fit:
             return user.weights_in(self.context(identity), self.mixture)
         return self.mixture.weights("role") if role is None else role.weights_in("role", self.mixture)
 
-    def _deviations(
-        self, identity: Identity, role: Person | None, user: Person | None, rows: Rows, *, centred: bool
-    ) -> tuple[Deviation | None, Deviation | None]:
-        """Predict how a role, and a user in that role, deviate from everybody for the arms of a decision."""
-        of_role = None
-        if role is not None:
-            of_role = role.deviation(rows, role.weights_in("role", self.mixture), centred=centred)
-        if user is None:
-            return of_role, None
-        base = None if of_role is None else (of_role.mean, of_role.variance)
-        weights = user.weights_in(self.context(identity), self.mixture)
-        return of_role, user.deviation(rows, weights, base, centred=centred)
+    def _deviations(self, identity: Identity) -> tuple[Deviation | None, Deviation | None]:
+        """Return what is known of the role and of the user of a request."""
+        role, user = self.people(identity)
+        of_role = None if role is None else self._deviation(role, "role", role_key(identity))
+        return of_role, None if user is None else self._deviation(user, self.context(identity), identity.user or "")
+
+    def _deviation(self, person: Person, context: Context, name: str) -> Deviation:
+        """Return a person's deviation, kept until a label, a refit or a declaration changes it. Thread-safe."""
+        weights = person.weights_in(context, self.mixture)
+        state = (weights, person.declared, *(heads.mean for heads in person.heads))
+        key = context, "" if person is self.tastes.nobody else name
+        kept = self._known.get(key)
+        if kept is not None and all(map(operator.is_, kept[0], state)):
+            return kept[1]
+        found = person.deviation(weights)
+        if len(self._known) >= _CACHED:
+            self._known.clear()
+        self._known[key] = state, found
+        return found
 
     def _observe(self, identity: Identity, role: Person | None, user: Person | None, rows: Rows) -> _Personal:
         """Predict how a role and a user deviate from everybody for the one row of a label."""
@@ -224,23 +233,19 @@ class Fit:
         arms, K = self.arms.read(found, x, self.widths.weights), len(names)
         profile, population = arms.profile, self.tastes.population
         mean = blind = profile @ population.mean + arms.correction
-        centred = profile - profile.mean(axis=0) if K > 1 else profile
-        role, user = self.people(identity)
-        of_role, added = self._mean_deviations(identity, role, user)
-        w = population.mean + added
+        centred = profile - np.add.reduce(profile) / K if K > 1 else profile
+        of_role, of_user = self._deviations(identity)
+        role_taste, taste = self._tastes_of(of_role, of_user)
+        w = population.mean + taste
         own = arms.variance + arms.spread * (self.arms.spread[found.rows] @ (w * w))
         if K > 1:
             own = own * (1.0 - 2.0 / K) + own.sum() / (K * K)
         variance = own + np.vecdot(centred @ population.cov, centred)
         with_role = blind
-        if role is not None or user is not None:
-            rows = Rows(profile, *self._offset_rows(names))
-            of_role_rows, of_user = self._deviations(identity, role, user, rows, centred=K > 1)
-            deviation = of_user or of_role_rows
-            assert deviation is not None
-            mean = blind + deviation.mean
-            with_role = blind if of_role_rows is None else blind + of_role_rows.mean
-            variance = variance + CHOICE_SHARE * deviation.variance
+        if of_role is not None or of_user is not None:
+            role_mean, personal_mean, personal = _along(profile, self._bases_of(names), of_role, of_user)
+            with_role, mean = blind + role_mean, blind + personal_mean
+            variance = variance + CHOICE_SHARE * personal
         return Estimate(
             mean=mean,
             # Independent arms of variance v would lead their mean with v (K − 1) / K.
@@ -251,28 +256,19 @@ class Fit:
             availability=self.arms.availability(found.models, now),
             profile=profile,
             with_role=with_role,
-            tastes=(population.mean, of_role, added - of_role),
+            tastes=(population.mean, role_taste, taste - role_taste),
         )
 
-    def _mean_deviations(
-        self, identity: Identity, role: Person | None, user: Person | None
-    ) -> tuple[Floats | float, Floats | float]:
-        """Mean tastes of a role, and of a user in that role, minus the population's, float64[D] each."""
-        of_role = 0.0 if role is None else role.mean_taste(role.weights_in("role", self.mixture))
-        if user is None:
-            return of_role, of_role
-        weights = user.weights_in(self.context(identity), self.mixture)
-        return of_role, (1.0 - float(weights[0])) * of_role + user.mean_taste(weights)
+    def _tastes_of(self, of_role: Deviation | None, of_user: Deviation | None) -> tuple[Floats | float, Floats | float]:
+        """Mean tastes of a role, and of a user in that role, minus the population's, float64[D] each; 0 for nobody."""
+        role = 0.0 if of_role is None else of_role.mean[: self.D]
+        return role, role if of_user is None else (1.0 - of_user.population) * role + of_user.mean[: self.D]
 
-    def _offset_rows(self, names: tuple[str, ...]) -> tuple[tuple[str, ...], Floats]:
-        """Models and coefficients of `Rows` for a decision's arms; variants share the offset of their model."""
-        if self._rows_of[0] != names:
-            bases = [base_arm(name) for name in names]
-            models = tuple(dict.fromkeys(bases))
-            coefficient = np.zeros((len(names), len(models)))
-            coefficient[np.arange(len(names)), [models.index(base) for base in bases]] = 1.0
-            self._rows_of = names, models, coefficient
-        return self._rows_of[1:]
+    def _bases_of(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the base arms of a decision's arms; variants share the offset of their model."""
+        if self._bases[0] != names:
+            self._bases = names, tuple(map(base_arm, names))
+        return self._bases[1]
 
     def profile(self, x: Floats, names: tuple[str, ...]) -> Floats:
         """Expected features of arms' answers, as decisions use them, float64[K, D]."""
@@ -280,7 +276,7 @@ class Fit:
 
     def taste(self, identity: Identity) -> Floats:
         """Posterior mean of a user's taste w, float64[D]."""
-        w: Floats = self.tastes.population.mean + self._mean_deviations(identity, *self.people(identity))[1]
+        w: Floats = self.tastes.population.mean + self._tastes_of(*self._deviations(identity))[1]
         return w
 
     def heads(self, identity: Identity, dimension: str = OVERALL) -> list[Gaussian]:
@@ -288,36 +284,23 @@ class Fit:
         if dimension != OVERALL:
             blocks = self.tastes.others_of(identity, dimension)
             return blocks if self.params.personal else blocks[:1]
-        role, user = self.people(identity)
-        population = self.tastes.population
-        return [population] if role is None and user is None else [population, self._combination(identity, role, user)]
-
-    def _combination(self, identity: Identity, role: Person | None, user: Person | None) -> Gaussian:
-        """Combine the taste deviations of a role and a user into one Gaussian, cached until a label changes it."""
-        prior, context = self.mixture, self.context(identity)
-        of_role = None if role is None else role.weights_in("role", prior)
-        of_user = None if user is None else user.weights_in(context, prior)
-        key = (
-            role_key(identity) if role else "",
-            f"{context} {identity.user}" if user is not self.tastes.nobody else "",
-        )
-        state = (of_role, of_user, None if user is None else user.declared)
+        of_role, of_user = self._deviations(identity)
+        population, known = self.tastes.population, of_user or of_role
+        if known is None:
+            return [population]
+        key = role_key(identity) if of_role else "", f"{self.context(identity)} {identity.user}" if of_user else ""
         kept = self._combined.get(key)
-        if kept is not None and all(a is b for a, b in zip(kept[0], state, strict=True)):
-            return kept[1]
-        mean, cov = np.zeros(self.D), np.zeros((self.D, self.D))
-        if role is not None and of_role is not None:
-            mean, cov = role.taste(of_role)
-        if user is not None and of_user is not None:
-            alone = float(of_user[0])
-            cov = (1.0 - alone) * (cov + alone * np.multiply.outer(mean, mean))
-            own, own_cov = user.taste(of_user)
-            mean, cov = (1.0 - alone) * mean + own, cov + own_cov
-        found = Gaussian(mean, cov)
-        if len(self._combined) >= _CACHED:
-            self._combined.clear()
-        self._combined[key] = state, found
-        return found
+        if kept is None or kept[0] is not of_role or kept[1] is not of_user:
+            mean, cov = known.mean[: self.D], known.cov[: self.D, : self.D]
+            if of_role is not None and of_user is not None:
+                alone, both, added = of_user.population, 1.0 - of_user.population, of_role.mean[: self.D]
+                across = np.multiply.outer(added, 0.5 * both * added + mean)
+                cov = cov + both * of_role.cov[: self.D, : self.D] + alone * (across + across.T)
+                mean = mean + both * added
+            if len(self._combined) >= _CACHED:
+                self._combined.clear()
+            kept = self._combined[key] = of_role, of_user, Gaussian(mean, cov)
+        return [population, kept[2]]
 
     def score(self, identity: Identity, h: Floats, dimension: str = OVERALL) -> tuple[float, float]:
         """Posterior mean and sd of hᵀw for this user. Thread-safe. A missing feature (NaN) counts as average."""
@@ -711,6 +694,21 @@ class Fit:
         model = base_arm(arm)
         self.arms.distrust(model)
         self.tastes.forget(model)
+
+
+def _along(
+    profile: Floats, bases: tuple[str, ...], of_role: Deviation | None, of_user: Deviation | None
+) -> tuple[Floats | float, Floats, Floats]:
+    """Mean deviation of a role for K answers, and mean and variance of a user's in it: see `Deviation.along`."""
+    role, role_variance = (0.0, 0.0) if of_role is None else of_role.along(profile, bases)
+    if of_user is None:
+        return role, np.asarray(role), np.asarray(role_variance)
+    user, variance = of_user.along(profile, bases)
+    if of_role is None:
+        return role, user, variance
+    alone, both = of_user.population, 1.0 - of_user.population
+    apart, own = (each - np.add.reduce(each) / len(each) if len(each) > 1 else each for each in (role, user))
+    return role, both * role + user, both * role_variance + variance + alone * apart * (both * apart + 2.0 * own)
 
 
 def _learn_person(

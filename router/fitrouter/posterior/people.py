@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b
@@ -11,8 +12,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from fitrouter.posterior.gaussian import Gaussian, ordered_sum
+from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.posterior.heads import CompactTaste, HeadPriors, Heads, Rows, Seen
 from fitrouter.posterior.mixture import EXPERTS, Context, MixturePrior, updated
 from fitrouter.posterior.rating_scale import RatingScale
@@ -46,11 +48,68 @@ def _nothing(D: int) -> Floats:
 
 
 class Deviation(NamedTuple):
-    """Predicted deviation of a person from the population, for R rows."""
+    """First two moments of a person's deviation from the population: of the taste, and of the offsets of M models.
+
+    Without what every expert but the first adds to a user: the role's deviation.
+    """
 
     mean: Floats
-    variance: Floats
-    """float64[R] each, of the mixture; a centred variance is that of each row minus the mean row."""
+    cov: Floats
+    """float64[D + M + 1] and float64[D + M + 1, D + M + 1]; the last coordinate is 0, for models without one."""
+    models: tuple[str, ...]
+    """Base arms with an offset of their own."""
+    unknown: float
+    """Variance of any other model's offset."""
+    population: float
+    """Weight of the expert without any own term."""
+
+    def offsets(self, models: Sequence[str]) -> Floats:
+        """Expected offsets of base arms, float64[K]."""
+        size = len(self.models) + 1
+        found: Floats = self.mean[-size:][_places_of(self.models, tuple(models)).at]
+        return found
+
+    def along(self, profile: Floats, bases: tuple[str, ...]) -> tuple[Floats, Floats]:
+        """Predict the deviation for K answers: its means, and its variances, float64[K] each; uses BLAS.
+
+        The variance is that of an answer's deviation minus the average of all K; of the only answer's for K = 1.
+
+        Args:
+            profile: features of the answers, float64[K, D].
+            bases: their base arms.
+        """
+        (K, D), places = profile.shape, _places_of(self.models, bases)
+        at = places.at + D
+        mean: Floats = profile @ self.mean[:D] + self.mean[at]
+        through = profile @ self.cov[:D, :D] + 2.0 * self.cov[at, :D]
+        variance: Floats = np.vecdot(through, profile) + self.cov[at, at]
+        if K > 1:
+            average = np.concatenate([np.add.reduce(profile) / K, places.share])
+            pull = self.cov @ average
+            variance += average @ pull - 2.0 * (profile @ pull[:D] + pull[at])
+        return mean, variance + self.unknown * places.apart
+
+
+class _Places(NamedTuple):
+    """Where the answers of a decision have their models among a person's offsets."""
+
+    at: NDArray[np.intp]
+    """Coordinate of each answer's offset, intp[K]; M for a model without one."""
+    share: Floats
+    """Share of the answers that have each coordinate, float64[M + 1]."""
+    apart: Floats
+    """Variance of each answer's deviation in offsets without a coordinate, in units of one offset's, float64[K]."""
+
+
+@lru_cache(maxsize=4096)
+def _places_of(models: tuple[str, ...], bases: tuple[str, ...]) -> _Places:
+    place = {model: i for i, model in enumerate(models)}
+    at = np.array([place.get(base, len(models)) for base in bases], dtype=np.intp)
+    K, count = len(bases), Counter(base for base in bases if base not in place)
+    apart = (at == len(models)).astype(np.float64)
+    if K > 1:
+        apart += sum(n * n for n in count.values()) / K**2 - 2.0 * np.array([count[base] for base in bases]) / K
+    return _Places(at, np.bincount(at, minlength=len(models) + 1) / K, apart)
 
 
 @lru_cache
@@ -58,6 +117,12 @@ def _places(*sizes: int) -> tuple[slice, ...]:
     """Return the slices that groups of heads of these sizes have at the end of `EXPERTS`."""
     ends = [len(EXPERTS) - sum(sizes[i + 1 :]) for i in range(len(sizes))]
     return tuple(slice(end - size, end) for end, size in zip(ends, sizes, strict=True))
+
+
+@lru_cache(maxsize=4096)
+def _coordinates(priors: HeadPriors, own: tuple[str, ...], models: tuple[str, ...], D: int) -> NDArray[np.intp]:
+    """Return the places of heads' coordinates, features and offsets, among those of a `Deviation`."""
+    return np.array([*priors.features.tolist(), *(D + models.index(model) for model in own)], dtype=np.intp)
 
 
 class Observed(NamedTuple):
@@ -113,31 +178,29 @@ class Person(Projection):
         """Iterate over the groups of heads, each with its slice of `EXPERTS`."""
         return zip(self._places, self.heads, strict=True)
 
-    def deviation(
-        self, rows: Rows, weights: Floats, base: tuple[Floats, Floats] | None = None, *, centred: bool = False
-    ) -> Deviation:
-        """Predict the deviation for some rows: the mixture's mean, and its variance by the law of total variance.
+    def deviation(self, weights: Floats) -> Deviation:
+        """Return the first two moments of the mixture: its mean and, by the law of total variance, its covariance.
 
         Args:
-            rows: what is predicted.
             weights: of the experts, float64[E].
-            base: mean and variance of what every expert but the first adds: the role's deviation, float64[R] each.
-            centred: variances are those of each row minus the mean row.
         """
-        means, variances = np.zeros((2, len(EXPERTS), len(rows.h)))
-        if self.declared is not _nothing(self.D):
-            means[1:] = rows.h @ self.declared
-        for at, heads in self.experts():
-            own, variances[at] = heads.predict(rows, centred=centred)
-            means[at] += own
-        if base is not None:
-            means[1:] += base[0]
-            variances[1:] += base[1]
-        mean: Floats = weights @ means
+        owns = [heads.models for heads in self.heads]  # first: another thread may append to the coordinates
+        models = tuple(dict.fromkeys(model for own in owns for model in own))
+        size, unknown = self.D + len(models) + 1, 0.0
+        means, cov = np.zeros((len(EXPERTS), size)), np.zeros((size, size))
+        means[1:, : self.D] = self.declared
+        for (at, heads), own in zip(self.experts(), owns, strict=True):
+            columns, offset = _coordinates(heads.priors, own, models, self.D), heads.priors.offset
+            n, of_unknown = len(columns), float(np.einsum("e,e->", weights[at], offset))
+            means[at, columns] += heads.mean[:, :n]
+            cov[columns[:, None], columns] += heads.covariance(weights[at])[:n, :n]
+            for place in [place for place, model in enumerate(models, self.D) if model not in own]:
+                cov[place, place] += of_unknown
+            unknown += of_unknown
+        mean = np.einsum("e,ed->d", weights, means)
         apart = means - mean
-        if centred:
-            apart -= np.add.reduce(apart, axis=1, keepdims=True) / apart.shape[1]
-        return Deviation(mean, weights @ (variances + apart * apart))
+        cov += np.einsum("ei,ej->ij", weights[:, None] * apart, apart)
+        return Deviation(mean, cov, models, unknown, float(weights[0]))
 
     def observe(self, rows: Rows, weights: Floats, base: Observed | None = None) -> Observed:
         """Predict the deviation for the one row of a label, and keep what learning from it needs."""
@@ -185,30 +248,6 @@ class Person(Projection):
         w: list[float] = weights.tolist()
         shares = [1.0] * (len(w) - len(shares)) + shares
         return math.fsum([a * share * share for a, share in zip(w, shares, strict=True)])
-
-    def mean_taste(self, weights: Floats) -> Floats:
-        """Mean of the mixture's taste, float64[D]."""
-        mean: Floats = (1.0 - float(weights[0])) * self.declared
-        for at, heads in self.experts():
-            mean[heads.priors.features] += weights[at] @ heads.tastes()
-        return mean
-
-    def taste(self, weights: Floats) -> tuple[Floats, Floats]:
-        """Mean, float64[D], and covariance, float64[D, D], of the mixture's taste."""
-        means, cov = np.zeros((len(EXPERTS), self.D)), np.zeros((self.D, self.D))
-        means[1:] = self.declared
-        for at, heads in self.experts():
-            features = heads.priors.features
-            means[at, features] += heads.tastes()
-            cov[np.ix_(features, features)] += heads.covariance(weights[at], len(features))
-        mean = np.einsum("e,ed->d", weights, means)
-        apart = means - mean
-        cov += np.einsum("e,ei,ej->ij", weights, apart, apart)
-        return mean, cov
-
-    def offset(self, model: str, weights: Floats) -> float:
-        """Expected offset of a model under the mixture."""
-        return ordered_sum(float(np.einsum("e,e->", weights[at], heads.offsets(model))) for at, heads in self.experts())
 
     # --- learning ---
 

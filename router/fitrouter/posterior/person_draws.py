@@ -149,11 +149,9 @@ class PersonPosterior:
             return Gaussian(mean, cov)
         mean[:D] += user.declared
         if role is not None and role_key(identity):
-            weights = role.weights_in("role", fit.mixture)
-            own, own_cov = role.taste(weights)
-            mean[:D], cov[:D, :D] = mean[:D] + own, cov[:D, :D] + own_cov
-            for place, model in enumerate(self._models, D):
-                mean[place] += role.offset(model, weights)
+            of_role = role.deviation(role.weights_in("role", fit.mixture))
+            mean[:D], cov[:D, :D] = mean[:D] + of_role.mean[:D], cov[:D, :D] + of_role.cov[:D, :D]
+            mean[D : size - 1] += of_role.offsets(self._models)
         for at, heads in fit.tastes.nobody.experts():
             if at.start <= e < at.stop:
                 features, k = heads.priors.features, e - at.start

@@ -454,7 +454,7 @@ class _Context(NamedTuple):
         if self.switch is not None:
             utility = utility - self.switch
         n = len(means)
-        sd, steps = np.broadcast_to(self.sd, utility.shape), np.full(n, self.steps)
+        sd, steps = np.array((self.sd,) * n), np.array((self.steps,) * n)
         return self.mixture.probs(proposals(policy, (self.names,) * n, utility, sd, steps))
 
     def logged(self) -> dict[str, Any]:

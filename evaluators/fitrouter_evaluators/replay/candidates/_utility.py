@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fitrouter.policies import Batched, Beliefs, Policy, proposals
+from fitrouter.policies import Beliefs, Policy, is_batched, proposals
 from fitrouter.posterior.labels import Estimate
 from fitrouter.types import Floats
 from fitrouter_evaluators.replay.candidates._log_columns import by_size, entries, per_entry, per_row, sums
@@ -41,7 +41,7 @@ class UtilityTerms(NamedTuple):
         names = np.array(self.names, dtype=object)
         pmf = np.empty(len(utility))
         for rows, at in by_size(self.counts):
-            arms = () if isinstance(policy, Batched) else names[self.arm[at]].tolist()
+            arms = () if is_batched(policy) else names[self.arm[at]].tolist()
             pmf[at] = proposals(policy, arms, utility[at], sd[at], steps[rows])
         return self._mixed(pmf)
 
