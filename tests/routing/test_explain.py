@@ -169,11 +169,11 @@ def test_the_parts_are_those_of_the_fit() -> None:
         c = fit.arms.correction[row]
         assert parts["model"] == pytest.approx(float(fit.widths.weights @ c @ x), abs=1e-7)
         assert parts["style"] == pytest.approx(float(h @ (fit.taste(ANN) - role_only)), abs=1e-7)
-        of_role = role.offset(arm, role.weights_in("role", fit.mixture))
+        of_role = float(role.deviation(role.weights_in("role", fit.mixture)).offsets([arm])[0])
         role_taste = float(h @ (role_only - fit.tastes.population.mean))
         assert parts["role"] == pytest.approx(role_taste + of_role, abs=1e-7)
         weights = fit.weights(ANN)
-        own = user.offset(arm, weights) - weights[0] * of_role
+        own = float(user.deviation(weights).offsets([arm])[0]) - weights[0] * of_role
         assert parts["offset"] == pytest.approx(own, abs=1e-7)
         assert found.models[k].blind_fit == pytest.approx(float(seen.blind[k]), abs=1e-7)
     sums(found)

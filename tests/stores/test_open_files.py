@@ -14,6 +14,7 @@ from tests.stores.test_journal import decision, done
 
 from fitrouter.errors import StoreError
 from fitrouter.hooks import Notice, Trouble
+from fitrouter.serving.sweeper import Workers
 from fitrouter.stores.identities import SqliteIdentities
 from fitrouter.stores.journal import SqliteJournal
 
@@ -72,6 +73,19 @@ def test_the_lease_of_a_deleted_folder_is_never_the_new_ones(tmp_path: Path) -> 
     assert not lease.held()
     old.close()
     new.close()
+
+
+def test_a_process_whose_journal_is_gone_gets_no_number(tmp_path: Path) -> None:
+    """The search for a free number of a worker process ends with an error, and takes no memory for ever."""
+    journal = SqliteJournal(tmp_path / "data" / "j.db")
+    first, second = Workers(journal), Workers(journal)
+    first.join()
+    second.join()
+    assert (first.own, second.own) == (0, 1)
+    shutil.rmtree(tmp_path / "data")
+    with pytest.raises(StoreError, match="deleted or replaced"):
+        second.join()
+    journal.close()
 
 
 def test_a_failing_disk_is_a_fault_until_it_works_again(tmp_path: Path) -> None:

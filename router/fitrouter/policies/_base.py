@@ -80,7 +80,7 @@ def proposals(policy: Policy, arms: Sequence[Sequence[str]], utility: Floats, sd
         rows = zip(arms, utility, sd, steps.tolist(), strict=True)
         each = [policy.propose(Beliefs(arms=tuple(a), utility=u, sd=s, steps=t)) for a, u, s, t in rows]
         return np.array(each).reshape(utility.shape)
-    squares = np.add.reduce(utility * utility + sd * sd, axis=1)
+    squares = np.einsum("ik,ik->i", utility, utility) + np.einsum("ik,ik->i", sd, sd)
     valid = np.isfinite(squares) & (np.minimum.reduce(sd, axis=1) >= 0.0)
     if not np.logical_and.reduce(valid):
         utility, sd = utility.copy(), sd.copy()

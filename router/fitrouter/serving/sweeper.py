@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Container
-from itertools import count
 
+from fitrouter.errors import StoreError
 from fitrouter.hooks import Hooks
 from fitrouter.serving.recorder import Recorder, execution_of
 from fitrouter.state.learner import Learner
@@ -18,6 +18,10 @@ from fitrouter.types import Decision, Execution
 
 LOST_AFTER_S = 30.0
 """A decision without an execution is marked lost this long after its deadline."""
+
+
+MOST = 256
+"""Processes that serve one journal. Of a journal that is gone no lease is ever free."""
 
 
 class Workers:
@@ -35,8 +39,11 @@ class Workers:
 
     def join(self) -> None:
         """Keep this process's number, or take the lowest free one. Raises StoreError if leases cannot be taken."""
-        if not self._lease(self.own).held():
-            self.own = next(number for number in count() if self._lease(number).held())
+        for number in (self.own, *range(MOST)):
+            if self._lease(number).held():
+                self.own = number
+                return
+        raise StoreError(f"none of {MOST} numbers of worker processes is free: the journal was deleted or replaced")
 
     def sweeps(self, number: int) -> bool:
         """Whether decisions of a process are this one's to close: its own, and those of a process that is gone."""

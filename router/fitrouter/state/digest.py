@@ -10,8 +10,6 @@ from fitrouter.state.learner import Learner
 
 _SLICE_S = 0.002
 """Seconds of hashing before the event loop runs other tasks."""
-_WAIT_S = 1.0
-"""Seconds after which a digest is abandoned because events keep coming in."""
 _LONGEST_S = 5.0
 """Seconds after which it is abandoned because there are too many people."""
 
@@ -27,18 +25,21 @@ class StateDigest:
         self._mutex = asyncio.Lock()
 
     async def digest(self) -> tuple[int, str | None]:
-        """Return sequence number and sha256 of the state; None as digest while events keep coming in.
+        """Return sequence number and sha256 of the state; None as digest if an event comes in meanwhile.
 
         It is also None if the state has too many people to be hashed in time.
         """
         async with self._mutex:
-            deadline = time.monotonic() + _WAIT_S
-            while time.monotonic() < deadline:
-                current = self._revision == self._learner.revision
-                if current and self._digest is not None and self._digest[0] == self._learner.seq:
-                    return self._digest
+            if not self._current():
                 await self._compute()
-        return self._learner.seq, None
+            return self._digest if self._digest is not None and self._current() else (self._learner.seq, None)
+
+    def _current(self) -> bool:
+        """Whether the last digest is that of the present state."""
+        return self._digest is not None and (self._digest[0], self._revision) == (
+            self._learner.seq,
+            self._learner.revision,
+        )
 
     async def _compute(self) -> None:
         """Compute `Learner.digest` in slices with pauses; give up if the learner moves on during a pause."""

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from fitrouter.hooks import Hooks
 from fitrouter.state.learner import Batch, Learner, read_batch
@@ -16,6 +17,8 @@ from fitrouter.types import Event, Quarantine
 
 POLL_S = 0.1
 """Seconds between polls for events of other processes; those of this process wake the follower at once."""
+REST_S = 0.02
+"""Seconds from one fold of new events to the next: looking for each event would cost more than folding it."""
 SLICE = 4
 """Events folded before the event loop runs other tasks."""
 SNAPSHOT_EVERY = 2000
@@ -76,7 +79,7 @@ class Follower:
         """Why the state cannot be used; empty if it can."""
         self._checked = (0, 0.0)
         """Position and time of the last check."""
-        self._woken = asyncio.Event()
+        self._woken, self._hurried = asyncio.Event(), asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._refit: asyncio.Task[tuple[Learner, Learner] | None] | None = None
@@ -120,18 +123,17 @@ class Follower:
         head = await asyncio.to_thread(self.journal.head)
         while self.learner.seq < head or self._stale() is not None:
             self._woken.set()
+            self._hurried.set()
             await asyncio.sleep(0.01)
 
     async def _follow(self) -> None:
         while True:
             try:
-                if not await self._step():
-                    self._woken.clear()
-                    try:
-                        async with asyncio.timeout(POLL_S):
-                            await self._woken.wait()
-                    except TimeoutError:
-                        pass
+                event, wait_s = (self._hurried, REST_S) if await self._step() else (self._woken, POLL_S)
+                event.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        await event.wait()
                 await self._check()
                 if self._refit is not None and self._refit.done():
                     self._adopt_refit(self._refit.result())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import mmap
 import os
 import shutil
 import sqlite3
@@ -18,6 +19,8 @@ _CHECKED_BYTES = 64 * 2**20
 """Files up to this size are checked page by page when they are opened (0.1 s); larger ones only where they are read."""
 COMPANIONS = ("-wal", "-shm")
 """Suffixes of the files that SQLite keeps beside a database."""
+INDEX_HEAD = 48
+"""Bytes of the head of a log's index (SQLite, "WAL-mode file format", §2.1)."""
 
 
 class OpenFiles:
@@ -54,6 +57,19 @@ class OpenFiles:
                     f"logged. Put the file back or restore a backup, then restart"
                 )
         return ""
+
+
+def map_changes(path: Path) -> mmap.mmap | None:
+    """Map the index of a database's log, whose first `INDEX_HEAD` bytes change with every commit; None if it has none.
+
+    Comparing them tells whether anything was written without a call of SQLite, each of which gives up the GIL. The
+    head comes twice and this copy is written last: once a commit has returned, it has changed.
+    """
+    try:
+        with path.with_name(path.name + "-shm").open("rb") as index:
+            return mmap.mmap(index.fileno(), INDEX_HEAD, access=mmap.ACCESS_READ)
+    except (OSError, ValueError):
+        return None
 
 
 def make_folder(path: Path) -> None:

@@ -265,6 +265,12 @@ class Identities:
         nonce = secrets.token_bytes(_NONCE)
         return header + nonce + self._cipher(subject).encrypt(nonce, text.encode("utf-8", "surrogatepass"), header)
 
+    def at_hand(self, subject: str | None, tenant: str = "default") -> bool:
+        """Whether `encrypt` can be called without waiting for the store: the subject's key is in memory."""
+        subject = self.known(tenant, None) if subject is None else subject
+        with self._memory:
+            return subject is not None and self._up_to_date() and subject in self._by_subject
+
     def decrypt(self, blob: bytes) -> str:
         """Decrypt the output of `encrypt`.
 

@@ -102,6 +102,9 @@ class SqliteRows:
             self.salt = bytes(self._connection.execute("SELECT salt FROM salts").fetchone()[0])
             self._glance = _connect(self.path, patience_s=0.0)
             self._files = _files.OpenFiles(self.path)
+            self._changes = _files.map_changes(self.path)
+            self._read: tuple[bytes, int] = b"", 0
+            """The head of the log's index before the erasure count was read, and the count."""
         except (OSError, sqlite3.Error) as error:
             raise StoreError(f"the identities {self.name!r} cannot be opened: {error}") from error
 
@@ -133,7 +136,10 @@ class SqliteRows:
     def seen(self) -> int | None:
         """The erasure count; None if the file cannot be read at this moment."""
         with suppress(sqlite3.Error), self._glancing:
-            return int(self._glance.execute(_ERASURES).fetchone()[0])
+            head = b"" if self._closed or self._changes is None else self._changes[: _files.INDEX_HEAD]
+            if not head or head != self._read[0]:
+                self._read = head, int(self._glance.execute(_ERASURES).fetchone()[0])
+            return self._read[1]
         return None
 
     def glance(self, who: str) -> str | None:
@@ -273,6 +279,8 @@ class SqliteRows:
             self._closed = True
             self._connection.close()
             self._glance.close()
+            if self._changes is not None:
+                self._changes.close()
 
     def _rewritten(self) -> bool:
         """Rewrite the file (VACUUM); False if another connection is reading or writing."""
