@@ -7,6 +7,7 @@ latency, personal terms, sd, floor, eligibility by cards, the twin, and the draw
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import sys
@@ -60,7 +61,7 @@ def main() -> None:
     request = Request(messages=({"role": "user", "content": PROMPT},))
     found: dict[str, object] = {"read_and_encode_us": cpu_us(lambda: context_features(read_prompt(request), encoder))}
     rng, d, name = np.random.default_rng(0), len(context_names()), str(uuid.UUID(int=7))
-    for K in [int(argument) for argument in sys.argv[1:]] or [2, 8, 32]:
+    for K in [int(argument) for argument in sys.argv[1:]] or [3, 32, 512]:
         learner, labels = lived(d, K, rng)
         fit = learner.fit
         cards = [ModelCard(name=f"m{k:02d}", provider="p") for k in range(K)]
@@ -76,6 +77,8 @@ def main() -> None:
             "label_us": lambda: fit.learn(next(rounds)),  # noqa: B023
             "same_label_us": lambda: fit.learn(labels[0]),  # noqa: B023
         }
+        gc.collect()
+        gc.freeze()  # as a gateway does
         found[f"K={K}"] = {what: cpu_us(call) for what, call in calls.items()}
     print(json.dumps(found, indent=1))
 

@@ -136,7 +136,7 @@ class Arms:
         self.distrusted: frozenset[int] = frozenset()
         """Rows of such models."""
         self._found = _NOTHING
-        self._priors = self._prior()
+        self._priors, self._room = self._prior(), dict[str, Floats]()
         self._append()
 
     _PROFILE = ("profile_cov", "profile", "spread", "responses")
@@ -206,10 +206,18 @@ class Arms:
         return self._found
 
     def _append(self) -> int:
+        row = len(self.responses)
         for array, prior in self._priors.items():
-            setattr(self, array, np.concatenate([getattr(self, array), prior[None]]))
+            room = self._room.get(array)
+            if room is None or row == len(room):
+                # Half as many rows again, so that a new row rarely copies the others.
+                room = np.empty((row + row // 2 + 1, *prior.shape))
+                room[:row] = getattr(self, array)
+                self._room[array] = room
+            room[row] = prior
+            setattr(self, array, room[: row + 1])
         self._found = _NOTHING
-        return len(self.responses) - 1
+        return row
 
     def _prior(self) -> dict[str, Floats]:
         p = self.params
@@ -243,8 +251,8 @@ class Arms:
         """Compute the posterior at x of arms from `find`; `widths` are the weights of c's posteriors, float64[C]."""
         _, rows, models = found
         squares, d = np.multiply.outer(x, x).ravel(), self.d
-        means = self.correction[models] @ x
-        variances = self.correction_cov[models].reshape(*means.shape, d * d) @ squares
+        seen = self.corrections[models] @ x
+        means, variances = seen[..., -1], seen[..., :-1] @ x
         mean = means @ widths
         operations = self.operations[models] @ x
         profile = x @ self.profile[rows]
