@@ -700,13 +700,14 @@ def _along(
     profile: Floats, bases: tuple[str, ...], of_role: Deviation | None, of_user: Deviation | None
 ) -> tuple[Floats | float, Floats, Floats]:
     """Mean deviation of a role for K answers, and mean and variance of a user's in it: see `Deviation.along`."""
-    role, role_variance = (0.0, 0.0) if of_role is None else of_role.along(profile, bases)
-    if of_user is None:
-        return role, np.asarray(role), np.asarray(role_variance)
-    user, variance = of_user.along(profile, bases)
-    if of_role is None:
-        return role, user, variance
+    if of_role is None or of_user is None:
+        known = of_user or of_role
+        assert known is not None
+        mean, variance = known.along(profile, bases)
+        return (mean if of_user is None else 0.0), mean, variance
+    (role, role_variance), (user, variance) = of_role.along(profile, bases), of_user.along(profile, bases)
     alone, both = of_user.population, 1.0 - of_user.population
+    # One expert has neither the role's deviation nor the user's: their sum varies over experts by both.
     apart, own = (each - np.add.reduce(each) / len(each) if len(each) > 1 else each for each in (role, user))
     return role, both * role + user, both * role_variance + variance + alone * apart * (both * apart + 2.0 * own)
 
