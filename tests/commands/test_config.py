@@ -61,6 +61,13 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     (with_(aliases={"fitrouter/auto": "small"}), ["aliases: 'fitrouter/auto' is the name of a model already"]),
     *(
         (
+            with_(providers={"p": {"kind": "openai_compatible", "base_url": f"http://host:{port}/v1"}}),
+            ["providers.p", f"'http://host:{port}/v1' is no URL, or its port is none of 1 to 65535"],
+        )
+        for port in (65536, 99999, -1, "80a", "８0", "80:80")
+    ),
+    *(
+        (
             with_(providers={"p": {"kind": "openai_compatible", "base_url": f"http://127.0.0.1:9/v1{end}"}}),
             ["providers.p", f"{end}' is the URL of one endpoint; give the URL up to and including /v1"],
         )

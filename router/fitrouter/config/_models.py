@@ -105,6 +105,10 @@ def is_endpoint(url: str) -> bool:
 def _base(url: str) -> str:
     if is_endpoint(url := url.strip()):
         raise ValueError(f"base_url: {url!r} is the URL of one endpoint; give the URL up to and including /v1")
+    try:
+        urlsplit(url).port  # noqa: B018 - raises for what is no port
+    except ValueError:
+        raise ValueError(f"base_url: {url!r} is no URL, or its port is none of 1 to 65535") from None
     return url
 
 
