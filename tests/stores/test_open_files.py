@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -86,6 +88,19 @@ def test_a_process_whose_journal_is_gone_gets_no_number(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="deleted or replaced"):
         second.join()
     journal.close()
+
+
+def test_the_locks_of_open_identities_stay(tmp_path: Path) -> None:
+    """Though their index is mapped, and another store of the same file is closed: no other process truncates it."""
+    path = tmp_path / "identities.db"
+    first, second = SqliteIdentities(path), SqliteIdentities(path)
+    first.subject("t", "ann")
+    takes = f"import fcntl; fcntl.lockf(open({str(path) + '-shm'!r}, 'rb+'), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 128)"
+    for store in (first, second):
+        said = subprocess.run([sys.executable, "-c", takes], capture_output=True, text=True, check=False).stderr
+        assert "BlockingIOError" in said, "the lock that SQLite keeps while a file is open (UNIX_SHM_DMS)"
+        store.close()
+    assert not path.with_name("identities.db-shm").exists()
 
 
 def test_a_failing_disk_is_a_fault_until_it_works_again(tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ import os
 import shutil
 import sqlite3
 import tempfile
+import threading
 import time
+import weakref
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,6 +23,9 @@ COMPANIONS = ("-wal", "-shm")
 """Suffixes of the files that SQLite keeps beside a database."""
 INDEX_HEAD = 48
 """Bytes of the head of a log's index (SQLite, "WAL-mode file format", §2.1)."""
+_MAPS: weakref.WeakValueDictionary[tuple[int, int], mmap.mmap] = weakref.WeakValueDictionary()
+"""Device and inode → the map of an index that is in use in this process."""
+_MAPPING = threading.Lock()
 
 
 class OpenFiles:
@@ -64,12 +69,20 @@ def map_changes(path: Path) -> mmap.mmap | None:
 
     Comparing them tells whether anything was written without a call of SQLite, each of which gives up the GIL. The
     head comes twice and this copy is written last: once a commit has returned, it has changed.
+
+    Give the map up after the connections, and do not close it: closing any descriptor of a file ends all locks of the
+    process on it (POSIX), SQLite's too, and another process would truncate the index while it is in use.
     """
-    try:
-        with path.with_name(path.name + "-shm").open("rb") as index:
-            return mmap.mmap(index.fileno(), INDEX_HEAD, access=mmap.ACCESS_READ)
-    except (OSError, ValueError):
-        return None
+    index = path.with_name(path.name + "-shm")
+    with suppress(OSError, ValueError), _MAPPING:
+        found = index.stat()
+        known = _MAPS.get(key := (found.st_dev, found.st_ino))
+        if known is None and found.st_size >= INDEX_HEAD:
+            descriptor = os.open(index, os.O_RDONLY | os.O_CLOEXEC)
+            known = _MAPS[key] = mmap.mmap(descriptor, INDEX_HEAD, access=mmap.ACCESS_READ)
+            weakref.finalize(known, os.close, descriptor).atexit = False
+        return known
+    return None
 
 
 def make_folder(path: Path) -> None:

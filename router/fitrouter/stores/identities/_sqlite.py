@@ -136,7 +136,7 @@ class SqliteRows:
     def seen(self) -> int | None:
         """The erasure count; None if the file cannot be read at this moment."""
         with suppress(sqlite3.Error), self._glancing:
-            head = b"" if self._closed or self._changes is None else self._changes[: _files.INDEX_HEAD]
+            head = b"" if self._changes is None else self._changes[: _files.INDEX_HEAD]
             if not head or head != self._read[0]:
                 self._read = head, int(self._glance.execute(_ERASURES).fetchone()[0])
             return self._read[1]
@@ -279,8 +279,7 @@ class SqliteRows:
             self._closed = True
             self._connection.close()
             self._glance.close()
-            if self._changes is not None:
-                self._changes.close()
+            self._changes = None  # last: see `map_changes`
 
     def _rewritten(self) -> bool:
         """Rewrite the file (VACUUM); False if another connection is reading or writing."""
