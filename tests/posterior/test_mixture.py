@@ -199,6 +199,26 @@ def test_decisions_and_scores_read_the_mixture_that_labels_are_predicted_by(
         fit.learn(Label(others[number % 2], answer, float(rng.integers(2)), FeedbackKind.THUMB))
 
 
+def test_nothing_half_learnt_is_kept_for_readers() -> None:
+    """A reader in another thread, at any moment of an update in another context, leaves nothing for later ones."""
+    fits = [Fit(2, D, FitParams(sensitive_roles=("judge",)), names=NAMES) for _ in range(2)]
+    who, alone = Identity(user="u", role="judge"), Identity(user="u")
+    h = np.concatenate([[1.0], np.linspace(-1.0, 1.0, D - 1)])
+    label = Label(who, Answered("m", np.array([1.0, 0.3]), h), 1.0, FeedbackKind.THUMB)
+    moved = Heads._move
+
+    def read(heads: Heads, *args: Floats) -> None:
+        moved(heads, *args)
+        fits[0].score(alone, h)
+
+    for fit in fits:
+        fit.learn(label)
+    with patch.object(Heads, "_move", read):
+        fits[0].learn(label)
+    fits[1].learn(label)
+    assert fits[0].score(alone, h) == fits[1].score(alone, h)
+
+
 def test_a_change_of_taste_is_followed() -> None:
     """After forty labels for long answers, thirty for short ones turn the sign of the taste."""
     fit, rng, user = Fit(2, D, names=NAMES), np.random.default_rng(0), Identity(user="u")

@@ -170,7 +170,8 @@ def _shared(models: tuple[str, ...]) -> tuple[str, ...]:
 class Heads(abc.ABC):
     """E Gaussian posteriors over [taste δ over `HeadPriors.features`, offsets d of the models that were labelled].
 
-    Updates replace arrays, so that readers in other threads see one state or the other.
+    Updates replace arrays, the mean last: readers in other threads that find the same mean as before have read no part
+    of an update.
 
     Args:
         priors: of all coordinates; models without a label have no coordinate yet.
@@ -312,9 +313,9 @@ class Heads(abc.ABC):
 
     def fold(self, gains: Floats, step: Floats, shrink: Floats) -> None:
         """Apply the update of `learn`, given `gains` = S z, float64[E, n]."""
-        self._move(gains * step[:, None])
         if np.count_nonzero(shrink):
             self._reduce(gains, shrink)
+        self._move(gains * step[:, None])
 
     def _move(self, by: Floats) -> None:
         self.mean = (self.mean + by).astype(self.precision, copy=False)
@@ -350,8 +351,8 @@ class Heads(abc.ABC):
         if at.stop and self.labelled:
             mean = self.mean.copy()
             mean[at] = mean[at] * np.sqrt(1.0 - self.priors.forget[at])[:, None]
-            self.mean = mean
             self._age()
+            self.mean = mean
 
     def forget(self, model: str) -> None:
         """Reset the offset of a model to its prior, independent of everything else."""
@@ -359,8 +360,8 @@ class Heads(abc.ABC):
             place = len(self.priors.features) + self.models.index(model)
             mean = self.mean.copy()
             mean[:, place] = 0.0
-            self.mean = mean
             self._clear(place)
+            self.mean = mean
 
     def rebase(self, shift: Floats) -> None:
         """Keep the sum of a declared mean and this deviation exact when the declared mean moves by `shift`, float64[D].
@@ -587,8 +588,9 @@ class DenseHeads(Heads):
     def _full(self) -> Floats:
         if self.cov is not None:
             return self.cov
-        cov = np.zeros((*self.mean.shape, self.mean.shape[1]))
-        np.einsum("eii->ei", cov)[...] = self._diagonal
+        diagonal = self._diagonal
+        cov = np.zeros((*diagonal.shape, diagonal.shape[1]))
+        np.einsum("eii->ei", cov)[...] = diagonal
         return cov
 
     def along(self, z: Floats) -> tuple[Floats, list[float]]:
