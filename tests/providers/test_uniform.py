@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.kits.fake_openai import FakeOpenAI, Reply, event, reply, sse
 
+from fitrouter.errors import ProviderUnavailable
 from fitrouter.providers import OpenAICompatible
 from fitrouter.providers._uniform import UniformChoice
 from fitrouter.serving.attempts import Assembler
@@ -31,8 +33,7 @@ def call(index: Any, id_: str | None, arguments: Any, name: str | None = "weathe
 async def answered(reply_: Reply, *, stream: bool) -> Completion:
     """A scripted answer, as whoever asked reads it; the first piece of a streamed call has the whole name."""
     request = Call(target="m", messages=({"role": "user", "content": "hi"},), stream=stream)
-    async with FakeOpenAI([reply_]) as server:
-        provider = OpenAICompatible(server.base_url)
+    async with FakeOpenAI([reply_]) as server, aclosing(OpenAICompatible(server.base_url)) as provider:
         found = await provider.complete(request)
         if isinstance(found, AsyncIterator):
             whole, named = Assembler(), dict[int, str]()
@@ -42,7 +43,6 @@ async def answered(reply_: Reply, *, stream: bool) -> Completion:
                     named.setdefault(piece["index"], piece["function"].get("name"))
             assert [*named.values()] == [one["function"]["name"] for one in whole.message().get("tool_calls") or ()]
             found = Completion(message=whole.message(), finish_reason=whole.finish_reason or "")
-        await provider.aclose()
     return found
 
 
@@ -225,6 +225,14 @@ def test_old_calls_are_told_like_others(pieces: list[dict[str, Any]]) -> None:
     assert choice.reason("stop") == "function_call"
 
 
+@pytest.mark.parametrize("given", [7, "f", ["f"], True])
+def test_an_old_call_that_is_no_object_is_passed_on(given: Any) -> None:
+    """It ends no stream, and is not the call that the reason tells of."""
+    choice = UniformChoice()
+    assert choice.delta({"content": "a", "function_call": given}) == {"content": "a", "function_call": given}
+    assert choice.reason("stop") == "stop"
+
+
 @pytest.mark.parametrize("name", [7, ["f"], {"f": 1}, "f" * 300], ids=["number", "list", "object", "long"])
 def test_names_are_texts(name: Any) -> None:
     """Whatever a server sends as one; a name without an end is not kept."""
@@ -289,6 +297,7 @@ TEXTS: dict[str, tuple[Any, str, str | None]] = {
     "one part, no list": ({"type": "text", "text": "a"}, "a", None),
     "strings": (["a", "b"], "ab", None),
     "no type": ([{"text": "a"}], "a", None),
+    "a type that is none": ([{"type": ["text"], "text": "a"}], "a", None),
     "a text that is an object": ([{"type": "text", "text": {"value": "a"}}], "a", None),
     "nothing between": ([{"type": "text", "text": "a"}, None, 7], "a", None),
     "no thought": ([{"type": "thinking", "thinking": None}, {"type": "text", "text": "a"}], "a", None),
@@ -396,6 +405,14 @@ LAID_OUT: dict[str, dict[str, Any]] = {
     "an empty message and a delta": {"message": {}, "delta": {"content": "hi"}},
     "text": {"text": "hi"},
 }
+
+
+@pytest.mark.parametrize("choices", [[None], ["hi"], [["hi"]], [7]])
+async def test_choices_that_are_no_objects_are_none(choices: list[Any]) -> None:
+    """An answer of such is an empty one, whose usage is still read, and no error of ours."""
+    with pytest.raises(ProviderUnavailable, match="empty answer") as raised:
+        await answered(reply(200, {"choices": choices, "usage": {"prompt_tokens": 3}}), stream=False)
+    assert raised.value.usage is not None
 
 
 @pytest.mark.parametrize("choice", LAID_OUT.values(), ids=LAID_OUT)

@@ -461,9 +461,10 @@ def _without_places(message: dict[str, Any], host: str) -> dict[str, Any]:
 def _choices(body: Mapping[str, Any], key: str, n: int, host: str = "") -> list[_Choice]:
     """Return the first n choices of a body, by index; one without an index, or whose text is no message, is read."""
     found: dict[int, _Choice] = {}
-    choices = body["choices"] if isinstance(body.get("choices"), list) else []
+    given = body.get("choices")
+    choices = [each for each in given if isinstance(each, dict)] if isinstance(given, list) else []
     for choice in choices:
-        index = choice.get("index") if isinstance(choice, dict) else -1
+        index = choice.get("index")
         if not isinstance(index, int) or (n == 1 and key == "message" and len(choices) == 1):
             index = int(index) if isinstance(index, str) and index.isdecimal() and len(index) < 5 else 0
         if isinstance(index, int) and 0 <= index < n and index not in found:

@@ -98,6 +98,7 @@ class UniformChoice:
     def _with_old(self, delta: Message, *, ends: bool) -> Message:
         """Return a delta whose `function_call` is told as one of several would be: its name as a whole."""
         given = delta.get("function_call")
+        given = given if isinstance(given, dict) else None
         if self._old is None and not given:
             return delta
         self._old = self._old or UniformChoice()
@@ -228,7 +229,11 @@ def _with_text(message: Message, *, whole: bool = False) -> Message:
     if not isinstance(given, list | dict):
         return message
     parts = [{"type": "text", "text": part} if isinstance(part, str) else part for part in _listed(given)]
-    parts = [{"type": "text", **part} for part in parts if isinstance(part, dict)]
+    parts = [
+        part if isinstance(part.get("type"), str) else {**part, "type": "text"}
+        for part in parts
+        if isinstance(part, dict)
+    ]
     if whole and any(part["type"] not in _TEXT | _THINKING for part in parts):
         return message
     thought = "".join(_texts(part for part in parts if part["type"] in _THINKING))
