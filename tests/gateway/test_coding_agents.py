@@ -646,6 +646,30 @@ def test_a_choice_of_what_is_left_out_is_left_out(
     assert reply.headers["x-fitrouter-dropped"].count("tool_choice: ") == 1
 
 
+CHOSEN = {"max_tokens": 9, "tool_choice": {"type": "tool", "name": "f"}}
+NUMBERED: dict[str, Any] = {"name": "f", "description": 7}
+MALFORMED: dict[str, tuple[str, dict[str, Any]]] = {
+    "a choice of no tools": ("/v1/messages", CHOSEN),
+    "a choice of null": ("/v1/messages", {**CHOSEN, "tools": None}),
+    "a number for a description": ("/v1/responses", {"tools": [{"type": "custom", **NUMBERED}]}),
+    "one in chat completions": ("/v1/chat/completions", {"tools": [{"type": "custom", "custom": NUMBERED}]}),
+    "one in a namespace": (
+        "/v1/responses",
+        {"tools": [{"type": "namespace", "name": "n", "description": ".", "tools": [{**SEARCH, **NUMBERED}]}]},
+    ),
+}
+
+
+@pytest.mark.parametrize(("path", "body"), MALFORMED.values(), ids=MALFORMED)
+def test_tools_that_are_none_are_the_callers_error(
+    http: httpx.Client, upstream: Strict, path: str, body: dict[str, Any]
+) -> None:
+    """They are refused with what is wrong, in each dialect, before any model is called."""
+    said, before = {"input": HI} if path == "/v1/responses" else {"messages": HI}, len(upstream.calls)
+    assert http.post(path, json={**said, **body, "model": "qwen3"}).status_code == 400
+    assert len(upstream.calls) == before
+
+
 @pytest.mark.parametrize("said", ["Pages of our wiki.", "", None, 7])
 def test_what_is_said_of_a_namespace_reaches_the_model(http: httpx.Client, upstream: Strict, said: Any) -> None:
     """Once, before what is said of its first tool that is offered: also of those that a choice allows."""

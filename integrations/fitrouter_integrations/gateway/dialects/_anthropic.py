@@ -286,9 +286,10 @@ def _tools(body: Mapping[str, Any], dropped: list[str]) -> dict[str, Any]:
         raise unsupported(kind, "tool_choice.type", "auto, any, tool, none")
     if kind == "tool":
         function = {"name": text_of(choice.get("name"), "tool_choice.name")}
-        if any(
-            tool.get("name") == function["name"] and tool.get("type", "custom") != "custom" for tool in body["tools"]
-        ):
+        if not body.get("tools"):
+            raise InvalidRequest("tool_choice: got a tool, but there are no tools; give both or neither")
+        left_out = (tool for tool in body["tools"] if tool.get("type") not in (None, "custom"))
+        if any(tool.get("name") == function["name"] for tool in left_out):
             drop(dropped, "tool_choice", function["name"])  # of a tool that is left out
             return found
         found["tool_choice"] = {"type": "function", "function": function}

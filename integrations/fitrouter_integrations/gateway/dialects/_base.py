@@ -124,9 +124,8 @@ def function_of(tool: Mapping[str, Any]) -> dict[str, Any]:
     if tool["type"] == "custom":
         form = tool.get("format")
         syntax = form.get("definition") if isinstance(form, dict) else None
-        said = [
-            text for text in (tool.get("description"), syntax and f"Its input follows this grammar:\n{syntax}") if text
-        ]
+        own = text_of(tool.get("description") or "", f"tools.{tool['name']}.description")
+        said = filter(None, (own, syntax and f"Its input follows this grammar:\n{syntax}"))
         schema = {"type": "object", "properties": {INPUT: {"type": "string"}}, "required": [INPUT]}
         return {"type": "function", "function": {**function, "description": "\n\n".join(said), "parameters": schema}}
     for name in ("description", "parameters", "strict"):

@@ -304,7 +304,8 @@ def _tools(body: Mapping[str, Any], names: _Names, dropped: list[str]) -> dict[s
     for function in (tool["function"] for tool in found.get("tools", ())):
         if isinstance(said := of[function["name"]], str) and said and said not in told:  # once: it may be long
             told.add(said)
-            function["description"] = "\n\n".join(filter(None, (said, function.get("description"))))
+            own = text_of(function.get("description") or "", f"tools.{function['name']}.description")
+            function["description"] = "\n\n".join(filter(None, (said, own)))
     return found
 
 
