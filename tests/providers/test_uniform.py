@@ -377,6 +377,14 @@ async def test_odd_streams_are_read(form: Any) -> None:
     assert (found.message["content"], found.finish_reason) == ("né 你😀", "stop")
 
 
+async def test_a_piece_that_is_said_again_is_said_again() -> None:
+    """Only events that say nothing are read once, however often they come: texts and calls repeat themselves."""
+    empty, piece = ({"choices": [{"index": 0, "delta": {"content": text}}]} for text in ("", "ha"))
+    end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    sent = [event(each) for each in (empty, empty, piece, piece, empty, piece, end, end)]
+    assert (await answered(sse(*sent, DONE), stream=True)).message["content"] == "hahaha"
+
+
 HALVES = {
     "half a character": b"a\xc3",
     "half a pair": b"a\\ud83d",
