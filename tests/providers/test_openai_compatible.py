@@ -13,7 +13,7 @@ from typing import Any, cast
 import aiohttp
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.kits.fake_openai import HANG, FakeOpenAI, Reply, event, reply, sse
 
@@ -636,6 +636,9 @@ BESIDE: tuple[dict[str, Any], ...] = (
         max_size=12,
     )
 )
+@example([(DELTAS[1], BESIDE[4], None, None, 0), (DELTAS[1], BESIDE[5], None, None, 0)])
+@example([(DELTAS[1], BESIDE[5], None, None, 0), ({"content": "words " * 9}, BESIDE[0], None, None, 0)])
+@example([(DELTAS[1], BESIDE[0], None, None, 0), (DELTAS[1], BESIDE[0], None, {"content": [1]}, 0)])
 def test_what_a_stream_says_does_not_depend_on_when_it_arrives(
     sent: list[tuple[dict[str, Any], dict[str, Any], str | None, Any, int]],
 ) -> None:
@@ -673,6 +676,25 @@ def test_what_a_stream_says_does_not_depend_on_when_it_arrives(
 
     last = [FINISH, DONE]
     assert asyncio.run(said([*events, *last])) == asyncio.run(said([b"".join([*events, *last])]))
+
+
+async def test_what_arrives_with_an_error_is_told_before_it() -> None:
+    """The text that came in one piece with an error event was said, and its usage is booked."""
+    used = event({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 3}})
+    async with FakeOpenAI([sse(SAID + used + event({"error": "overloaded"}))]) as server:
+        provider, told = OpenAICompatible(server.base_url), Assembler()
+        stream: Any = await provider.complete(call(stream=True))
+
+        async def read() -> None:
+            async for chunk in stream:
+                told.add(chunk)
+
+        with pytest.raises(ProviderUnavailable, match="overloaded"):
+            await read()
+        assert told.message()["content"]
+        assert told.usage is not None
+        assert told.usage.completion_tokens == 3
+        await provider.aclose()
 
 
 @pytest.mark.parametrize("read", [0, 1, 2])
