@@ -179,7 +179,9 @@ def test_decisions_and_scores_read_the_mixture_that_labels_are_predicted_by(
     """The moments of role and user, kept between labels, are those of each answer's row minus the average row."""
     fit, rng = Fit(2, D, names=NAMES), np.random.default_rng(seed)
     who, others = Identity(user=user, role=role), [Identity(user=name, role="r") for name in ("u", "v")]
-    fit.tastes.declare(others[0], {"length": 0.5})
+    for declared in (0.1, 0.5):
+        fit.tastes.declare(others[0], {"length": declared})
+        fit.score(who, np.ones(D))
     bases, known = ("m", "n", "n", "unknown"), ("m", "n", "unknown")
     for number in range(labels + 1):
         profile, coefficient = rng.normal(size=(4, D)), np.array([[b == m for m in known] for b in bases]) * 1.0
