@@ -58,8 +58,8 @@ that their errors cancel in part, and the sum of their variances is too large (d
 
 _LOG_TEMPERATURES = np.log(TEMPERATURES)
 
-_CACHED = 1024
-"""People whose deviations are kept for decisions and scores."""
+_CACHED, _CACHED_BYTES = 1024, 1 << 25
+"""People whose taste is kept for scores, and bytes of the deviations that are kept: 16 kB a person with five models."""
 
 
 class _Side(NamedTuple):
@@ -214,7 +214,7 @@ class Fit:
         if kept is not None and all(map(operator.is_, kept[0], state)):
             return kept[1]
         found = person.deviation(weights)
-        if len(self._known) >= _CACHED:
+        if len(self._known) * found.cov.nbytes >= _CACHED_BYTES:
             self._known.clear()
         self._known[key] = state, found
         return found
@@ -266,9 +266,10 @@ class Fit:
 
     def _bases_of(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Return the base arms of a decision's arms; variants share the offset of their model."""
-        if self._bases[0] != names:
-            self._bases = names, tuple(map(base_arm, names))
-        return self._bases[1]
+        kept = self._bases
+        if kept[0] != names:
+            kept = self._bases = names, tuple(map(base_arm, names))
+        return kept[1]
 
     def profile(self, x: Floats, names: tuple[str, ...]) -> Floats:
         """Expected features of arms' answers, as decisions use them, float64[K, D]."""
