@@ -6,7 +6,8 @@
 Response matrices (`../shared/data`) whose rewards are known for every model, streamed once in shuffled orders through
 the product's decider and learner (`simulation.matrix_stream`) with the configuration's defaults. Of each cell, over
 orders: the mean reward of the last half and of the first hundred requests, each minus what the model that is best over
-all prompts earns on the same requests; the worst order; the share of the ceiling that was spent.
+all prompts earns on the same requests; the worst order; the share of the ceiling that was spent. Without a ceiling also
+the last half of simple bandits on the same streams (`_simple`), and of libraries that are installed here (`_peers`).
 """
 
 from __future__ import annotations
@@ -21,9 +22,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+from benchmarks.policies._peers import PEERS
+from benchmarks.policies._simple import SIMPLE
 
 from fitrouter.context.encoders import get_encoder
 from fitrouter.state.budgets import BudgetParams
+from fitrouter.types import Floats
 from fitrouter_evaluators.datasets import MatrixRow, paretobandit
 from fitrouter_evaluators.simulation.matrix_stream import Matrix, Setting, matrix_of, play
 
@@ -66,7 +70,7 @@ CELLS: Mapping[str, Cell] = {
 FIRST = 100
 
 
-def measure(cell: Cell, setting: Setting, orders: int) -> dict[str, float]:
+def measure(cell: Cell, setting: Setting, orders: int) -> dict[str, Any]:
     """Summarise a cell over orders."""
     matrix = cell.matrix()
     best, half = int(np.nanmean(matrix.reward, axis=0).argmax()), len(matrix.reward) // 2
@@ -78,7 +82,8 @@ def measure(cell: Cell, setting: Setting, orders: int) -> dict[str, float]:
         lead = played.reward - matrix.reward[order, best]
         rows.append((lead[half:].mean(), lead[:FIRST].mean(), played.cost.mean()))
     late, first, cost = np.array(rows).T
-    found = {
+    found: dict[str, Any] = {
+        "late": late,
         "best_single": float(np.nanmean(matrix.reward[:, best])),
         "last_half": float(late.mean()),
         "se": float(late.std(ddof=1) / np.sqrt(orders)),
@@ -88,6 +93,33 @@ def measure(cell: Cell, setting: Setting, orders: int) -> dict[str, float]:
     return found if cell.ceiling is None else found | {"spent": float(cost.mean() / cell.ceiling)}
 
 
+def measure_peers(matrix: Matrix, ours: Floats) -> dict[str, dict[str, float]]:
+    """Last half of the peers' passes minus the best single model, and ours minus theirs, paired by order."""
+    best, (n, K) = int(np.nanmean(matrix.reward, axis=0).argmax()), matrix.reward.shape
+    found = {}
+    for name, make in (SIMPLE | PEERS).items():
+        late = []
+        for seed in range(len(ours)):
+            order = np.random.default_rng(1000 + seed).permutation(n)
+            try:
+                peer = make(matrix.x.shape[1], K, seed)
+            except ImportError as error:
+                print(f"skipped {name}: {error}", file=sys.stderr)
+                break
+            lead = []
+            for t in order.tolist():
+                arm = peer.decide(matrix.x[t])
+                reward = float(matrix.reward[t, arm])
+                lead.append(reward - float(matrix.reward[t, best]))
+                peer.update(matrix.x[t], arm, reward)
+            late.append(np.mean(lead[n // 2 :]))
+        if late:
+            ahead = ours - late
+            error = float(ahead.std(ddof=1) / np.sqrt(len(ours)))
+            found[name] = {"last_half": float(np.mean(late)), "ours_minus": float(ahead.mean()), "se": error}
+    return found
+
+
 def main() -> None:
     """Parse the command line, measure, and print JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -95,6 +127,7 @@ def main() -> None:
     parser.add_argument("--policy", default=Setting().algorithm)
     parser.add_argument("--floor", type=float, default=Setting().floor)
     parser.add_argument("--cells", nargs="*", default=list(CELLS), choices=list(CELLS))
+    parser.add_argument("--peers", action="store_true", help="also other bandits; some minutes more")
     args = parser.parse_args()
     if not DATA.is_dir():
         print(f"skipped: there is no {DATA.name} beside the project", file=sys.stderr)
@@ -103,6 +136,9 @@ def main() -> None:
     found: dict[str, Any] = {}
     for name in args.cells:
         found[name] = measure(CELLS[name], setting, args.orders)
+        late = found[name].pop("late")
+        if args.peers and CELLS[name].ceiling is None:
+            found[name]["peers"] = measure_peers(CELLS[name].matrix(), late)
         print(name, found[name], file=sys.stderr, flush=True)
     print(json.dumps({"policy": args.policy, "floor": args.floor, "orders": args.orders, "cells": found}))
 
