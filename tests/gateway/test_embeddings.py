@@ -139,7 +139,7 @@ def test_a_hard_budget_counts_and_stops_them(tmp_path: Path) -> None:
         refused = http.post("/v1/embeddings", json=body)
         assert refused.json()["error"]["code"] == "budget_exhausted"
         assert int(refused.headers["retry-after"]) >= 1
-        assert learner.projections.budgets.spent("default", time.time()) == pytest.approx(0.02)
+        wait_for(lambda: learner.projections.budgets.spent("default", time.time()) == pytest.approx(0.02))
     assert len(provider.embedded) == 2
 
 
