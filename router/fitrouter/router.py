@@ -867,5 +867,5 @@ class Router:
         return status if self._services else completed(status, self._identities.folder, time.time())
 
     async def state_digest(self) -> tuple[int, str | None]:
-        """Sequence number and sha256 of the folded state; the digest is None while events keep coming in."""
+        """Sequence number and sha256 of the folded state; the digest is None if an event comes in meanwhile."""
         return await self._digests.digest()

@@ -647,7 +647,7 @@ class Gateway:
         told = {"ready": ready, "status": service.status}
         if not call.known:
             return _json(told, code)
-        seq, digest = await self.router.state_digest()  # no digest while events keep coming in
+        seq, digest = await self.router.state_digest()  # no digest if an event comes in meanwhile
         status = self.metrics.status
         leases = sorted(name for name, held in status.leases.items() if held) if status else []
         lag = msgspec.to_builtins(status.lag if status else Lag())

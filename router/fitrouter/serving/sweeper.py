@@ -18,8 +18,6 @@ from fitrouter.types import Decision, Execution
 
 LOST_AFTER_S = 30.0
 """A decision without an execution is marked lost this long after its deadline."""
-
-
 MOST = 256
 """Processes that serve one journal. Of a journal that is gone no lease is ever free."""
 
@@ -43,7 +41,9 @@ class Workers:
             if self._lease(number).held():
                 self.own = number
                 return
-        raise StoreError(f"none of {MOST} numbers of worker processes is free: the journal was deleted or replaced")
+        raise StoreError(
+            f"none of {MOST} numbers of worker processes is free: all are taken, or the journal was deleted or replaced"
+        )
 
     def sweeps(self, number: int) -> bool:
         """Whether decisions of a process are this one's to close: its own, and those of a process that is gone."""

@@ -121,6 +121,7 @@ def _system(system: object) -> list[Message]:
 
 
 def messages_of(given: object, dropped: list[str]) -> Iterator[Message]:
+    """Yield Anthropic's messages in the format of chat completions; what is left out is added to `dropped`."""
     if not isinstance(given, list) or not given:
         raise InvalidRequest("messages: give an array with at least one message")
     for i, message in each(given, "messages"):

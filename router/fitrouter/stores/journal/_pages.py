@@ -16,14 +16,14 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from fitrouter.stores._files import INDEX_HEAD
+
 Value: TypeAlias = int | float | str | bytes | None
 _HEADER, _FRAME = 32, 24
 """Bytes of the log's header, and of that of a frame."""
 _BIG_ENDIAN = 0x377F0683
 _CHAINS = 64
 """Most combinations of page images that are tried for one row."""
-_INDEX = 48
-"""Bytes of the wal-index's header, which stands twice at the beginning of the file."""
 
 
 class Row(NamedTuple):
@@ -76,13 +76,13 @@ def _committed(path: Path, salts: NDArray[np.uint32]) -> int | None:
     The index survives its processes. It has the machine's byte order, except for the salts, and changes after the log.
     """
     index = path.with_name(path.name + "-shm")
-    data = index.read_bytes()[: 2 * _INDEX] if index.exists() else b""
-    if len(data) < 2 * _INDEX or data[:_INDEX] != data[_INDEX:]:
+    data = index.read_bytes()[: 2 * INDEX_HEAD] if index.exists() else b""
+    if len(data) < 2 * INDEX_HEAD or data[:INDEX_HEAD] != data[INDEX_HEAD:]:
         return None
-    header = np.frombuffer(data, "=u4", _INDEX // 4)
+    header = np.frombuffer(data, "=u4", INDEX_HEAD // 4)
     sums = _checksum(header[None, :10], np.zeros((1, 2), np.uint64))
     whole = bool((sums == header[10:].astype(np.uint64)).all())
-    same = bool((np.frombuffer(data, ">u4", _INDEX // 4)[8:10] == salts).all())
+    same = bool((np.frombuffer(data, ">u4", INDEX_HEAD // 4)[8:10] == salts).all())
     return int(header[4]) if whole and same else None
 
 
