@@ -19,6 +19,10 @@ FIELDS: dict[str, tuple[str, ...]] = {
 """Field of `Identity` → its names in every channel; the first one present is used."""
 NAMES = frozenset(name for names in FIELDS.values() for name in names)
 """All names of identity fields."""
+TIER = {"tier": ("tier",)}
+"""The cost tier of a request, read from the same channels."""
+SETTINGS = NAMES | {"tier"}
+"""Names of all that an adapter takes besides parameters of models."""
 LONGEST = 512
 """Maximum length of a user, role, task or session."""
 SHORT = 120
@@ -53,11 +57,14 @@ def name_of(value: object, where: str) -> str | None:
     return str.__str__(value)
 
 
-def first_said(channels: Iterable[tuple[str, object]]) -> dict[str, str]:
+def first_said(
+    channels: Iterable[tuple[str, object]], fields: Mapping[str, tuple[str, ...]] = FIELDS
+) -> dict[str, str]:
     """Merge identity fields from several channels, taking each from the first channel that has it.
 
     Args:
         channels: the most explicit first; each a place for errors, and a mapping or an object with attributes.
+        fields: to look for, each with its names.
 
     Raises:
         InvalidRequest: a value is not a valid name; values that are not used are not checked.
@@ -70,7 +77,7 @@ def first_said(channels: Iterable[tuple[str, object]]) -> dict[str, str]:
         if channel is None:
             continue
         mapping = channel if isinstance(channel, Mapping) else None
-        for field, names in FIELDS.items():
+        for field, names in fields.items():
             for name in names if field not in found else ():
                 value = getattr(channel, name, None) if mapping is None else mapping.get(name)
                 if value is not None and (said := name_of(value, where + name)) is not None:

@@ -85,6 +85,8 @@ class Request(_Value, frozen=True, kw_only=True):
     """Key whose limit the calls count towards, besides the tenant's budget."""
     key: str = ""
     """Name of the API key that sent it."""
+    tier: str = ""
+    """How much price counts: quality, balanced or economy; empty for balanced (`fitrouter.routing.tiers`)."""
 
 
 UNPRICED = (
@@ -396,6 +398,8 @@ class Decision(_Event, frozen=True, kw_only=True, tag="decision"):
     """Rating given up to save `cost_unit_usd`."""
     cost_unit_usd: float = 0.0
     """Unit of `cost_weight`."""
+    tier: str = ""
+    """Cost tier that the request asked for, which `cost_weight` follows: quality or economy; empty for balanced."""
     latency_weight: float = 0.0
     """Rating given up to save `latency_unit_s`."""
     latency_unit_s: float = 0.0

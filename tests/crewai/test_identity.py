@@ -281,6 +281,19 @@ def test_bare_calls(desk: Deployment) -> None:
             desk.check(ANN, cell=(channel, awaited, stream))
 
 
+def test_the_tier_of_a_call(desk: Deployment) -> None:
+    """The cost tier comes from a fingerprint, else from the constructor; without either it is balanced."""
+    desk.identities()
+    for settings, fingerprint, tier in (({}, {}, ""), ({"tier": "quality"}, {}, "quality")):
+        asked = Asked(desk.target, settings=settings)
+        asked.llm().call("hi")
+        assert desk.tiers() == [tier]
+        CHANNELS["the agent's fingerprint"](asked, {"tier": "economy"} | fingerprint)
+        one = asked.one(asked.llm())
+        one.llm.call("hi", from_agent=one, from_task=asked.job(one))
+        assert desk.tiers() == ["economy"]
+
+
 # --- valid and invalid names -----------------------------------------------------------------------------------------
 
 

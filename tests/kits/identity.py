@@ -116,6 +116,12 @@ class Deployment(NamedTuple):
             for name in names or ("tenant", *FIELDS):
                 assert getattr(one, name) == getattr(wanted, name), f"{cell}: {name}"
 
+    def tiers(self) -> list[str]:
+        """Cost tiers of the decisions since the last call."""
+        rows = self.router._journal.tail(self.position[0], 10_000)
+        self.position[0] = rows[-1].seq if rows else self.position[0]
+        return [row.event.tier for row in rows if isinstance(row.event, Decision)]
+
     def check_none(self) -> None:
         """Assert that nothing was decided since the last call."""
         assert self.identities() == []

@@ -105,6 +105,7 @@ def _decisions(
         seed=np.array([e.seed for e in rows], dtype=object),
         algorithm=np.array([e.policy.algorithm for e in rows], dtype=object),
         registry=np.array([e.registry for e in rows], dtype=object),
+        tier=np.array([e.tier for e in rows], dtype=object),
     )
 
 

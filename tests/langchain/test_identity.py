@@ -343,3 +343,19 @@ def test_feedback_joins_the_answer(desk: Deployment) -> None:
 def test_documented_channels() -> None:
     """The table of the documentation lists these channels for direct calls, in this order."""
     assert [name for name, cells in documented_channels("langchain.md").items() if cells[0] == "yes"] == list(CHANNELS)
+
+
+@pytest.mark.parametrize("desk", ["near", "far"], indirect=True)
+def test_the_tier_of_a_call(desk: Deployment) -> None:
+    """The cost tier comes from the call, its config, or the constructor; what else metadata calls a tier is none."""
+    desk.identities()
+    model = ChatFitrouter(router=desk.target, tier="quality")
+    model.invoke("hi")
+    model.invoke("hi", tier="economy")
+    model.bind(tier="economy").invoke("hi")
+    list(model.stream("hi", config={"metadata": {"tier": "economy"}}))
+    model.invoke("hi", config={"metadata": {"tier": "gold plan"}})
+    ChatFitrouter(router=desk.target).invoke("hi", config={"configurable": {"tier": "economy"}})
+    assert desk.tiers() == ["quality", "economy", "economy", "economy", "quality", "economy"]
+    with pytest.raises(InvalidRequest, match="tier: got 'gold'"):
+        model.invoke("hi", tier="gold")

@@ -20,10 +20,10 @@ from tests.kits.tables import table_driven
 from fitrouter.config import CandidateConfig, parse_config
 from fitrouter.errors import ConfigError, InvalidLog
 from fitrouter.policies import EpsilonGreedy, LinearThompson, LinUCB, Policy, Softmax, SquareCB
-from fitrouter.routing.decider import Rules
+from fitrouter.routing.decider import Decider, Rules
 from fitrouter.state.budgets import BudgetParams
 from fitrouter.state.projections import ProjectionParams
-from fitrouter.types import FULL_SHARE, Decision, FeedbackKind, Floats, Identity, Request
+from fitrouter.types import FULL_SHARE, Decision, FeedbackKind, Floats, Identity, ModelCard, Prices, Request
 from fitrouter_evaluators.replay.candidates._candidate_file import KINDS, parse_candidate, read_candidate
 from fitrouter_evaluators.replay.candidates.load import Candidate, load_candidate
 from fitrouter_evaluators.replay.log.log import DRAWN, MODES, Ints, Log
@@ -190,6 +190,30 @@ async def test_a_routers_own_journal_is_reproduced(tmp_path: Path) -> None:
     changed = load_candidate({"algorithm": "softmax", "floor": 0.0, "uniform_slice": 0.0}).pmf(log, rows)
     assert (changed == logged)[silent].all(), "where the router failed, no policy has a say"
     assert not (changed == logged)[~silent].all()
+
+
+async def test_a_new_cost_weight_moves_with_the_logged_tiers(tmp_path: Path) -> None:
+    """A candidate's cost weight counts in each request as its logged tier would have moved it."""
+    rules, tiers = Rules(cost_weight=0.4, cost_unit_usd=1e-5, registry="r1"), ("", "quality", "balanced", "economy")
+    async with make_router(tmp_path, {"echo": Echo()}, models=_priced(), rules=rules) as router:
+        for i in range(24):
+            said = {"role": "user", "content": f"hi {i}"}
+            await router.complete(Request(messages=(said,), tier=tiers[i % 4]))
+        await router.settled()
+        log = log_of(row.event for row in router._journal.tail(0, 100_000))
+        other = Decider(SquareCB(20.0), router._learner, msgspec.structs.replace(rules, cost_weight=0.1))
+        made = [row.event for row in router._journal.tail(0, 100_000) if isinstance(row.event, Decision)]
+    wanted = flat(log, draws_of(log), log.options.prob)
+    assert off(load_candidate({"algorithm": "squarecb", "gamma": 20.0, "cost_weight": 0.4}), log, wanted) < 1e-12
+    assert {each.cost_weight for each in made} == {0.1, 0.4, 1.0}
+    weights = [msgspec.structs.replace(each, cost_weight=other.rules.weight(each.tier, 0.1)) for each in made]
+    moved = load_candidate({"algorithm": "squarecb", "gamma": 20.0}).pmf(log_of(weights), draws_of(log))
+    assert off(load_candidate({"algorithm": "squarecb", "gamma": 20.0, "cost_weight": 0.1}), log, moved) < 1e-12
+    assert np.abs(moved - wanted).max() > 0.001
+
+
+def _priced() -> list[ModelCard]:
+    return [msgspec.structs.replace(card, prices=Prices(output=1.0 + 9.0 * k)) for k, card in enumerate(cards())]
 
 
 @settings(max_examples=20)

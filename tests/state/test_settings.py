@@ -92,5 +92,5 @@ def test_bad_settings_are_named(subtests: pytest.Subtests) -> None:
 
 
 def test_every_setting_accepts_a_valid_value() -> None:
-    values = {name: {str: "squarecb", bool: True}.get(each.kind, 0.5) for name, each in SETTINGS.items()}
+    values = {name: {str: "squarecb", bool: True}.get(each.kind, max(each.low, 0.5)) for name, each in SETTINGS.items()}
     assert check_settings(values) == values

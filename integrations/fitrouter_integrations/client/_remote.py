@@ -332,7 +332,7 @@ def _body(request: Request, *, stream: bool) -> dict[str, Any]:
             f"tenant: got {who.tenant!r}; a gateway takes it from the key: omit it, and use that tenant's key"
         )
     named: dict[str, Any] = {"user": who.user, "role": who.role, "task": who.task, "session": who.session}
-    named["implicit"] = None if request.implicit else False
+    named |= {"tier": request.tier or None, "implicit": None if request.implicit else False}
     body: dict[str, Any] = {**request.params, "model": request.model, "messages": request.messages}
     if metadata := {name: value for name, value in named.items() if value is not None}:
         body["metadata"] = metadata

@@ -16,7 +16,7 @@ from crewai.events.event_context import _event_id_stack
 from opentelemetry import baggage
 
 from fitrouter.types import Identity
-from fitrouter_integrations._identity import FIELDS, channel_of, first_said, one_line
+from fitrouter_integrations._identity import FIELDS, TIER, channel_of, first_said, one_line
 
 
 def identity_of(own: Identity, task: Any, agent: Any) -> Identity:
@@ -30,8 +30,7 @@ def identity_of(own: Identity, task: Any, agent: Any) -> Identity:
     Raises:
         InvalidRequest: a channel has an invalid name.
     """
-    task, agent = _at_work(task, agent)
-    crew = getattr(agent, "crew", None) or getattr(getattr(task, "agent", None), "crew", None) or _running()
+    task, agent, crew = _of_call(task, agent)
     channels = [
         *(("fingerprint.", _fingerprint(holder)) for holder in (task, agent, crew)),
         ("inputs.", _inputs(crew)),
@@ -39,6 +38,19 @@ def identity_of(own: Identity, task: Any, agent: Any) -> Identity:
         ("", _defaults(task, agent, crew)),
     ]
     return Identity(**first_said(channels))
+
+
+def tier_of(own: str, task: Any, agent: Any) -> str:
+    """Return the cost tier of one call: that of a fingerprint, else the LLM's own."""
+    channels = [("fingerprint.", _fingerprint(holder)) for holder in _of_call(task, agent)]
+    return first_said([*channels, ("", {"tier": own})], TIER).get("tier", "")
+
+
+def _of_call(task: Any, agent: Any) -> tuple[Any, Any, Any]:
+    """Return the task, agent and crew of a call."""
+    task, agent = _at_work(task, agent)
+    crew = getattr(agent, "crew", None) or getattr(getattr(task, "agent", None), "crew", None) or _running()
+    return task, agent, crew
 
 
 _WORK = "agent_execution_started"

@@ -19,7 +19,7 @@ from fitrouter.providers.usage import usage_body
 from fitrouter.serving.attempts import Assembler
 from fitrouter.types import Chunk, Identity, Message, Request, Usage
 from fitrouter_integrations.client import About, Reply
-from fitrouter_integrations.crewai._identity import identity_of
+from fitrouter_integrations.crewai._identity import identity_of, tier_of
 
 
 class TooLong(NoEligibleModel, LLMContextLengthExceededError):
@@ -38,6 +38,8 @@ class RoutedLLM(BaseLLM):
     role: str | None = None
     task: str | None = None
     session: str | None = None
+    tier: str = ""
+    """Cost tier of its calls, if no fingerprint names one: quality, balanced or economy."""
     timeout: float | None = None
     """Seconds for a whole request; by default the router's deadline."""
     response_format: JsonResponseFormat | type[BaseModel] | None = None
@@ -143,6 +145,7 @@ class Turn:
             model=llm.model,
             params=params,
             identity=identity_of(own, self.task, self.agent),
+            tier=tier_of(llm.tier, self.task, self.agent),
             deadline_s=llm.timeout,
         )
 

@@ -8,6 +8,7 @@ import msgspec
 from starlette.requests import Request as HttpRequest
 
 from fitrouter.errors import NotAuthorized
+from fitrouter.routing.tiers import TIERS
 from fitrouter.types import Payer, Request
 from fitrouter_integrations.gateway._keys import Caller
 from fitrouter_integrations.gateway.asgi._bodies import Bodies
@@ -49,7 +50,13 @@ class AuthenticatedCall:
             raise Problem(403, "not_admin", f"this key may not {act}; an admin key without a tenant may")
 
     def paying(self, request: Request) -> Request:
-        """Return the request with the name of the key, which is its payer if it has a spending limit."""
+        """Return the request with the name of the key, which is its payer if it has a spending limit.
+
+        Raises:
+            NotAuthorized: the key may not use the request's cost tier.
+        """
+        if request.tier in TIERS and request.tier not in self.caller.tiers:
+            raise NotAuthorized(f"this key may not use the tier {request.tier!r}; its tiers are {self.caller.tiers}")
         limit = self.caller.usd_per_day
         payer = None if limit is None else Payer(name=self.caller.name, usd_per_day=limit)
         return msgspec.structs.replace(request, payer=payer, key=self.caller.name)

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from fitrouter.routing.explanation import Explanation
+from fitrouter.routing.tiers import BALANCED
 from fitrouter.stores.content import Content
 from fitrouter.types import TOKENS, Decision, Event, Execution, Feedback, Remark, Score
 
@@ -54,6 +55,7 @@ def decision_json(events: Sequence[Event], explanation: Explanation) -> dict[str
         "task": decision.identity.task,
         "eligible": _eligible(decision),
         "excluded": [{"model": model, "reason": reason} for model, reason in decision.excluded],
+        "tier": decision.tier or BALANCED,
         "weights": {"cost": decision.cost_weight, "latency": decision.latency_weight},
         "policy": _fields(decision.policy, ("algorithm", "config_hash", "seq")),
         "registry": decision.registry,

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from fitrouter.config import ServerConfig
 from fitrouter.errors import ConfigError, conceal
+from fitrouter.routing.tiers import BALANCED, TIERS
 from fitrouter.stores.keys import SCOPES, StoredKey, id_of, read_keys
 
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -44,6 +45,8 @@ class Caller(NamedTuple):
     """Of the key; empty without keys."""
     requests_per_minute: float | None = None
     usd_per_day: float | None = None
+    tiers: tuple[str, ...] = TIERS
+    """Cost tiers that its requests may ask for."""
     operator: bool = False
     """Whether it is whoever runs a command of `fitrouter` in this process."""
     everybody: bool = False
@@ -144,6 +147,7 @@ class Keys:
                 name=key.name,
                 requests_per_minute=key.requests_per_minute,
                 usd_per_day=key.usd_per_day,
+                tiers=(BALANCED, *key.tiers),
             )
             self._known.append((digest, caller))
 

@@ -25,19 +25,19 @@ from fitrouter.errors import ConfigError, InvalidRequest
 from fitrouter.router import Router
 from fitrouter.types import AUTO, Identity, Request
 from fitrouter_integrations._http import KEY_ENV
-from fitrouter_integrations._identity import NAMES, canonical_settings
+from fitrouter_integrations._identity import SETTINGS, canonical_settings
 from fitrouter_integrations.client import Client, Vote, connect
 from fitrouter_integrations.langchain._convert import Pieces, result_of, tool_choice_of
 from fitrouter_integrations.langchain._errors import translated
 from fitrouter_integrations.langchain._history import messages_of
-from fitrouter_integrations.langchain._identity import KEY, carried, identity_of
+from fitrouter_integrations.langchain._identity import KEY, carried, identity_of, tier_of
 from fitrouter_integrations.langchain._structured import structured
 
 Config: TypeAlias = RunnableConfig | None
 Messages: TypeAlias = list[BaseMessage]
 Stop: TypeAlias = list[str] | None
 Schema: TypeAlias = dict[str, Any] | type
-_NOT_PARAMS = frozenset({KEY, "stream", "ls_structured_output_format", "stream_usage"}) | NAMES
+_NOT_PARAMS = frozenset({KEY, "stream", "ls_structured_output_format", "stream_usage"}) | SETTINGS
 """Keyword arguments of a call that are not sent to providers."""
 
 
@@ -66,6 +66,8 @@ class ChatFitrouter(BaseChatModel):
     role: str | None = None
     task: str | None = None
     session: str | None = None
+    tier: str = ""
+    """Cost tier: quality, balanced or economy."""
     temperature: float | None = None
     max_tokens: int | None = None
     timeout: float | None = None
@@ -91,7 +93,7 @@ class ChatFitrouter(BaseChatModel):
     def _refuse_unknown(cls, given: Any) -> Any:
         """Refuse unknown settings, such as a `base_url` that would silently do nothing."""
         allowed = {name for field, info in cls.model_fields.items() for name in (field, info.alias) if name}
-        unknown = sorted(set(given) - allowed - NAMES) if isinstance(given, dict) else []
+        unknown = sorted(set(given) - allowed - SETTINGS) if isinstance(given, dict) else []
         if unknown:
             raise ConfigError(
                 f"ChatFitrouter({unknown[0]}=…): unknown setting; allowed are {', '.join(sorted(allowed))}. "
@@ -121,9 +123,10 @@ class ChatFitrouter(BaseChatModel):
 
     def _get_llm_string(self, stop: list[str] | None = None, **kwargs: Any) -> str:
         """Return the cache key, which includes the identity: what suits one user does not suit another."""
-        who = identity_of(self._own_identity(), ensure_config().get("metadata"), kwargs)
-        asked = {name: value for name, value in kwargs.items() if name != KEY and name not in NAMES}
-        return f"{super()._get_llm_string(stop, **asked)}---{replace(who, session=None)!r}"
+        metadata = ensure_config().get("metadata")
+        who, tier = identity_of(self._own_identity(), metadata, kwargs), tier_of(self.tier, metadata, kwargs)
+        asked = {name: value for name, value in kwargs.items() if name != KEY and name not in SETTINGS}
+        return f"{super()._get_llm_string(stop, **asked)}---{replace(who, session=None)!r}{tier}"
 
     def _convert_cached_generations(self, cache_val: list[Generation]) -> list[ChatGeneration]:
         """Convert cached answers, which keep their decision for feedback, and cost nothing.
@@ -327,6 +330,7 @@ class ChatFitrouter(BaseChatModel):
             model=model,
             params={name: value for name, value in params.items() if value is not None},
             identity=identity_of(self._own_identity(), getattr(run_manager, "metadata", None), kwargs),
+            tier=tier_of(self.tier, getattr(run_manager, "metadata", None), kwargs),
             deadline_s=timeout,
         )
 
@@ -420,7 +424,7 @@ class Bound(RunnableBinding[LanguageModelInput, AIMessage]):
         return self._configured(self.bound.with_structured_output(schema, **self._identity() | kwargs))  # type: ignore[attr-defined]
 
     def _identity(self) -> dict[str, Any]:
-        return {name: value for name, value in self.kwargs.items() if name in NAMES}
+        return {name: value for name, value in self.kwargs.items() if name in SETTINGS}
 
     def _configured(self, made: Runnable[LanguageModelInput, Any]) -> Runnable[LanguageModelInput, Any]:
         return made.with_config(self.config) if self.config else made

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
 
 from fitrouter.errors import InvalidRequest
+from fitrouter.routing.tiers import TIERS
 from fitrouter.types import Identity
-from fitrouter_integrations._identity import channel_of, first_said, one_line
+from fitrouter_integrations._identity import TIER, channel_of, first_said, one_line
 
 KEY = "fitrouter_identity"
 """Keyword under which an entry point passes on what only it can see."""
@@ -40,7 +41,8 @@ def carried(config: RunnableConfig | None, kwargs: dict[str, Any]) -> dict[str, 
     known, around = ensure_config(config), ensure_config()
     metadata, configurable = known.get("metadata") or {}, known.get("configurable") or {}
     outer = (around.get("metadata") or {}, around.get("configurable") or {})
-    found: dict[str, Any] = dict(first_said([*_channels(metadata, configurable, kwargs), *_channels(*outer, {})]))
+    channels = [*_channels(metadata, configurable, kwargs), *_channels(*outer, {})]
+    found: dict[str, Any] = dict(first_said(channels) | first_said(_of_tiers(channels), TIER))
     if (thread := _thread(configurable, metadata, *reversed(outer))) is not None:
         found[_THREAD] = thread
     return {**kwargs, KEY: found} if found else kwargs
@@ -66,6 +68,22 @@ def identity_of(own: Identity, metadata: Mapping[str, Any] | None, kwargs: Mappi
         # Agents that hand over within a thread each have a session of their own.
         found["session"] = hashlib.sha256(f"{thread}\0{found['role']}".encode()).hexdigest()[:32]
     return Identity(**found)
+
+
+def tier_of(own: str, metadata: Mapping[str, Any] | None, kwargs: Mapping[str, Any]) -> str:
+    """Return the cost tier of one call, from the same channels; `own` is the model's own setting."""
+    configurable = ensure_config().get("configurable") or {}
+    channels = [*_channels(metadata or {}, configurable, kwargs), ("", {"tier": own})]
+    return first_said(_of_tiers(channels), TIER).get("tier", "")
+
+
+def _of_tiers(channels: Iterable[tuple[str, object]]) -> list[tuple[str, object]]:
+    """Leave out what a run's own metadata calls a tier and is none, such as a customer's plan."""
+    return [
+        (where, channel)
+        for where, channel in channels
+        if not (isinstance(channel, Mapping) and where.startswith("config.") and channel.get("tier") not in TIERS)
+    ]
 
 
 def _thread(*channels: Mapping[str, Any]) -> str | None:

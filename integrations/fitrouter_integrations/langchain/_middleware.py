@@ -23,13 +23,13 @@ from fitrouter.config import Config
 from fitrouter.errors import ConfigError, NoEligibleModel, NotAuthorized, Unreachable, in_words
 from fitrouter.router import Router
 from fitrouter.types import Identity, Request
-from fitrouter_integrations._identity import NAMES
+from fitrouter_integrations._identity import SETTINGS
 from fitrouter_integrations.client import Client, Model, Plan, Target, Vote, connect
 from fitrouter_integrations.client._base import is_url
 from fitrouter_integrations.langchain._convert import metadata_of
 from fitrouter_integrations.langchain._errors import translated
 from fitrouter_integrations.langchain._history import messages_of
-from fitrouter_integrations.langchain._identity import identity_of
+from fitrouter_integrations.langchain._identity import identity_of, tier_of
 from fitrouter_integrations.langchain._own_models import compare, model_of, router_of
 from fitrouter_integrations.langchain._patience import TooLate, await_in_time, call_in_time, in_thread
 from fitrouter_integrations.langchain._step import Answer, Asked, Step, said_of
@@ -52,6 +52,7 @@ class _Call(NamedTuple):
     bare: Asked
     """The request without identity settings, as models see it."""
     identity: Identity
+    tier: str
     began: float
 
 
@@ -71,7 +72,7 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
         api_key: of the gateway; by default from the environment variable FITROUTER_API_KEY.
         data: folder of the journal and the learned state; `fitrouter-data` by default.
         prices: name → (input, output) in USD per million tokens; 0 by default.
-        user: default if no channel of LangChain gives it; likewise `role`, `task`, `session` and `tenant`.
+        user: default if no channel of LangChain gives it; likewise `role`, `task`, `session`, `tier` and `tenant`.
         timeout: seconds for a step with all its attempts; by default the router's deadline.
         settings: any other setting of a configuration: policy, objective, budget, session, scorer, encoder …
 
@@ -93,6 +94,7 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
         role: str | None = None,
         task: str | None = None,
         session: str | None = None,
+        tier: str = "",
         timeout: float | None = None,
         **settings: Any,
     ) -> None:
@@ -100,7 +102,7 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
         self.tools = []
         self.models = {name: model_of(model) for name, model in models.items()}
         self.own = Identity(tenant=tenant, user=user, role=role, task=task, session=session)
-        self.timeout = timeout
+        self.timeout, self.tier = timeout, tier
         given = {"data": data, "prices": prices, **settings}
         if router is None:
             router = router_of(self.models, data or "fitrouter-data", prices or {}, settings)
@@ -187,9 +189,10 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
     # --- the router ---
 
     def _call(self, request: Asked) -> _Call:
-        settings = {name: value for name, value in request.model_settings.items() if name not in NAMES}
-        identity = identity_of(self.own, ensure_config().get("metadata"), request.model_settings)
-        return _Call(request.override(model_settings=settings), identity, time.monotonic())
+        settings = {name: value for name, value in request.model_settings.items() if name not in SETTINGS}
+        metadata, given = ensure_config().get("metadata"), request.model_settings
+        who, tier = identity_of(self.own, metadata, given), tier_of(self.tier, metadata, given)
+        return _Call(request.override(model_settings=settings), who, tier, time.monotonic())
 
     def _decide(self, call: _Call) -> Step | None:
         """Plan a step; None if the router cannot, or rests after a failure."""
@@ -256,6 +259,7 @@ def _request_of(call: _Call, timeout: float | None) -> Request:
         messages=messages_of([*lead, *call.bare.messages]),
         params={"tools": tools} if tools else {},
         identity=call.identity,
+        tier=call.tier,
         deadline_s=timeout,
     )
 

@@ -130,6 +130,14 @@ class ObjectiveConfig(_Section):
     """Rating given up to save one `cost_unit_usd`."""
     cost_unit_usd: float = Field(default=0.01, gt=0)
     """USD that cost `cost_weight` of fit."""
+    quality_factor: Fraction = 0.25
+    """`cost_weight` of a request of the tier `quality` is multiplied by this."""
+    economy_factor: float = Field(default=4.0, ge=1)
+    """`cost_weight` of a request of the tier `economy` is multiplied by this."""
+    economy_least: float = Field(default=0.05, ge=0)
+    """What it is then at least, also where `cost_weight` is 0."""
+    economy_most: float = Field(default=1.0, ge=0)
+    """What it is then at most; never below `cost_weight`."""
     latency_weight: float = Field(default=0.0, ge=0)
     """Rating given up to save one `latency_unit_s`."""
     latency_unit_s: float = Field(default=10.0, gt=0)

@@ -29,6 +29,8 @@ class KeyConfig(_Section):
     """Requests of the key in each worker, at most a minute's worth at once; beyond that 429 with Retry-After."""
     usd_per_day: float | None = Field(default=None, gt=0)
     """What the calls of the key may cost per day (UTC). Each reserves its expected cost first; beyond that 429."""
+    tiers: tuple[Literal["quality", "economy"], ...] = ("quality", "economy")
+    """Cost tiers that requests of the key may ask for, besides `balanced`."""
     trusted: bool = False
     """Whether the key speaks for all users of its tenant: its feedback may leave out the user, and the outcomes and
     observations that it reports teach what all its users share, such as availability and latency."""

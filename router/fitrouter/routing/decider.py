@@ -23,6 +23,7 @@ from fitrouter.policies import Beliefs, Policy, build_policy, proposals
 from fitrouter.posterior.labels import Estimate
 from fitrouter.posterior.model import Fit
 from fitrouter.routing.grounds import grounds_of
+from fitrouter.routing.tiers import Tiers
 from fitrouter.state.budgets import over_cap
 from fitrouter.state.projections import Projections
 from fitrouter.types import (
@@ -53,7 +54,7 @@ _GUEST_DRAW = 7
 """Which of a decision's uniforms picks the guest; attempts use those before it."""
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
+class Rules(Tiers, frozen=True, kw_only=True):
     """Settings that turn a policy's pmf into the logged pmf."""
 
     floor: float = 0.02
@@ -211,6 +212,7 @@ class Decider:
         seq: int = 0,
         current: CurrentModel | None = None,
         capped: bool = True,
+        tier: str = "",
     ) -> Decision:
         """Compute the pmf over the eligible models and draw one.
 
@@ -225,8 +227,11 @@ class Decider:
             seq: last sequence number folded into the learned state.
             current: the session's present model, if a session is drawn again.
             capped: whether models can be excluded by the tenant's budget.
+            tier: of the request, as `checked_tier` returns it.
         """
         policy, rules = self.live()
+        if tier:
+            rules = msgspec.structs.replace(rules, cost_weight=rules.weight(tier, rules.cost_weight))
         state = self.learner.of(identity.tenant)
         payload = pack(features)
         context = self._context(rules, ts, identity, unpack(payload), cards, prompt_tokens, current, capped)
@@ -262,6 +267,7 @@ class Decider:
             personal=() if personalised else tuple(personal.tolist()),
             candidates=shadows,
             asked=bool(u[1] < rules.ask),
+            tier=tier,
             policy=PolicyVersion(algorithm=policy.name, config_hash=rules.config_hash, seq=seq),
             grounds=grounds_of(
                 state.fit,

@@ -72,6 +72,8 @@ def explain(
         contrast=table.contrast(),
         excluded=decision.excluded,
         cost_weight=decision.cost_weight,
+        cost_unit_usd=_unit(decision, "cost_unit_usd", cost_unit_usd) or 0.0,
+        tier=decision.tier,
         latency_weight=decision.latency_weight,
         budget_weight=decision.budget_weight,
         budget_unit_usd=decision.budget_unit_usd,

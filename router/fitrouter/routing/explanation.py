@@ -129,6 +129,9 @@ class Explanation(_Value, frozen=True, kw_only=True):
     contrast: Contrast | None = None
     excluded: tuple[tuple[str, str], ...] = ()
     cost_weight: float = 0.0
+    cost_unit_usd: float = 0.0
+    tier: str = ""
+    """Cost tier of the request; empty for balanced."""
     latency_weight: float = 0.0
     budget_weight: float = 0.0
     budget_unit_usd: float = 0.0

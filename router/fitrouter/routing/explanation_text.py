@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fitrouter.posterior.arms import ArmParams
 from fitrouter.routing.explanation import Account, Contrast, Explanation, Feature
+from fitrouter.routing.tiers import QUALITY
 from fitrouter.types import FULL_SHARE, UNPRICED
 
 FEATURES: dict[str, tuple[str, str]] = {
@@ -294,10 +295,19 @@ def _exploration(found: Explanation) -> list[str]:
 
 
 def _objective(found: Explanation) -> list[str]:
+    said = []
+    if found.tier:
+        cent = 0.01 * found.cost_weight / found.cost_unit_usd if found.cost_unit_usd else 0.0
+        way = "less" if found.tier == QUALITY else "more"
+        said.append(
+            f"The request asked for the tier {found.tier}, in which price counts {way}: each cent costs "
+            f"{number(cent)} of predicted rating."
+        )
     if not found.budget_weight:
-        return []
+        return said
     cent = 0.01 * found.budget_weight / found.budget_unit_usd if found.budget_unit_usd else 0.0
-    return [f"The budget is tight: each cent costs {number(cent)} of predicted rating on top of the usual cost weight."]
+    beside = f"each cent costs {number(cent)} of predicted rating on top of the usual cost weight"
+    return [*said, f"The budget is tight: {beside}."]
 
 
 def _candidates(found: Explanation, chosen: Account | None) -> list[str]:

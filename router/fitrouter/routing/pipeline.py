@@ -20,6 +20,7 @@ from fitrouter.policies import Uniform
 from fitrouter.routing.breakers import TenantBreakers
 from fitrouter.routing.decider import CurrentModel, Decider, exhausted
 from fitrouter.routing.eligibility import DROPPABLE, Eligible, Models, Roster, Wants, wants
+from fitrouter.routing.tiers import checked_tier
 from fitrouter.state.learner import Learner
 from fitrouter.state.sessions import Session, advance, begins_turn, previous_decision, redraw_reason, switch_cost
 from fitrouter.stores.futures import result_within
@@ -105,7 +106,7 @@ class Pipeline:
             observed: whether the model that it names has been called already, so that nothing can prevent the call.
 
         Raises:
-            InvalidRequest: the model name is unknown.
+            InvalidRequest: the model name or the tier is unknown.
             NoEligibleModel: no model is eligible.
             Unavailable: the breakers of all eligible models are open.
             BudgetExhausted: the tenant's budget does not cover the request.
@@ -120,7 +121,7 @@ class Pipeline:
             raise
 
     async def _decide(self, request: Request, observed: bool) -> Proposal:
-        pinned = self._pinned(request.model)
+        pinned, tier = self._pinned(request.model), checked_tier(request.tier)
         asked = wants(request)
         roster = Roster([self.models.cards[pinned]]) if pinned else self.models.roster
         can = roster.eligible(asked, droppable=self.droppable)
@@ -137,7 +138,7 @@ class Pipeline:
         user_turn = begins_turn(request.messages)
         redraw, current = "", None
         if session is not None:
-            redraw, current = self._redraw(session, can, asked.prompt_tokens, now, user_turn)
+            redraw, current = self._redraw(session, can, asked.prompt_tokens, now, user_turn, tier)
         previous = ""
         if request.implicit and session is not None and redraw != "idle":
             previous = previous_decision(session, request.messages, reading.turn)
@@ -156,6 +157,7 @@ class Pipeline:
                 seq=self.learner.seq,
                 current=current,
                 capped=not observed,
+                tier=tier,
             )
         except Exception as error:  # noqa: BLE001 - routing never fails because learning did
             self.hooks.trouble("policy", error)
@@ -166,6 +168,7 @@ class Pipeline:
             drawn,
             user_turn=user_turn,
             turn=reading.turn,
+            tier=tier,
             redraw="" if redraw == "idle" else redraw,
             deadline_s=request.deadline_s or 0.0,
             payer="" if request.payer is None else request.payer.name,
@@ -225,7 +228,7 @@ class Pipeline:
         return msgspec.structs.replace(can, cards=cards, excluded=(*can.excluded, *barred))
 
     def _redraw(
-        self, session: Session, can: Eligible, prompt_tokens: int, now: float, user_turn: bool
+        self, session: Session, can: Eligible, prompt_tokens: int, now: float, user_turn: bool, tier: str
     ) -> tuple[str, CurrentModel | None]:
         """Return why a session's model is drawn again (empty: it stays), and its present model if still eligible."""
         rules = self.decider.rules
@@ -238,6 +241,7 @@ class Pipeline:
             user_turn=user_turn,
             every=rules.redraw_every,
             idle_s=rules.idle_s,
+            tier=tier,
         )
         if not reason or reason == "idle" or session.arm not in arms:
             return reason, None

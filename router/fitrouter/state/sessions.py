@@ -70,6 +70,8 @@ class Session(msgspec.Struct, frozen=True, array_like=True):
     """Id of the last decision, pinned ones included."""
     turn: int = 0
     """Its `Decision.turn`."""
+    tier: str = ""
+    """Cost tier of the draw."""
 
     def _valid(self) -> bool:
         counts = min(self.turns, self.failures, self.turn, *(cache.tokens for cache in self.caches))
@@ -162,7 +164,8 @@ def advance(before: Session | None, decision: Decision, user_turn: bool) -> Sess
             return msgspec.structs.replace(before, ts=decision.ts, turns=turns, last=decision.id, turn=decision.turn)
         # The prompt stays cached at the models that answered, whichever is drawn now.
         cached = before.caches, before.answered_ts
-    return Session(decision.draw_id, decision.chosen, decision.ts, turn, 0, *cached, decision.id, decision.turn)
+    last, at, tier = decision.id, decision.turn, decision.tier
+    return Session(decision.draw_id, decision.chosen, decision.ts, turn, 0, *cached, last, at, tier)
 
 
 _NO_FAILURE = (None, "ProviderRejected", *NOT_CALLED, "CancelledError")
@@ -212,6 +215,7 @@ def redraw_reason(
     user_turn: bool = True,
     every: int = EVERY,
     idle_s: float = IDLE_S,
+    tier: str = "",
 ) -> str:
     """Return why the model of a session's next turn is drawn again; empty if the session keeps its model.
 
@@ -219,6 +223,7 @@ def redraw_reason(
     * ``context``: the prompt no longer fits the model's context window.
     * ``ineligible``: the model cannot take this request for another reason, or was removed.
     * ``failed``: the model failed in the last turn.
+    * ``tier``: the request asks for another cost tier than that of the draw.
     * ``turns``: the draw is `every` user turns old. Never between an agent's steps, only when a user turn begins.
 
     Args:
@@ -229,6 +234,7 @@ def redraw_reason(
         user_turn: whether the request begins a user turn (`begins_turn`).
         every: user turns between draws; 0 for no limit.
         idle_s: idle seconds that end a session.
+        tier: cost tier of the request.
     """
     if now - max(session.ts, session.answered_ts) > idle_s:
         return "idle"
@@ -236,6 +242,8 @@ def redraw_reason(
         return "context" if "context: " in dict(excluded).get(session.arm, "") else "ineligible"
     if session.failures:
         return "failed"
+    if tier != session.tier:
+        return "tier"
     return "turns" if user_turn and 0 < every <= session.turns else ""
 
 

@@ -106,6 +106,7 @@ SETTINGS: dict[str, Setting] = {
     **_declared(PolicyConfig, "algorithm", *_LIVE, "floor", "uniform_slice", "personal"),
     **_declared(Config, "share"),
     **_declared(ObjectiveConfig, "cost_weight", "latency_weight"),
+    **_declared(ObjectiveConfig, "quality_factor", "economy_factor", "economy_least", "economy_most"),
     "force": Setting(kind=str, text="A model that takes all eligible traffic, in an emergency; '' ends it."),
     "paused": Setting(kind=str, text="Models that are not called, separated by commas; '' ends it."),
 }

@@ -9,9 +9,11 @@ import msgspec
 from fitrouter.config import Config
 from fitrouter.errors import ConfigError
 from fitrouter.policies import Policy, build_policy, parameters, unread
+from fitrouter.routing.tiers import Tiers
 from fitrouter_evaluators.replay.candidates._candidate_file import CandidateFile
 
 _OVERRIDES = ("floor", "uniform_slice", "share", "cost_weight", "latency_weight")
+_TIERS = tuple(Tiers.__struct_fields__)
 
 
 class Live(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,6 +24,7 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
     floor: float
     uniform_slice: float
     default_model: str | None
+    tiers: Tiers = Tiers()
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +41,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     personal: bool | None = None
     live: Live | None = None
 
+    @property
+    def tiers(self) -> Tiers:
+        """How cost tiers move a cost weight: as configured, else by default."""
+        return Tiers() if self.live is None else self.live.tiers
+
     @classmethod
     def of(cls, file: CandidateFile, config: Config | None = None) -> Settings:
         said, live = file.said, None
@@ -48,6 +56,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 floor=config.policy.floor,
                 uniform_slice=config.policy.uniform_slice,
                 default_model=config.default_model,
+                tiers=Tiers(**config.objective.model_dump(include={*_TIERS})),
             )
         return cls(
             algorithm=file.algorithm if "algorithm" in said else None,

@@ -80,7 +80,7 @@ def utility_terms(log: Log, rows: Ints, settings: Settings, mixture: Mixture) ->
     at = entries(log, rows)
     counts = np.diff(made.start)[rows]
     m = len(at)
-    usd = _unit_price(log, rows, settings.cost_weight, made.cost_weight, made.cost_unit_usd, "cost")
+    usd = _unit_price(log, rows, _weights(log, rows, settings), made.cost_weight, made.cost_unit_usd, "cost")
     if made.budget_weight is not None and made.budget_unit_usd is not None:
         weight = made.budget_weight[rows]
         # λ is 0 where there is no budget, and then so is the unit.
@@ -98,16 +98,26 @@ def utility_terms(log: Log, rows: Ints, settings: Settings, mixture: Mixture) ->
     )
 
 
+def _weights(log: Log, rows: Ints, settings: Settings) -> Floats | float | None:
+    """The candidate's cost weight at each row, as the logged tiers of the requests move it; None for the logged one."""
+    weight, tiers = settings.cost_weight, log.decisions.tier
+    if weight is None or tiers is None:
+        return weight
+    asked = tiers[rows]
+    moved = {tier: settings.tiers.weight(tier or "", weight) for tier in {*asked.tolist()}}
+    return np.array([moved[tier] for tier in asked.tolist()]) if set(moved.values()) - {weight} else weight
+
+
 def _unit_price(
-    log: Log, rows: Ints, setting: float | None, logged: Floats | None, unit: Floats | None, name: str
+    log: Log, rows: Ints, setting: Floats | float | None, logged: Floats | None, unit: Floats | None, name: str
 ) -> Floats:
     """Utility lost per dollar or per second at each row, float64[n]; `setting` overrides the logged weight."""
-    if setting == 0.0:
+    if isinstance(setting, float) and setting == 0.0:
         return np.zeros(len(rows))
     if setting is None:
         weight = per_row(log, logged, rows, f"the {name} weight ('{name}_weight')", f"set '{name}_weight'")
     else:
-        weight = np.full(len(rows), setting)
+        weight = np.full(len(rows), setting) if isinstance(setting, float) else setting
     if not (weight > 0.0).any():
         return np.zeros(len(rows))
     units = per_row(log, unit, rows, f"the unit of '{name}_weight'", f"set '{name}_weight: 0'")

@@ -118,6 +118,7 @@ def _decisions(columns: Columns, order: _Order, source: str) -> Decisions:
         seed=_shared(*np.unique(numbers["seed"], return_inverse=True)),
         algorithm=_shared(columns.names["policy_algorithm"].names, names["policy_algorithm"]),
         registry=_shared(columns.names["registry"].names, names["registry"]),
+        tier=_shared(columns.names["tier"].names, names["tier"]),
         **{name: numbers[name] for name in _PLAIN},
     )
 

@@ -27,7 +27,7 @@ _NUMBERS = words(
     "seq ts propensity asked_probability policy_seq seed floor share cost_weight cost_unit_usd latency_weight "
     "latency_unit_s budget_weight budget_unit_usd steps"
 )
-_NAMES = words("mode tenant user role task session encoder policy_algorithm registry")
+_NAMES = words("mode tenant user role task session encoder policy_algorithm registry tier")
 _ANSWERED = "log_scores WHERE status = 'ok'"
 _WINDOW = """
     CREATE TEMP VIEW chosen_decisions AS

@@ -39,7 +39,7 @@ NEEDED = {
 
 OPTIONAL = {
     "decisions": words(
-        "cost_unit_usd latency_unit_s budget_weight budget_unit_usd switch personal candidates redraw rest steps"
+        "cost_unit_usd latency_unit_s budget_weight budget_unit_usd switch personal candidates redraw rest steps tier"
     ),
     "executions": words("cost_assumed"),
     "feedback": words("ts tenant vouched other source"),

@@ -93,6 +93,8 @@ class Decisions(NamedTuple):
     """Installation seed of the draw (Python ints)."""
     algorithm: NDArray[np.object_] | None = None
     registry: NDArray[np.object_] | None = None
+    tier: NDArray[np.object_] | None = None
+    """Cost tier that the request asked for; empty or None for balanced."""
 
     @property
     def n(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, UnsetType
@@ -11,7 +11,7 @@ from fitrouter.errors import InvalidRequest
 from fitrouter.identity import decision_id_of
 from fitrouter.state.budgets import check_limit
 from fitrouter.types import AUTO, FeedbackKind, Identity, Request
-from fitrouter_integrations._identity import FIELDS, first_said
+from fitrouter_integrations._identity import FIELDS, TIER, first_said
 from fitrouter_integrations.client import Comment, Vote
 from fitrouter_integrations.gateway.parsing._messages import messages_of
 from fitrouter_integrations.gateway.parsing._transport import forbid_transport
@@ -65,6 +65,7 @@ def chat_request(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str
         stream=stream,
         n=n,
         implicit=str((metadata or {}).get("implicit", True)).lower() != "false",
+        tier=first_said(_channels(headers, metadata, TIER), TIER).get("tier", ""),
     )
 
 
@@ -263,13 +264,14 @@ def identity(headers: Mapping[str, bytes], tenant: str, user: object = None, met
 
     The tenant is always that of the key.
     """
-    channels: list[tuple[str, object]] = [
-        ("", {"tenant": tenant}),
-        (_HEADER, {name: _header(headers, _HEADER + name) for name in FIELDS if _HEADER + name in headers}),
-        ("metadata.", metadata),
-        ("", {"user": user}),
-    ]
-    return Identity(**first_said(channels) | {"tenant": tenant})
+    found = first_said([("", {"tenant": tenant}), *_channels(headers, metadata, FIELDS), ("", {"user": user})])
+    return Identity(**found | {"tenant": tenant})
+
+
+def _channels(headers: Mapping[str, bytes], metadata: object, fields: Iterable[str]) -> list[tuple[str, object]]:
+    """List the channels of fields: their headers, then `metadata`."""
+    said = {name: _header(headers, _HEADER + name) for name in fields if _HEADER + name in headers}
+    return [(_HEADER, said), ("metadata.", metadata)]
 
 
 def _header(headers: Mapping[str, bytes], name: str) -> str | None:
