@@ -25,7 +25,7 @@ from prometheus_client.registry import Collector
 from fitrouter import errors
 from fitrouter.hooks import Happened, Notice, Trouble, Unlogged
 from fitrouter.serving.services import Service
-from fitrouter.types import Decision, Execution, Feedback, FeedbackKind, Refusal, Remark, Score
+from fitrouter.types import DECLINED, Decision, Execution, Feedback, FeedbackKind, Refusal, Remark, Score
 from fitrouter_dashboards.families import OTHER, Families
 from fitrouter_dashboards.gauges import Gauges
 from fitrouter_dashboards.quality import measure
@@ -182,6 +182,8 @@ class Metrics:
                 self._explored.metric.inc()
 
     def _execution(self, event: Execution) -> None:
+        if event.status == DECLINED:  # no request
+            return
         model = event.served_by or event.chosen
         self._requests.labels(model, self._role(event.identity.role), event.status).inc()
         for attempt in event.attempts:

@@ -28,7 +28,7 @@ from fitrouter.routing.variants import called, expand
 from fitrouter.serving.answers import Answer, Stream
 from fitrouter.serving.attempts import Caller, Timers
 from fitrouter.serving.embeddings import Embedded, Embedder
-from fitrouter.serving.external import ExternalExecution, Outcome, Plan
+from fitrouter.serving.external import ExternalExecution, Look, Outcome, Plan
 from fitrouter.serving.feedback import UNIT, Declared, FeedbackIntake, Understood
 from fitrouter.serving.ledger import Ledger
 from fitrouter.serving.model_registry import Extend, ModelRegistry
@@ -501,6 +501,17 @@ class Router:
         """
         return await self._external.decide(request)
 
+    async def look(self, request: Request) -> Look:
+        """Decide, and let the caller look: a request with `plan`, its id, runs the pick or a named alternative.
+
+        The same request gets the same plan until that is run or expires, after 15 minutes.
+
+        Raises:
+            InvalidRequest, NoEligibleModel, Unavailable, BudgetExhausted: as `decide`.
+            StoreError: the plan cannot be made durable now.
+        """
+        return await self._external.look(request)
+
     async def report(self, decision_id: str, request: Request, outcome: Outcome, *, trusted: bool = True) -> Execution:
         """Log the outcome of a plan; returns once it is durable. Only the first report counts.
 
@@ -555,16 +566,20 @@ class Router:
         started = time.monotonic()
         deadline = started + (request.deadline_s or self._timers.deadline_s)
         span = tracing.start("chat", gen_ai__operation__name="chat", gen_ai__provider__name="fitrouter")
+        own, durable = self._workers.own if request.stream else 0, None
         with span.trying():
-            proposal = await self._decided(request)
-        if request.stream and self._workers.own:
-            streamed = msgspec.structs.replace(proposal.decision, worker=self._workers.own)
-            proposal = proposal._replace(decision=streamed)
+            if request.plan:
+                proposal, durable = await self._external.run(request, own)
+            else:
+                proposal = await self._decided(request)
+        if own:
+            proposal = proposal._replace(decision=msgspec.structs.replace(proposal.decision, worker=own))
         decision = proposal.decision
         span.name(f"chat {request.model}")  # which is known to be one of the configured names
         span.note(gen_ai__request__model=request.model, gen_ai__request__stream=request.stream)
         span.note(fitrouter__decision__id=decision.id, fitrouter__tenant=decision.identity.tenant)
-        durable = self._recorder.append_event(proposal.decision)
+        if not request.plan:
+            durable = self._recorder.append_event(proposal.decision)
         self._remarks.listen(proposal)
         return Turn(self._tools, request, proposal, durable, span, started=started, deadline=deadline)
 

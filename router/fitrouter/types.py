@@ -87,6 +87,10 @@ class Request(_Value, frozen=True, kw_only=True):
     """Name of the API key that sent it."""
     tier: str = ""
     """How much price counts: quality, balanced or economy; empty for balanced (`fitrouter.routing.tiers`)."""
+    plan: str = ""
+    """Plan that was looked at and is to be run (`Router.look`): its pick, or the alternative that `model` names."""
+    person: bool = False
+    """Whether a trusted caller says that a person chose that alternative."""
 
 
 UNPRICED = (
@@ -451,6 +455,10 @@ class Decision(_Event, frozen=True, kw_only=True, tag="decision"):
     """API key with a limit of its own that pays for the calls."""
     key: str = ""
     """Name of the API key that sent the request."""
+    look: str = ""
+    """Of a plan to be looked at: keyed hash of the request that it is for. It is served only if it is run."""
+    plan: str = ""
+    """Of a pinned decision: the plan to which a named model was preferred."""
     worker: int = 0
     """Of a stream: number of the process that serves it (`serving.sweeper`)."""
 
@@ -473,6 +481,10 @@ RECORDED = "recorded"
 availability it tells nothing."""
 
 
+DECLINED = "declined"
+"""Status of an Execution of a plan that was looked at and not run: no model was called, and it tells nothing."""
+
+
 class Execution(_Event, frozen=True, kw_only=True, tag="execution"):
     """How a request ended; `OUTCOMES` has each `status` and what it counts as."""
 
@@ -482,7 +494,8 @@ class Execution(_Event, frozen=True, kw_only=True, tag="execution"):
     served_by: str | None
     status: str
     """ok; failed; partial (broke off); refused (no model was called); rejected (by the provider, as wrong); cancelled
-    (by the caller); lost (nobody reported the end); recorded (no request)."""
+    (by the caller); lost (nobody reported the end); recorded (no request); declined (a plan that was looked at and not
+    run)."""
     attempts: tuple[Attempt, ...] = ()
     """Models that were called in turn, each with its probability, error, milliseconds, whether it was the probe of an
     open circuit breaker, and its cost in USD."""
@@ -535,10 +548,12 @@ OUTCOMES = {
     "cancelled": "cancelled",
     "lost": "unknown",
     RECORDED: "recorded",
+    DECLINED: DECLINED,
 }
 """Status of an Execution → what it counts as: answered; failed (a model was called, and no answer, or none to its end,
 came); refused (no model was called, though the request is sound); rejected (the provider refused the request itself);
-cancelled (its caller left); unknown (a plan that nobody reported, or a process that died); recorded (no request)."""
+cancelled (its caller left); unknown (a plan that nobody reported, or a process that died); recorded (no request);
+declined (a plan that was looked at and not run)."""
 
 
 FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "function_call", "content_filter", "other"})
@@ -554,6 +569,21 @@ def unanswered(errors: Sequence[str | None]) -> str:
     if errors and errors[-1] in {"ProviderRejected", "ContextOverflow"}:
         return "rejected"
     return "refused" if errors and NOT_CALLED.issuperset(errors) else "failed"
+
+
+class PlanRun(_Event, frozen=True, kw_only=True, tag="plan_run"):
+    """A plan that was looked at is run, once: the first event of a plan counts."""
+
+    decision_id: str
+    """The plan."""
+    identity: Identity
+    by: str
+    """Decision that is executed: the plan, or the pinned one of an alternative."""
+    nonce: str
+    """Of the process that runs it, which reads it back to know that it was the first."""
+    arm: str
+    worker: int = 0
+    """As `Decision.worker`."""
 
 
 class Refusal(_Event, frozen=True, kw_only=True, tag="refusal"):
@@ -616,6 +646,8 @@ class FeedbackKind(enum.StrEnum):
     """value 1: another answer was requested; 0: not"""
 
 
+PREFERRED = "preferred"
+"""Source of comparisons of an alternative that a person chose with the pick of a plan, neither of which was read."""
 CHOSEN = "chosen"
 """Source of comparisons that the router asked for because they tell most."""
 
@@ -637,8 +669,8 @@ class Feedback(_Event, frozen=True, kw_only=True, tag="feedback"):
     asked: bool = False
     """Whether the decision asked for the vote; false if it was volunteered."""
     source: str = "user"
-    """`user`; or `chosen`, of answers that were picked because a comparison tells most: it teaches, and is in no
-    estimate."""
+    """`user`; `preferred`, of a plan's alternative and its pick; or `chosen`, of answers that were picked because a
+    comparison tells most: it teaches, and is in no estimate."""
     first: str = ""
     """Of a pair that was compared blind, the decision whose answer was shown first; the order was drawn."""
     vouched: str = ""
@@ -781,6 +813,7 @@ class Salvage(_Event, frozen=True, kw_only=True, tag="salvage"):
 Event: TypeAlias = (
     Decision
     | Execution
+    | PlanRun
     | Refusal
     | Score
     | Feedback

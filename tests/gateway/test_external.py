@@ -260,7 +260,8 @@ def test_the_schema_describes_the_bodies(shared: Shared) -> None:
     assert {"message", "usage", "finish_reason", "cost_usd", "latency_ms", "error"} <= set(observed["properties"])
     assert set(observed["required"]) == {"model", "messages", "latency_ms"}
     order = paths["/v1/plans"]["post"]["responses"]["200"]["content"]["application/json"]["schema"]["properties"]
-    assert set(order) == set(shared.plan()[0])
+    look = shared.http.post("/v1/plans", json=chat() | {"kind": "look"}).json()
+    assert set(order) == {*shared.plan()[0], *look}
     assert set(order["order"]["items"]["properties"]) == set(shared.plan()[0]["order"][0])
 
 

@@ -174,3 +174,31 @@ def test_votes_name_the_untrusted_key_that_vouches(url: str, router: Router) -> 
         events = [row.event for row in router._journal.of(answer["decision_id"])]
         found[key] = [event.vouched for event in events if isinstance(event, Feedback)]
     assert found == {"KEY_B": ["b", "b"], "KEY_T": ["", ""], "KEY_A": ["a", "a"], "KEY_O": ["", ""]}
+
+
+def test_a_plan_to_be_looked_at_is_its_keys(url: str, router: Router) -> None:
+    """It has reason, cost and alternatives; only its key runs it, once; who chose an alternative a trusted key says."""
+    with speaking(url, "KEY_A") as a, speaking(url, "KEY_B") as b, speaking(url, "KEY_T") as backend:
+        assert b.post("/v1/plans", json=chat() | {"kind": "see"}).status_code == 400
+        plan = b.post("/v1/plans", json=chat() | {"kind": "look"}).json()
+        pick, other, _ = plan["alternatives"]
+        assert plan["reason"]
+        assert plan["expires"] > router.clock()
+        assert pick["model"] == plan["about"]["chosen"]
+        assert pick["cost_usd"] > 0
+        headers = {"x-fitrouter-plan": plan["about"]["decision_id"]}
+        for http, status in ((a, 404), (backend, 404), (b, 200), (b, 400)):
+            answer = http.post("/v1/chat/completions", json=chat(), headers=headers)
+            assert answer.status_code == status, answer.text
+        outcome = f"/v1/plans/{plan['about']['decision_id']}/outcome"
+        body = {"messages": chat()["messages"], "tried": [{"model": pick["model"], "ms": 1}], "status": "ok"}
+        assert b.post(outcome, json=body | {"message": {"role": "assistant", "content": "x"}}).status_code == 400
+        for http in (b, backend):
+            plan = http.post("/v1/plans", json=chat("else") | {"kind": "look"}).json()
+            other = plan["alternatives"][1]["model"]
+            headers = {"x-fitrouter-plan": plan["about"]["decision_id"], "x-fitrouter-chosen-by": "person"}
+            answer = http.post("/v1/chat/completions", json=chat("else", model=other), headers=headers).json()
+            assert answer["fitrouter"]["mode"] == "pinned"
+        folded(router, b)
+    votes = [row.event for row in router._journal.tail(0, 10_000) if isinstance(row.event, Feedback)]
+    assert [(vote.identity.tenant, vote.source) for vote in votes] == [("b", "preferred")]

@@ -23,6 +23,7 @@ from fitrouter.errors import NoWarehouse, StoreError
 from fitrouter.stores.journal import Entry, MemoryJournal, Row, SqliteJournal
 from fitrouter.stores.warehouse import OutOfStep, Warehouse, WarehouseFeed, described, rows_of, schema
 from fitrouter.types import (
+    DECLINED,
     OUTCOMES,
     RECORDED,
     ArtifactChange,
@@ -248,7 +249,7 @@ def test_every_field(warehouse: Warehouse) -> None:
 
 def test_a_field_of_an_event_is_a_column() -> None:
     """All fields have a column of their type, but for copies, content, and what only the journal's readers need."""
-    left_out = {"cards", "topics", "stated", "grounds", "payer", "key", "worker"}
+    left_out = {"cards", "topics", "stated", "grounds", "payer", "key", "worker", "look"}
     renamed = {"id", "identity", "scale", "policy"}  # to several columns, or to the name of the event's kind
     kinds = (Decision, Execution, Score, Feedback, ProfileChange, ModelChange, PolicyChange, Remark, Refusal)
     for table, kind in zip(schema(), kinds, strict=True):
@@ -263,7 +264,8 @@ def test_requests_are_counted_by_outcome(warehouse: Warehouse) -> None:
     refused = Refusal(id="r1", ts=9.0, identity=who(), reason="breaker", model="b", n=7)
     warehouse.ingest(rows([*ends, refused]))
     counted = dict(warehouse.query("SELECT outcome, sum(n) FROM requests GROUP BY outcome"))
-    expected = Counter(outcome for outcome in OUTCOMES.values() if outcome != RECORDED) + Counter(refused=7)
+    apart = {RECORDED, DECLINED}
+    expected = Counter(outcome for outcome in OUTCOMES.values() if outcome not in apart) + Counter(refused=7)
     assert counted == expected
     assert warehouse.query('SELECT "user", model, reason, n FROM refusals') == [("ann", "b", "breaker", 7)]
     warehouse.ingest(rows([Erasure(id="e1", ts=10.0, tenant="acme", subject="ann")], start=20))

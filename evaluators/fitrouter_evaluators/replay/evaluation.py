@@ -381,7 +381,8 @@ def _groups(log: Log, given: Mapping[str, str]) -> dict[int, str]:
 
 def _window(study: Study, settings: ReplaySettings) -> Window:
     units = study.units
-    ts = units.log.decisions.ts[units.member]
+    ts, declined = units.log.decisions.ts[units.member], units.log.outcomes.declined
+    share = declined / max(declined + len(units.draw), 1)
     return Window(
         source=units.log.source,
         since=float(ts.min()),
@@ -395,7 +396,7 @@ def _window(study: Study, settings: ReplaySettings) -> Window:
         complete=study.complete,
         horizon_s=settings.horizon_s,
         idle_s=settings.idle_s,
-        excluded=dict(units.excluded),
+        excluded=dict(units.excluded) | ({f"declined plans, {share:.1%} of all draws": declined} if declined else {}),
     )
 
 

@@ -72,7 +72,18 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     output_usd: float | None = None
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class Alternative(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that a plan to be looked at can run, with what is expected of it; None where that is not known."""
+
+    model: str
+    probability: float | None
+    """With which it was drawn, or would have been."""
+    rating: float | None
+    cost_usd: float | None
+    latency_s: float | None
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The models to call, in order, each after the previous one failed; see `fitrouter.serving.external`."""
 
     about: About
@@ -80,6 +91,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     order: tuple[PlannedCall, ...]
     deadline_s: float
     """Seconds for the whole request."""
+    reason: str = ""
+    """Of a plan to be looked at: why this model."""
+    alternatives: tuple[Alternative, ...] = ()
+    """All that it can run, the pick first."""
+    expires: float | None = None
+    """Seconds since the epoch until which it can be run."""
 
 
 class ObservedCall(msgspec.Struct, frozen=True, kw_only=True):

@@ -90,6 +90,14 @@ class Client:
         """Plan a request without calling a model."""
         return await self._await(partial(self.backend.decide, request))
 
+    def look(self, request: Request) -> Plan:
+        """Plan a request to be looked at; a request with its id as `plan` runs it. Raises as `Router.look`."""
+        return self._wait(partial(self.backend.look, request))
+
+    async def alook(self, request: Request) -> Plan:
+        """Plan a request to be looked at."""
+        return await self._await(partial(self.backend.look, request))
+
     def report(self, decision_id: str, request: Request, ended: Outcome) -> float | None:
         """Record the outcome of a plan; returns its cost in USD, None without a price. Raises as `Router.report`."""
         return self._wait(partial(self.backend.report, decision_id, request, ended))

@@ -7,13 +7,24 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from fitrouter.router import Router
+from fitrouter.routing.explain import explain
 from fitrouter.routing.variants import called
 from fitrouter.serving.answers import Answer, Stream
 from fitrouter.serving.embeddings import Embedded
 from fitrouter.serving.external import Outcome
 from fitrouter.serving.feedback import UNIT, Understood
 from fitrouter.types import Chunk, Decision, Identity, Request
-from fitrouter_integrations.client._base import About, Comment, Model, ObservedCall, Plan, Reply, Streaming, Vote
+from fitrouter_integrations.client._base import (
+    About,
+    Alternative,
+    Comment,
+    Model,
+    ObservedCall,
+    Plan,
+    Reply,
+    Streaming,
+    Vote,
+)
 
 
 class LocalBackend:
@@ -88,6 +99,32 @@ class LocalBackend:
         about = self._about(decision, decision.chosen, plan.logged, None)
         about = msgspec.structs.replace(about, max_tokens=plan.max_tokens)
         return Plan(about=about, order=plan.order, deadline_s=plan.deadline_s)
+
+    async def look(self, request: Request) -> Plan:
+        look = await self.router.look(request)
+        made, name = look.decision, self.router.name_of
+        picks = sorted(range(len(made.eligible)), key=lambda k: made.eligible[k] != made.chosen)
+
+        def at(column: tuple[float, ...], k: int) -> float | None:
+            return column[k] if column else None
+
+        return Plan(
+            about=self._about(made, made.chosen, True, None),
+            order=(),
+            deadline_s=made.deadline_s,
+            reason=" ".join(explain([made]).sentences),
+            alternatives=tuple(
+                Alternative(
+                    model=name(made.eligible[k]),
+                    probability=at(made.probs, k),
+                    rating=at(made.mean, k),
+                    cost_usd=None if made.eligible[k] in made.unpriced else at(made.cost, k),
+                    latency_s=at(made.latency, k),
+                )
+                for k in picks
+            ),
+            expires=look.expires,
+        )
 
     async def report(self, decision_id: str, request: Request, ended: Outcome) -> float | None:
         execution = await self.router.report(decision_id, request, ended)

@@ -109,7 +109,7 @@ class RemoteBackend:
 
     async def complete(self, request: Request) -> Reply:
         async with _in_time(request.deadline_s):
-            body = await self._read(await self._open("POST", "/v1/chat/completions", _body(request, stream=False)))
+            body = await self._read(await self._ask(request, stream=False))
         choice, *others = body["choices"]
         return Reply(
             message=choice["message"],
@@ -123,7 +123,7 @@ class RemoteBackend:
 
     async def stream(self, request: Request) -> Streaming:
         async with _in_time(request.deadline_s):
-            response = await self._open("POST", "/v1/chat/completions", _body(request, stream=True))
+            response = await self._ask(request, stream=True)
             stream = _RemoteStream(response, self._parse_about)
             try:
                 await stream.begin()
@@ -137,6 +137,11 @@ class RemoteBackend:
         plan = msgspec.convert(found, Plan)
         self._parse_about(found["about"])
         return msgspec.structs.replace(plan, deadline_s=request.deadline_s or plan.deadline_s)
+
+    async def look(self, request: Request) -> Plan:
+        return msgspec.convert(
+            await self._quickly("POST", "/v1/plans", _body(request, stream=False) | {"kind": "look"}), Plan
+        )
 
     async def report(self, decision_id: str, request: Request, ended: Outcome) -> float | None:
         # Of a long history, send only what the scorer reads.
@@ -197,7 +202,18 @@ class RemoteBackend:
         async with response:
             return msgspec.json.decode(await response.read())
 
-    async def _open(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> aiohttp.ClientResponse:
+    async def _ask(self, request: Request, *, stream: bool) -> aiohttp.ClientResponse:
+        run = {"x-fitrouter-plan": request.plan} if request.plan else {}
+        run |= {"x-fitrouter-chosen-by": "person"} if request.person else {}
+        return await self._open("POST", "/v1/chat/completions", _body(request, stream=stream), run)
+
+    async def _open(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> aiohttp.ClientResponse:
         """Send a request, again while the gateway is too busy to admit it; return the response with status 200.
 
         Raises:
@@ -211,7 +227,7 @@ class RemoteBackend:
         while True:
             try:
                 response = await self._session.request(
-                    method, self.url + path, data=data, headers={"content-type": "application/json"}
+                    method, self.url + path, data=data, headers={"content-type": "application/json", **(headers or {})}
                 )
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 raise Unreachable(

@@ -28,7 +28,7 @@ from starlette.types import Scope
 from fitrouter.assemble import one_tenants_share
 from fitrouter.config import Config, ServerConfig
 from fitrouter.context.features import estimate_tokens
-from fitrouter.errors import StoreError, where
+from fitrouter.errors import InvalidRequest, StoreError, where
 from fitrouter.identity import decision_id_of
 from fitrouter.router import Router
 from fitrouter.serving.status import Lag
@@ -502,12 +502,18 @@ class Gateway:
         return _json({"object": "response.input_tokens", "input_tokens": n})
 
     async def decide(self, call: AuthenticatedCall) -> Response:
-        """Plan which models to call, without calling any; the client calls them and reports the outcome."""
-        request = call.paying(chat_request(await self._body(call), call.headers, call.tenant))
+        """Plan which models to call, without calling any; the client calls them and reports the outcome.
+
+        With `kind: look` the plan is to be looked at: a request with the header `x-fitrouter-plan` runs it.
+        """
+        body = await self._body(call)
+        if (kind := body.pop("kind", "call")) not in ("call", "look"):
+            raise InvalidRequest(f"kind: got {shown(kind)}; allowed are 'call' and 'look'")
+        request = call.paying(chat_request(body, call.headers, call.tenant))
         self._check_model(request.model)
-        plan = await self._backend.decide(request)
-        body = {"object": "fitrouter.plan", **msgspec.to_builtins(plan), "about": about_json(plan.about)}
-        return _json(body, headers=decision_headers(plan.about))
+        plan = await (self._backend.look if kind == "look" else self._backend.decide)(request)
+        found = {"object": "fitrouter.plan", **msgspec.to_builtins(plan), "about": about_json(plan.about)}
+        return _json(found, headers=decision_headers(plan.about))
 
     async def decisions_of_openai(self, call: AuthenticatedCall) -> Response:
         """Refuse a request of OpenAI's Decisions API, which is at the same path as the list of decisions."""

@@ -59,4 +59,5 @@ class AuthenticatedCall:
             raise NotAuthorized(f"this key may not use the tier {request.tier!r}; its tiers are {self.caller.tiers}")
         limit = self.caller.usd_per_day
         payer = None if limit is None else Payer(name=self.caller.name, usd_per_day=limit)
-        return msgspec.structs.replace(request, payer=payer, key=self.caller.name)
+        person = request.person and self.sees_people
+        return msgspec.structs.replace(request, payer=payer, key=self.caller.name, person=person)

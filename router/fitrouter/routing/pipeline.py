@@ -98,12 +98,13 @@ class Pipeline:
         """Tenant → sessions whose last decision is not folded yet."""
         self.droppable = frozenset({*DROPPABLE, *droppable})
 
-    async def decide(self, request: Request, *, observed: bool = False) -> Proposal:
+    async def decide(self, request: Request, *, observed: bool = False, decision_id: str = "") -> Proposal:
         """Decide which model answers a request.
 
         Args:
             request: the request.
             observed: whether the model that it names has been called already, so that nothing can prevent the call.
+            decision_id: a UUIDv7; a new one by default.
 
         Raises:
             InvalidRequest: the model name or the tier is unknown.
@@ -113,14 +114,14 @@ class Pipeline:
         """
         self.models = self._in_use()
         try:
-            return await self._decide(request, observed)
+            return await self._decide(request, observed, decision_id)
         except Unavailable as error:
             given, pinned = request.identity, self._pinned(request.model)
             subject = self.identities.known(given.tenant, given.user) if given.user else None
             self._refused(msgspec.structs.replace(given, user=subject), error.reason, pinned or "", request.key)
             raise
 
-    async def _decide(self, request: Request, observed: bool) -> Proposal:
+    async def _decide(self, request: Request, observed: bool, decision_id: str) -> Proposal:
         pinned, tier = self._pinned(request.model), checked_tier(request.tier)
         asked = wants(request)
         roster = Roster([self.models.cards[pinned]]) if pinned else self.models.roster
@@ -142,7 +143,7 @@ class Pipeline:
         previous = ""
         if request.implicit and session is not None and redraw != "idle":
             previous = previous_decision(session, request.messages, reading.turn)
-        decision_id = uuid7(now)
+        decision_id = decision_id or uuid7(now)
         if pinned and not observed:
             self._check_budget(pinned, now, identity, x, asked)
         try:

@@ -7,33 +7,49 @@ logged in the same form. `decide` and `report` are stateless: any process on the
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
+import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 
 import msgspec
 
 from fitrouter.context.features import read_prompt
-from fitrouter.draw import renormalise
-from fitrouter.errors import BudgetExhausted, InvalidRequest, StoreError, UnknownDecision, in_words
+from fitrouter.draw import renormalise, uuid7
+from fitrouter.errors import (
+    BudgetExhausted,
+    InvalidRequest,
+    NoEligibleModel,
+    StoreError,
+    UnknownDecision,
+    in_words,
+)
+from fitrouter.identity import decision_id_of
 from fitrouter.routing.decider import exhausted
-from fitrouter.routing.eligibility import wants
-from fitrouter.routing.pipeline import Pipeline
+from fitrouter.routing.eligibility import Roster, Wants, wants
+from fitrouter.routing.pipeline import Pipeline, Proposal
 from fitrouter.routing.variants import called
 from fitrouter.serving.attempts import Timers, said_tokens
-from fitrouter.serving.recorder import STORE_WAIT_S, Recorder, execution_of
+from fitrouter.serving.recorder import LOOK_S, STORE_WAIT_S, Recorder, declined, execution_of, read_in_time
 from fitrouter.serving.remarks import RemarkListener
 from fitrouter.serving.spending import PLAN_S, Charge, Cover, Spending, charge, checked_usage, counted
 from fitrouter.state.learner import Learner
 from fitrouter.stores.journal import LONGEST_MS, MOST_TOKENS, MOST_USD, Journal
 from fitrouter.types import (
     AUTO,
+    PREFERRED,
     RECORDED,
     Attempt,
     Completion,
     Decision,
+    Event,
     Execution,
+    Feedback,
+    FeedbackKind,
     Mode,
     ModelCard,
+    PlanRun,
     Request,
     Usage,
     Variant,
@@ -100,6 +116,14 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """Time to the first chunk of a stream."""
 
 
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan to be looked at, and run by its id if it pleases."""
+
+    decision: Decision
+    expires: float
+    """Seconds since the epoch until which it can be run."""
+
+
 class ExternalExecution:
     """Makes plans and logs their outcomes."""
 
@@ -132,6 +156,8 @@ class ExternalExecution:
         _check(outcome)
         tenant = request.identity.tenant
         decision, standing = await self._decision_of(decision_id, tenant)
+        if decision.look:
+            raise InvalidRequest(f"{decision_id!r} is a plan to be looked at; a request with x-fitrouter-plan runs it")
         if standing is None:
             prompt = read_prompt(request).text
             attempts = self._attempts(decision, outcome.tried)
@@ -174,6 +200,126 @@ class ExternalExecution:
         self._append(prompt, request, plan.decision, stored, attempts, outcome, trusted=trusted)
         return plan
 
+    # --- plans that are looked at, then run ---
+
+    async def look(self, request: Request) -> Look:
+        """Make a plan to be looked at, or return the one that the same request has; see `Router.look`."""
+        bound = self._bound(request)
+        now = self.clock()
+        start = now // LOOK_S * LOOK_S
+        for begin in (start - LOOK_S, start):
+            number, plan = await read_in_time(self._last_look, bound, begin)
+            if plan is not None and now - plan.ts < LOOK_S:
+                return Look(decision=plan, expires=plan.ts + LOOK_S)
+        decision_id = _look_id(bound, start, number)
+        proposal = await self.pipeline.decide(request, decision_id=decision_id)
+        decision = msgspec.structs.replace(proposal.decision, look=bound, asked=False)
+        await self._covered(decision, proposal.asked, request, LOOK_S)
+        self.remarks.listen(proposal)
+        await self.recorder.keep(decision)
+        # Of several processes that were asked at once, the first one's plan is everybody's.
+        made, _ = await self._events_of(decision_id, request.identity.tenant)
+        return Look(decision=made, expires=made.ts + LOOK_S)
+
+    async def run(self, request: Request, worker: int = 0) -> tuple[Proposal, Future[int] | None]:
+        """Claim a plan that was looked at, and return what is to be executed, with the append of its decision.
+
+        Raises:
+            InvalidRequest: it is another request's, expired or run already, or the model is no alternative of it.
+            UnknownDecision: the tenant and the key have no such plan.
+            StoreError: the claim cannot be made durable now.
+        """
+        plan = await self._plan_of(request)
+        name = self.aliases.get(request.model, request.model)
+        arm = plan.chosen if name == AUTO else self.pipeline.models.arms.get(name)
+        if arm is None or arm not in plan.eligible or arm not in self.cards:
+            known = ", ".join(called(self.cards[each]) for each in plan.eligible if each in self.cards)
+            raise InvalidRequest(f"model: got {request.model!r}; the plan's pick and its alternatives are {known}")
+        asked = wants(request)
+        can = Roster([self.cards[arm]]).eligible(asked, droppable=self.pipeline.droppable)
+        if not can.cards:
+            raise NoEligibleModel(f"{arm!r} cannot take this request any more: {can.excluded[0][1]}", can.excluded)
+        decision, now, preferred = plan, self.clock(), arm != plan.chosen
+        if preferred:
+            named = msgspec.structs.replace(request, model=called(self.cards[arm]))
+            decision = (await self.pipeline.decide(named)).decision
+            decision = msgspec.structs.replace(decision, plan=plan.id, worker=worker)
+        claim = PlanRun(
+            id=f"{plan.id}:run",
+            ts=now,
+            decision_id=plan.id,
+            identity=plan.identity,
+            by=decision.id,
+            nonce=uuid7(now),
+            arm=arm,
+            worker=worker,
+        )
+        await self.recorder.keep(claim)
+        _, events = await self._events_of(plan.id, plan.identity.tenant)
+        if next(event for event in events if isinstance(event, PlanRun)).nonce != claim.nonce:
+            raise InvalidRequest(_USED)
+        stored: Future[int] | None = _DURABLE
+        if preferred:
+            self.recorder.append_event(unused := declined(plan, now))
+            self.spending.settle(unused, request.payer)
+            stored = self.recorder.append_event(decision)
+            if request.person:
+                self.recorder.append_event(_preference(decision, plan, now))
+        text = read_prompt(request, asked.history_tokens).text
+        served = decision if preferred else msgspec.structs.replace(plan, ts=now, look="")
+        return Proposal(served, None, can.dropped, text, asked), stored
+
+    async def _plan_of(self, request: Request) -> Decision:
+        """Return the plan that a request may run; see `run` for what is raised."""
+        plan, events = await self._events_of(decision_id_of(request.plan), request.identity.tenant)
+        if not plan.look or plan.key != request.key:
+            raise UnknownDecision(f"there is no plan {request.plan[:40]!r} to be run; `POST /v1/plans` makes one")
+        if not hmac.compare_digest(plan.look, self._bound(request)):
+            raise InvalidRequest(
+                "plan: it is for another request; send what it was made for: messages, parameters, tier and identity"
+            )
+        if any(isinstance(event, PlanRun) for event in events):
+            raise InvalidRequest(_USED)
+        if self.clock() - plan.ts >= LOOK_S or events:
+            raise InvalidRequest(f"plan: it has expired, after {LOOK_S / 60.0:g} minutes; make another one")
+        return plan
+
+    async def _events_of(self, decision_id: str, tenant: str) -> tuple[Decision, list[Event]]:
+        decision, *others = await self.recorder.events(decision_id, tenant)
+        assert isinstance(decision, Decision)
+        return decision, others
+
+    def _bound(self, request: Request) -> str:
+        """Keyed hash of all that a plan is for; the model, and whether the answer is streamed, are chosen later."""
+        whose = request.identity, request.key, request.tier, request.n
+        what = json.dumps(msgspec.to_builtins([whose, request.messages, request.params]), sort_keys=True)
+        return hmac.new(self.pipeline.identities.salt, what.encode(), hashlib.sha256).hexdigest()
+
+    def _last_look(self, bound: str, start: float) -> tuple[int, Decision | None]:
+        """Return how many plans a request has had since a time, and the last one if it can still be run. Blocks."""
+
+        def events(number: int) -> list[Event]:
+            return [row.event for row in self.journal.of(_look_id(bound, start, number))]
+
+        count, step, rising, last = 0, 1, True, list[Event]()
+        while step:  # every plan but the last is used, so that the first missing number is found by bisection
+            if found := events(count + step - 1):
+                count, last = count + step, found
+            rising = rising and bool(found)
+            step = 2 * step if rising else step // 2
+        plan = next((event for event in last if isinstance(event, Decision)), None)
+        return count, plan if plan is not None and len(last) == 1 else None
+
+    async def _covered(self, decision: Decision, asked: Wants, request: Request, valid_s: float) -> Cover:
+        """Reserve what the call of a decision may cost; raises BudgetExhausted if no hard limit covers it."""
+        card, payer = self.cards[decision.chosen], request.payer
+        cover = await self.spending.reserve(decision, card, asked, payer, valid_s=valid_s)
+        if cover.refusal:
+            self.recorder.refuse(decision.identity, BudgetExhausted.reason, "", request.key)
+            wait_s = self.pipeline.decider.wait_s(decision.identity.tenant, self.clock(), payer)
+            raise exhausted([(decision.chosen, cover.refusal)], wait_s)
+        return cover
+
     async def _decide(
         self, request: Request, *, observed: bool = False, recorded: bool = False
     ) -> tuple[Plan, str, Future[int] | None]:
@@ -188,13 +334,7 @@ class ExternalExecution:
         deadline_s = request.deadline_s or self.timers.deadline_s
         cover = Cover()
         if not observed:
-            valid_s = deadline_s + PLAN_S
-            card, payer = self.cards[decision.chosen], request.payer
-            cover = await self.spending.reserve(decision, card, proposal.asked, payer, valid_s=valid_s)
-            if cover.refusal:
-                self.recorder.refuse(decision.identity, BudgetExhausted.reason, "", request.key)
-                wait_s = self.pipeline.decider.wait_s(decision.identity.tenant, self.clock(), payer)
-                raise exhausted([(decision.chosen, cover.refusal)], wait_s)
+            cover = await self._covered(decision, proposal.asked, request, deadline_s + PLAN_S)
         stored = self.recorder.append_event(decision)
         self.remarks.listen(proposal)
         logged = await self.recorder.durable(decision, stored)
@@ -319,6 +459,27 @@ class ExternalExecution:
 
 _DURABLE: Future[int] = Future()
 _DURABLE.set_result(0)
+_USED = "plan: it was run already; make another one"
+
+
+def _look_id(bound: str, start: float, number: int) -> str:
+    """Id of a request's plan by its number: every process knows it, and nobody else can."""
+    digest = hashlib.sha256(f"{bound} {start:.0f} {number}".encode()).digest()
+    return uuid7(start, lambda n: digest[:n])
+
+
+def _preference(decision: Decision, plan: Decision, ts: float) -> Feedback:
+    """Make the comparison of an alternative that a person chose with the pick of a plan."""
+    return Feedback(
+        id=f"{plan.id}:preferred",
+        ts=ts,
+        decision_id=decision.id,
+        identity=plan.identity,
+        kind=FeedbackKind.PAIR,
+        value=1.0,
+        other=plan.id,
+        source=PREFERRED,
+    )
 
 
 def _drawn(decision: Decision, fallback: Decision | None, attempts: int) -> tuple[tuple[str, float], ...]:

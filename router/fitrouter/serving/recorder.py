@@ -21,7 +21,18 @@ from fitrouter.stores.futures import result_within
 from fitrouter.stores.identities import Identities
 from fitrouter.stores.journal import Entry, Journal
 from fitrouter.stores.listing import story
-from fitrouter.types import FINISH_REASONS, Attempt, Decision, Event, Execution, Identity, Message, Refusal, Request
+from fitrouter.types import (
+    DECLINED,
+    FINISH_REASONS,
+    Attempt,
+    Decision,
+    Event,
+    Execution,
+    Identity,
+    Message,
+    Refusal,
+    Request,
+)
 
 T = TypeVar("T")
 
@@ -31,6 +42,8 @@ STORE_WAIT_S = 5.0
 """How long feedback, or the lookup of a decision, waits for the store."""
 SHORT = 20_000
 """Characters of prompt and answer that are encrypted on the event loop, in .1 ms; longer ones in a thread."""
+LOOK_S = 900.0
+"""How long a plan that was looked at can be run."""
 GROUPS = 64
 """Kinds of refused requests that are told apart between two `log_refusals`; of others only the tenant is kept."""
 
@@ -234,6 +247,11 @@ async def read_in_time(function: Callable[..., T], *arguments: Any) -> T:
         raise
     except Exception as error:
         raise StoreError(f"the store cannot be read now ({in_words(error)}); try again") from error
+
+
+def declined(decision: Decision, ts: float) -> Execution:
+    """Make the execution of a plan that was looked at and is not run."""
+    return execution_of(decision, ts, status=DECLINED, served_by=None, attempts=())
 
 
 def execution_of(

@@ -1,5 +1,7 @@
 """Marks decisions without an execution as lost after a timeout: a worker crashed, or a plan was never reported.
 
+A plan that was looked at and not run is marked as declined instead, once it is no longer valid.
+
 A stream may outlive its deadline. Its decision names the process that serves it by a number, which the process holds as
 a lease: others leave the decision alone until the lease is free.
 """
@@ -11,10 +13,10 @@ from collections.abc import Callable, Container
 
 from fitrouter.errors import StoreError
 from fitrouter.hooks import Hooks
-from fitrouter.serving.recorder import Recorder, execution_of
+from fitrouter.serving.recorder import LOOK_S, Recorder, declined, execution_of
 from fitrouter.state.learner import Learner
 from fitrouter.stores.journal import Journal, Lease
-from fitrouter.types import Decision, Execution
+from fitrouter.types import Decision, Execution, PlanRun
 
 LOST_AFTER_S = 30.0
 """A decision without an execution is marked lost this long after its deadline."""
@@ -87,7 +89,14 @@ async def close_lost(
                 decision = next((event for event in events if isinstance(event, Decision)), None)
                 if decision is None or decision.deadline_s >= age or any(isinstance(e, Execution) for e in events):
                     continue
-                if await asyncio.to_thread(workers.sweeps, decision.worker):
+                run = next((event for event in events if isinstance(event, PlanRun)), None)
+                if decision.look and run is None:
+                    if age > LOOK_S:
+                        recorder.append_event(declined(decision, clock()))
+                    continue
+                if run is not None and clock() - run.ts <= deadline_s + LOST_AFTER_S:
+                    continue
+                if await asyncio.to_thread(workers.sweeps, decision.worker if run is None else run.worker):
                     recorder.append_event(execution_of(decision, clock(), status="lost", served_by=None, attempts=()))
         except Exception as error:  # noqa: BLE001 - a failing journal only delays this
             hooks.trouble("journal", error)

@@ -218,6 +218,11 @@ class Budgets(Projection):
         if len(account.pending) > PENDING:
             account.pending.popitem(last=False)
 
+    def release(self, tenant: str, decision_id: str) -> None:
+        """Give back what `observe_decision` reserved, for a request that was not made."""
+        if (account := self._accounts.get(tenant)) is not None:
+            account.pending.pop(decision_id, None)
+
     def observe(self, tenant: str, ts: float, cost_usd: float, decision_id: str = "") -> None:
         """Book the cost of a request, also of a failed one."""
         params = self.params(tenant)

@@ -30,7 +30,9 @@ from fitrouter.state.quality_floor import BASE
 from fitrouter.stores.journal import Journal, Row, Snapshot, decision_of, fault_in
 from fitrouter.types import (
     CHOSEN,
+    DECLINED,
     NOT_CALLED,
+    PREFERRED,
     RECORDED,
     Decision,
     Erasure,
@@ -41,6 +43,7 @@ from fitrouter.types import (
     Floats,
     Identity,
     ModelChange,
+    PlanRun,
     PolicyChange,
     ProfileChange,
     Projection,
@@ -104,9 +107,9 @@ def read_batch(
     return Batch(batch)
 
 
-def _refers(event: Event) -> TypeGuard[Score | Feedback | Remark]:
+def _refers(event: Event) -> TypeGuard[PlanRun | Score | Feedback | Remark]:
     """Whether learning from an event needs the earlier events of its decision."""
-    return isinstance(event, (Score, Feedback, Remark))
+    return isinstance(event, (PlanRun, Score, Feedback, Remark))
 
 
 def _read_decisions(journal: Journal, ids: Iterable[str | None], into: dict[str, list[Row]]) -> None:
@@ -355,6 +358,8 @@ class Learner:
                 self._decision(event)
             case Execution() as event:
                 self._execution(event)
+            case PlanRun() as event:
+                self._plan_run(event, related)
             case Score() as event:
                 self._score(event, related)
             case Feedback() as event:
@@ -450,7 +455,9 @@ class Learner:
 
     def _execution(self, event: Execution) -> None:
         self.open.pop(event.decision_id, None)
-        if event.status == RECORDED:
+        if event.status == DECLINED:
+            self.projections.budgets.release(event.identity.tenant, event.decision_id)
+        if event.status in {RECORDED, DECLINED}:
             return
         arms = self.fit.arms
         self.projections.sessions.observe_execution(event)
@@ -471,6 +478,14 @@ class Learner:
             arms.observe_operations(k, x, float(event.completion_tokens), event.latency_ms / 1000.0)
             self._touch(event.served_by)
 
+    def _plan_run(self, event: PlanRun, related: Sequence[Event]) -> None:
+        """Continue the session from a plan that is run as it was."""
+        if event.by != event.decision_id or any(isinstance(one, PlanRun) for one in related):
+            return
+        for plan in (one for one in related if isinstance(one, Decision)):
+            run = msgspec.structs.replace(plan, ts=event.ts, look="")
+            self.projections.sessions.observe_decision(run, user_turn=plan.user_turn)
+
     def _score(self, event: Score, related: Sequence[Event]) -> None:
         voted = {event.decision_id, *self.projections.waiting_pairs.get(event.decision_id)}
         self.projections.waiting_pairs.observe(event, related)
@@ -488,6 +503,7 @@ class Learner:
             if isinstance(vote, Feedback)
             and vote.decision_id in voted
             and (vote.decision_id == event.decision_id or (vote.other, vote.kind) == pair)
+            and vote.source != PREFERRED  # learnt when it came
         }
         for vote in votes.values():
             self._vote(vote, [*related, event])
@@ -496,7 +512,7 @@ class Learner:
     def _feedback(self, event: Feedback, related: Sequence[Event]) -> None:
         earlier = [vote for vote in related if _votes_on(vote, event.decision_id) and _key(vote) == _key(event)]
         self._vote(event, related, earlier[-1] if earlier else None)
-        if self.expects_scores:
+        if self.expects_scores and event.source != PREFERRED:
             self.projections.waiting_pairs.observe(event, related)
 
     def _remark(self, event: Remark, related: Sequence[Event]) -> None:
@@ -535,6 +551,12 @@ class Learner:
                 return Answered(event.served_by, x, None) if len(x) == self.fit.d else None
         return None
 
+    def _expected(self, decision_id: str, events: Sequence[Event]) -> Answered | None:
+        """Return the model that a decision chose, for a comparison before any answer: as its answers are expected."""
+        made = next((one for one in events if isinstance(one, Decision) and one.id == decision_id), None)
+        x = np.zeros(0) if made is None else unpack(made.features)
+        return Answered(made.chosen, x, None) if made is not None and len(x) == self.fit.d else None
+
     def apart(self, who: Identity, one: str, other: str, events: Sequence[Event]) -> tuple[float, float] | None:
         """Predict the difference of a person's ratings of two answers, with its standard deviation; see `_answered`."""
         answer, against = self._answered(one, events), self._answered(other, events)
@@ -546,8 +568,9 @@ class Learner:
 
     def _vote(self, vote: Feedback, events: Sequence[Event], earlier: Feedback | None = None) -> None:
         """Learn from a vote, or correct an earlier version of it."""
-        answer = self._answered(vote.decision_id, events)
-        against = self._answered(vote.other, events) if vote.other else None
+        found = self._expected if vote.source == PREFERRED else self._answered
+        answer = found(vote.decision_id, events)
+        against = found(vote.other, events) if vote.other else None
         pair = vote.kind is FeedbackKind.PAIR
         if answer is None or (pair and against is None):
             return

@@ -109,6 +109,8 @@ class Sessions(Projection):
         """
         key = decision.identity.session
         before = None if key is None else self._known.get(key)
+        if decision.look:  # it counts once it is run
+            return
         if key is None or decision.mode in {Mode.PINNED, Mode.FORCED}:
             if key is not None and before is not None:
                 self._known[key] = msgspec.structs.replace(before, last=decision.id, turn=decision.turn)

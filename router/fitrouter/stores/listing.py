@@ -93,7 +93,7 @@ class ListedAnswer(_Entry, frozen=True, kw_only=True):
     probability: float
     """With which the chosen model was drawn."""
     status: str | None = None
-    """ok, partial, cancelled, failed, lost or recorded; None while the answer is not complete."""
+    """ok, partial, cancelled, failed, lost, recorded or declined; None while the answer is not complete."""
     cost_usd: float | None = None
     """None while the answer is not complete, and if the price is not known: then it is `unpriced`."""
     unpriced: bool = False

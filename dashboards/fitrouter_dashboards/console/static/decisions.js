@@ -7,7 +7,7 @@ import { snippets } from "./begin.js";
 import { W } from "./words.js";
 
 const MODES = ["online", "uniform", "shadow", "sticky", "pinned", "forced"];
-const STATUSES = ["ok", "failed", "partial", "refused", "rejected", "cancelled", "lost"];
+const STATUSES = ["ok", "failed", "partial", "refused", "rejected", "cancelled", "lost", "declined"];
 const TERMS = {
   fit: "predicted rating", text: "what people like in its text", role: "what this role likes", style: "what this person likes in its text",
   model: "rated higher than its text suggests", offset: "this person and this model", price: "price", latency: "latency", availability: "risk of no answer",

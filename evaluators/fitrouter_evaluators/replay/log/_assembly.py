@@ -173,6 +173,7 @@ def _outcomes(columns: Columns, order: _Order, source: str) -> Outcomes:
         h=h,
         schema=schema,
         left_out=columns.left_out,
+        declined=columns.declined,
         assumed=int(np.count_nonzero(done["cost_assumed"])),
     )
 

@@ -32,6 +32,7 @@ _ANSWERED = "log_scores WHERE status = 'ok'"
 _WINDOW = """
     CREATE TEMP VIEW chosen_decisions AS
     SELECT * FROM log_decisions WHERE ts >= getvariable('since') AND ts < getvariable('until')
+    AND decision_id NOT IN (SELECT decision_id FROM log_executions WHERE status = 'declined')
 """
 _DECLARED = """
     SELECT "user", declared FROM log_profiles WHERE "user" IS NOT NULL AND ts < getvariable('until')
@@ -42,6 +43,11 @@ _VOTES = """
     QUALIFY row_number() OVER (PARTITION BY decision_id ORDER BY kind = 'rating' DESC, seq DESC) = 1
 """
 """The label of each decision: its last rating, else its last thumb."""
+_DECLINED = """
+    SELECT count(*) FROM log_decisions JOIN log_executions USING (decision_id)
+    WHERE log_decisions.ts >= getvariable('since') AND log_decisions.ts < getvariable('until')
+    AND status = 'declined' AND mode IN ('online', 'uniform', 'shadow')
+"""
 _LEFT_OUT = f"SELECT DISTINCT decision_id FROM left_out JOIN places USING (decision_id) WHERE {RATED}"
 
 
@@ -92,6 +98,8 @@ class Columns(NamedTuple):
     """row, y, asked."""
     left_out: int
     """Decisions with a rating that does not count for others."""
+    declined: int
+    """Draws of plans that were looked at and not run, which are left out."""
     scores: Scores
     declared: list[tuple[str, dict[str, float]]]
 
@@ -143,6 +151,7 @@ def fetch_columns(
         statuses=statuses.names,
         votes=_fetch(connection, f"SELECT row, y, asked FROM ({_VOTES}) JOIN places USING (decision_id)"),
         left_out=len(connection.execute(_LEFT_OUT).fetchall()),
+        declined=connection.execute(_DECLINED).fetchall()[0][0],
         scores=_scores(connection, features),
         declared=connection.execute(_DECLARED).fetchall(),
     )

@@ -147,6 +147,8 @@ class Outcomes(NamedTuple):
     """Name of the schema of h."""
     left_out: int = 0
     """Number of decisions whose label does not count for others (`state.vouching`), so that they have none."""
+    declined: int = 0
+    """Number of draws of plans that were looked at and not run; they are no rows."""
     assumed: int = 0
     """Number of answers whose cost is at an assumed price, since none was configured."""
 

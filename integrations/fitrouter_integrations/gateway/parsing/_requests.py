@@ -22,6 +22,8 @@ MAX_CHOICES = 128
 MAX_INPUTS = 2048
 _HEADER = "x-fitrouter-"
 """Prefix of identity headers."""
+PLAN, PLAN_BY = f"{_HEADER}plan", f"{_HEADER}chosen-by"
+"""Headers that name the plan to be run, and say `person` where a person preferred its alternative."""
 _OURS = frozenset({"model", "messages", "stream", "stream_options", "user", "metadata", "n"})
 """Fields that are not sent to providers, which get no identities."""
 _AS_N = ("best_of", "candidate_count", "num_completions", "num_generations", "num_return_sequences")
@@ -66,6 +68,8 @@ def chat_request(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str
         n=n,
         implicit=str((metadata or {}).get("implicit", True)).lower() != "false",
         tier=first_said(_channels(headers, metadata, TIER), TIER).get("tier", ""),
+        plan=_header(headers, PLAN) or "",
+        person=_header(headers, PLAN_BY) == "person",
     )
 
 

@@ -37,6 +37,7 @@ _ALWAYS = (400, 401, 403, 408, 429, 431, 503)
 """Errors of every route: headers that are malformed, late or too long, keys, a crowded tenant, and overload."""
 _WHO = ("user", "role", "task", "session")
 _ROUTE = (*_WHO, "tier")
+_RUN = (*_ROUTE, "plan", "chosen-by")
 
 
 class Operation(NamedTuple):
@@ -73,12 +74,12 @@ class _Satisfaction(Satisfaction, frozen=True, kw_only=True):
 
 _ROUTED = (404, 502, 504)
 OPERATIONS = {
-    "chat": Operation("completion", ("chat",), headers=_ROUTE, errors=_ROUTED, stream=True),
+    "chat": Operation("completion", ("chat",), headers=_RUN, errors=_ROUTED, stream=True),
     "messages": Operation(
-        "anthropic_message", ("message_request",), headers=_ROUTE, errors=_ROUTED, stream=True, error="any_error"
+        "anthropic_message", ("message_request",), headers=_RUN, errors=_ROUTED, stream=True, error="any_error"
     ),
     "count_tokens": Operation("tokens_counted", ("message_request",), headers=_WHO, error="any_error"),
-    "responses": Operation("response", ("response_request",), headers=_ROUTE, errors=_ROUTED, stream=True),
+    "responses": Operation("response", ("response_request",), headers=_RUN, errors=_ROUTED, stream=True),
     "input_tokens": Operation("input_counted", ("response_request",), headers=_WHO),
     "embeddings": Operation("embeddings_found", ("embeddings_request",), headers=_WHO, errors=_ROUTED),
     "models": Operation("models_list"),
@@ -101,7 +102,7 @@ OPERATIONS = {
     "exposure": Operation(Exposure, object="fitrouter.exposure"),
     "audit": Operation(Audit, object="fitrouter.audit", headers=("role",), errors=(404,)),
     "diagnose": Operation(Diagnosis, (HistoryBody,), "fitrouter.diagnosis"),
-    "decide": Operation(Plan, ("asked",), "fitrouter.plan", _ROUTE, errors=(404,)),
+    "decide": Operation(Plan, ("planned",), "fitrouter.plan", _ROUTE, errors=(404,)),
     "outcome": Operation("outcome_found", (OutcomeBody, "with_messages")),
     "observe": Operation("observed", ("asked", ObservationBody), headers=_WHO, errors=(404,)),
     "decision": Operation("explained", query=("now",)),

@@ -20,6 +20,7 @@ from fitrouter.types import (
     Execution,
     Feedback,
     ModelChange,
+    PlanRun,
     PolicyChange,
     Quarantine,
     Refit,
@@ -70,7 +71,7 @@ def decision_of(event: Event) -> str | None:
     """Return the id of the decision that an event belongs to; None for other events."""
     if isinstance(event, Decision):
         return event.id
-    if isinstance(event, Execution | Score | Feedback | Remark):
+    if isinstance(event, Execution | PlanRun | Score | Feedback | Remark):
         return event.decision_id
     return None
 

@@ -24,6 +24,7 @@ import numpy as np
 import fitrouter.types
 from fitrouter.stores.journal import Row
 from fitrouter.types import (
+    DECLINED,
     OUTCOMES,
     RECORDED,
     TOKENS,
@@ -84,6 +85,7 @@ _NAMES: dict[tuple[type, str], str | None] = {
     (Decision, "payer"): None,
     (Decision, "key"): None,
     (Decision, "worker"): None,
+    (Decision, "look"): None,
     (Refusal, "key"): None,
     # Content, which is encrypted.
     (ProfileChange, "topics"): None,
@@ -172,7 +174,7 @@ CREATE VIEW requests AS
         seq, ts, tenant, "user", role, decision_id, chosen, served_by, status,
         CASE status {_OUTCOME} END AS outcome,
         1 AS n, {", ".join(TOKENS)}, cost_usd, cost_assumed, estimated, latency_ms
-    FROM executions WHERE status <> '{RECORDED}'
+    FROM executions WHERE status NOT IN ('{RECORDED}', '{DECLINED}')
     UNION ALL
     SELECT
         seq, ts, tenant, "user", role, NULL, nullif(model, ''), NULL, 'refused', 'refused', n,
