@@ -322,7 +322,7 @@ def _learner(config: Config, encoder: str, scorer: ScorerPlugin | None, hooks: H
 
 
 def _decider(config: Config, cards: list[ModelCard], learner: Learner, encoder: str, hooks: Hooks) -> Decider:
-    arms = {card.name: card.arm for card in config.cards()}
+    arms = {card.name: card.arm for card in config.cards() if card.variant is None}
     default_arm = arms[config.default_model] if config.default_model else None
     parameters = config.policy.model_dump(include=set(CandidateConfig.model_fields))
     return Decider(

@@ -163,7 +163,7 @@ WHOLE = {
 class Variant(_Logged, frozen=True, kw_only=True):
     """A system prefix and parameters that make a variant of a model.
 
-    Its arms share correction and cost, but not the response profile.
+    Its arms share correction and cost (but for efforts), and have response profiles of their own.
     """
 
     name: str
@@ -193,6 +193,8 @@ class ModelCard(_Logged, frozen=True, kw_only=True):
     """Supported request parameters; null for those that its provider is known to support."""
     max_output_tokens: int | None = None
     """Most tokens of an answer."""
+    effort: tuple[str, ...] = ()
+    """Levels of effort, each of which becomes an arm of its own."""
     variants: tuple[Variant, ...] = ()
     """Each variant becomes an arm of its own (`fitrouter.routing.variants`)."""
     variant: Variant | None = None

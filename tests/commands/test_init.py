@@ -15,9 +15,11 @@ from typer.testing import CliRunner, Result
 
 from fitrouter.config import Config, PricesConfig, load_config
 from fitrouter.errors import ConfigError
+from fitrouter.routing.variants import expand
+from fitrouter.types import ModelCard
 from fitrouter_integrations import cli
 from fitrouter_integrations.commands.setup import _prices, listing
-from fitrouter_integrations.commands.setup.init import KEYS
+from fitrouter_integrations.commands.setup.init import KEYS, _efforts
 from fitrouter_integrations.commands.setup.listing import Listed, NoList, ask, chosen
 
 MODELS = ("llama-3.1-8b", "qwen3-8b", "gpt-4.1-mini")
@@ -242,6 +244,23 @@ def test_known_providers_are_written_without_asking(monkeypatch: pytest.MonkeyPa
     assert (provider.base_url, provider.api_key_env) == ("https://api.deepseek.com/v1", "DEEPSEEK_API_KEY")
     assert "set the environment variable DEEPSEEK_API_KEY" in result.output
     assert all(model.prices.known for model in written().models)
+
+
+def test_models_that_reason_get_levels_of_effort() -> None:
+    """A model that is known to reason is written with `effort`, which its card accepts; others are not."""
+    for provider, name, known in (
+        ("openai", "gpt-5-mini", True),
+        ("openai", "gpt-4o", False),
+        ("anthropic", "claude-sonnet-4-5", True),
+        ("gemini", "gemini-2.5-flash", True),
+        ("mistral", "mistral-large-latest", False),
+    ):
+        found = _efforts(provider, name, {})
+        assert bool(found) is known, name
+        assert (
+            len(expand([ModelCard(name=name, provider=provider, effort=tuple(found.get("effort", ())))]))
+            == 1 + 2 * known
+        )
 
 
 def test_own_hardware_is_free_and_found_at_its_port() -> None:

@@ -151,6 +151,15 @@ class Config(_Section):
             ways = [variant.name for variant in model.variants]
             if len(set(ways)) < len(ways):
                 raise ValueError(f"models: the variants of {model.name!r} are {ways}; names must be unique")
+            hosts = [host.name for host in model.hosts]
+            if len(set(hosts)) < len(hosts):
+                raise ValueError(f"models: the hosts of {model.name!r} are {hosts}; names must be unique")
+            for host in model.hosts:
+                if host.provider not in self.providers:
+                    raise ValueError(
+                        f"models: the host {host.name!r} of {model.name!r} uses the unknown provider "
+                        f"{host.provider!r}; configured are {sorted(self.providers)}"
+                    )
             if model.provider not in self.providers:
                 raise ValueError(
                     f"models: {model.name!r} uses the unknown provider {model.provider!r}; "
@@ -215,7 +224,8 @@ class Config(_Section):
     def unpriced(self) -> tuple[str, ...]:
         """Names of the models that cost money and have no price; simulated and recorded ones are free."""
         paid = {"litellm", "openai_compatible"}
-        return tuple(m.name for m in self.models if self.providers[m.provider].kind in paid and not m.prices.known)
+        priced = ((m, all(known for _, known in m.cards())) for m in self.models)
+        return tuple(m.name for m, known in priced if self.providers[m.provider].kind in paid and not known)
 
     def money_matters(self) -> bool:
         """Whether prices affect decisions, through a budget or a cost weight."""
@@ -226,7 +236,9 @@ class Config(_Section):
         known = [model.prices for model in self.models if model.prices.known]
         most = [max((getattr(price, way) for price in known), default=0.0) for way in ("input", "output")]
         assumed, unpriced = Prices(input=most[0], output=most[1], known=False), self.unpriced()
-        cards = [(model.card(), model.name in unpriced) for model in self.models]
+        cards = [
+            (card, model.name in unpriced and not priced) for model in self.models for card, priced in model.cards()
+        ]
         return tuple(
             msgspec.structs.replace(
                 card, prices=assumed if missing else msgspec.structs.replace(card.prices, known=True)

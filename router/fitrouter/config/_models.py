@@ -195,7 +195,7 @@ class ProviderConfig(_Section):
 
 
 class VariantConfig(_Section):
-    """A variant of a model: a separate arm that shares the model's correction and cost."""
+    """A variant of a model: a separate arm that shares the model's correction, and what its answers cost and take."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$")
     """Suffix of the arm's name: `MODEL#NAME`."""
@@ -203,6 +203,19 @@ class VariantConfig(_Section):
     """Prepended to the caller's system prompt, which takes precedence."""
     params: dict[str, Any] = Field(default={})
     """Defaults for sampling options that the caller omits."""
+
+
+class HostConfig(_Section):
+    """A further host of a model: an arm that shares its quality, and has a price and a latency of its own."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,30}$")
+    """Suffix of the arm's name: `MODEL#host-NAME`."""
+    provider: str
+    """Key of the provider under `providers`."""
+    target: str = ""
+    """The provider's name for the model; that of the model if empty."""
+    prices: PricesConfig = PricesConfig()
+    """Required as those of the model are, which they do not follow."""
 
 
 class ModelConfig(_Section):
@@ -230,6 +243,11 @@ class ModelConfig(_Section):
     """Limit of an answer, if the model has one."""
     cache_discount: Fraction | None = None
     """Another way to give `prices.cache_read`: the fraction of the input price that it saves."""
+    effort: tuple[Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"], ...] = ()
+    """Levels of effort that are tried, each as an arm `MODEL#effort-LEVEL` with cost, latency and quality of its own. A
+    request that names an effort excludes the others. With `variants` at most four."""
+    hosts: tuple[HostConfig, ...] = Field(default=(), max_length=4)
+    """Further hosts of the same model."""
     variants: tuple[VariantConfig, ...] = Field(default=(), max_length=4)
 
     @pydantic.model_validator(mode="after")
@@ -237,6 +255,23 @@ class ModelConfig(_Section):
         if self.cache_discount is not None and self.prices.cache_read is not None:
             raise ValueError("cache_discount: 'prices' have 'cache_read', which says the same; leave one of both out")
         return self
+
+    def cards(self) -> list[tuple[ModelCard, bool]]:
+        """The model's card, and those of its further hosts; each with whether its prices are known."""
+        plain = self.card()
+        found = [(plain, self.prices.known)]
+        for host in self.hosts:
+            card = msgspec.structs.replace(
+                plain,
+                provider=host.provider,
+                target=host.target or plain.target,
+                prices=host.prices.prices(),
+                variants=(),
+                effort=(),
+                variant=Variant(name=f"host-{host.name}"),
+            )
+            found.append((card, host.prices.known))
+        return found
 
     def card(self) -> ModelCard:
         """The model card of these settings."""
@@ -253,6 +288,7 @@ class ModelConfig(_Section):
             revision=self.revision,
             parameters=self.parameters,
             max_output_tokens=self.max_output_tokens,
+            effort=self.effort,
             variants=tuple(Variant(name=v.name, prefix=v.prefix, params=v.params) for v in self.variants),
         )
 

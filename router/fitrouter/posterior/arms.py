@@ -7,8 +7,11 @@ Four posteriors per arm, stacked over arms so that one decision is a few matrix 
 * operations   tokens and seconds of an answer, with a shared covariance;
 * availability P(answers): Beta posterior with decaying counts, so that outages are forgotten.
 
-The variants of a model (`name#variant@revision`) have separate profiles and share the other three. Updates use einsum
-and ufuncs only, for bit-identical folds; reads, whose results are logged and never recomputed, use BLAS.
+The variants of a model (`name#variant@revision`) have separate profiles and share the other three. Two kinds of them
+share less. An effort (`#effort-LEVEL`) has operations of its own, since thinking is billed, and a shrunken deviation
+from c by task, whose prior mean rises with the level. A host (`#host-NAME`) of the same model has operations and
+availability of its own, and shares the rest. Updates use einsum and ufuncs only, for bit-identical folds; reads, whose
+results are logged and never recomputed, use BLAS.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from __future__ import annotations
 import functools
 import math
 import re
+import zlib
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -30,6 +34,11 @@ Rows: TypeAlias = NDArray[np.intp] | slice
 UNKNOWN = 0.25
 """Variance of an unknown level of labels in [0, 1]."""
 
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+"""Levels of effort, from the least."""
+_EFFORT_GAIN, _EFFORT_LEVEL, _EFFORT_TASK = 0.01, 0.0025, 0.03
+"""Prior of an effort's deviation from its model's c: what a level adds, and variances of its level and of a task's."""
+_KIND = re.compile(r"#(effort|host)-([A-Za-z0-9._-]+?)(?=@|$)")
 _VARIANT = re.compile(r"#[A-Za-z0-9][A-Za-z0-9._-]{0,39}(?=@|$)")
 
 
@@ -41,6 +50,27 @@ def base_arm(arm: str) -> str:
     ('gpt@2', 'gpt@2', 'gpt')
     """
     return _VARIANT.sub("", arm, count=1)
+
+
+@functools.lru_cache(maxsize=4096)
+def kind_of(arm: str) -> tuple[str, str]:
+    """Return what of its model an arm is, `effort` or `host`, and which; empty for the model and other variants.
+
+    >>> kind_of("gpt#effort-low@2"), kind_of("gpt#brief")
+    (('effort', 'low'), ('', ''))
+    """
+    found = _KIND.search(arm)
+    return (found[1], found[2]) if found else ("", "")
+
+
+@functools.lru_cache(maxsize=1024)
+def context_of(task: str, d: int) -> Floats:
+    """What an effort's deviation depends on, float64[d]: 1, and 1 at the place of the task."""
+    found = np.zeros(d)
+    found[0] = 1.0
+    if d > 1:
+        found[1 + zlib.crc32(task.encode("utf-8", "replace")) % (d - 1)] = 1.0
+    return found
 
 
 def _unrevised(arm: str) -> str:
@@ -91,9 +121,15 @@ class Found(NamedTuple):
     """Of their profiles."""
     models: Rows
     """Of what they share with the variants of their model."""
+    operating: Rows
+    """Of their tokens and seconds."""
+    answering: Rows
+    """Of their availability."""
+    efforts: tuple[Rows, Rows] | None = None
+    """Which of them are efforts, and the rows of their deviations; None if none is."""
 
 
-_NOTHING = Found((), slice(0), slice(0))
+_NOTHING = Found((), slice(0), slice(0), slice(0), slice(0))
 
 
 class Reading(NamedTuple):
@@ -120,6 +156,8 @@ class Arms:
         """arm → row; row 0 is the prior, which stands for every unknown arm."""
         self.shared: dict[str, int] = {}
         """arm → row of its model's base arm, where everything but the profile is kept."""
+        self._own: dict[str, int] = {}
+        """Effort or host → row of what it has of its own."""
         self.profile_cov = np.empty((0, d, d))
         self.profile = np.empty((0, d, D))
         self.corrections = np.empty((0, len(params.corrections), d + 1, d))
@@ -140,6 +178,7 @@ class Arms:
         self._append()
 
     _PROFILE = ("profile_cov", "profile", "spread", "responses")
+    _OPERATIONS = ("operations_cov", "operations")
     _ARRAYS = (*_PROFILE, "corrections", "operations_cov", "operations", "beta", "suspect")
 
     @property
@@ -163,11 +202,20 @@ class Arms:
             self.names[name] = self.shared[name] = row = self._append()
             return row
         # A variant starts with the model's mean profile and the prior's covariance.
-        like = self.row(base)
+        like, (kind, level) = self.row(base), kind_of(name)
         row = self._append()
-        self.names[name], self.shared[name] = row, like
+        self.names[name], self.shared[name] = like if kind == "host" else row, like
         self.profile[row], self.spread[row] = self.profile[like], self.spread[like]
-        return row
+        if kind:
+            self._own[name] = row
+            self.operations[row] = self.operations[like]
+        if kind == "effort":
+            state = self.corrections[row]
+            state[:] = 0.0
+            for i in range(self.d):
+                state[:, i, i] = _EFFORT_TASK if i else _EFFORT_LEVEL
+            state[:, -1, 0] = _EFFORT_GAIN * (EFFORTS.index(level) - EFFORTS.index("medium") if level in EFFORTS else 0)
+        return self.names[name]
 
     def join(self, name: str) -> int:
         """The row of an arm that joined the registry; a new revision starts at the last one's means.
@@ -184,13 +232,18 @@ class Arms:
             return row
         for array in self._arrays(name):
             values = getattr(self, array)
-            values[row] = values[self.names[like]]
-        self.responses[row], self.beta[row] = 0.0, 0.0
-        loosened = [self.profile_cov]
+            values[self._place(name, array)] = values[self._place(like, array)]
+        if "responses" in self._arrays(name):
+            self.responses[row] = 0.0
+        self.beta[self._own.get(name, row)] = 0.0
+        loosened = [self.profile_cov] if kind_of(name)[0] != "host" else []
         if base == name:
-            loosened += [self.correction_cov, self.operations_cov]
+            loosened += [self.correction_cov]
+        if base == name or name in self._own:
+            loosened += [self.operations_cov]
         for covs in loosened:
-            covs[row] += 0.5 * (covs[0] - covs[row])
+            at = self._own.get(name, row)
+            covs[at] += 0.5 * (covs[0] - covs[at])
         self._remember_distrusted()
         return row
 
@@ -199,10 +252,33 @@ class Arms:
         self.row(name)
         return self.shared[name]
 
+    def operating(self, name: str) -> int:
+        """The row of an arm's tokens and seconds, for learning."""
+        return self._own.get(name, self.model(name))
+
+    def answering(self, name: str) -> int:
+        """The row of an arm's availability, for learning."""
+        model = self.model(name)
+        return self._own[name] if kind_of(name)[0] == "host" else model
+
+    def corrected(self, name: str) -> tuple[int, ...]:
+        """The rows whose corrections add up to that of an arm, for learning: its model's, and an effort's own."""
+        model = self.model(name)
+        return (model, self._own[name]) if kind_of(name)[0] == "effort" else (model,)
+
     def find(self, names: tuple[str, ...]) -> Found:
         """Look up both kinds of rows of some arms, cached for the last names: most requests have the same."""
         if self._found.names != names:
-            self._found = Found(names, _rows(self.names, names), _rows(self.shared, names))
+            rows, models = _rows(self.names, names), _rows(self.shared, names)
+            self._found = Found(names, rows, models, models, models)
+            if own := {name: self._own[name] for name in names if name in self._own}:
+                hosts = {name: row for name, row in own.items() if kind_of(name)[0] == "host"}
+                at = [k for k, name in enumerate(names) if name in own and name not in hosts]
+                self._found = self._found._replace(
+                    operating=_rows(self.shared | own, names),
+                    answering=_rows(self.shared | hosts, names),
+                    efforts=(np.array(at), np.array([own[names[k]] for k in at])) if at else None,
+                )
         return self._found
 
     def _append(self) -> int:
@@ -247,14 +323,21 @@ class Arms:
 
     # --- reading ---
 
-    def read(self, found: Found, x: Floats, widths: Floats) -> Reading:
+    def read(self, found: Found, x: Floats, widths: Floats, task: str = "") -> Reading:
         """Compute the posterior at x of arms from `find`; `widths` are the weights of c's posteriors, float64[C]."""
-        _, rows, models = found
+        rows, models = found.rows, found.models
         squares, d = np.multiply.outer(x, x).ravel(), self.d
         seen = self.corrections[models] @ x
         means, variances = seen[..., -1], seen[..., :-1] @ x
         mean = means @ widths
-        operations = self.operations[models] @ x
+        operations = self.operations[found.operating] @ x
+        variance = (variances + (means - mean[:, None]) ** 2) @ widths
+        if found.efforts is not None:
+            at, own = found.efforts
+            by_task = context_of(task, self.d)
+            deviating = self.corrections[own] @ by_task
+            mean[at] += deviating[..., -1] @ widths
+            variance[at] += deviating[..., :-1] @ by_task @ widths
         profile = x @ self.profile[rows]
         if self.distrusted:
             doubted = self.suspect[models] > 0.0
@@ -263,7 +346,7 @@ class Arms:
             profile=profile,
             spread=self.profile_cov.reshape(-1, d * d)[rows] @ squares,
             correction=mean,
-            variance=(variances + (means - mean[:, None]) ** 2) @ widths,
+            variance=variance,
             tokens=operations[:, 0],
             seconds=operations[:, 1],
         )
@@ -290,7 +373,8 @@ class Arms:
 
     def _mean_profile(self, x: Floats) -> Floats:
         """Mean expected features of the trusted arms that have answered, float64[D]; the prior's if there are none."""
-        rows = [row for name, row in self.names.items() if self.responses[row] and not self.distrusts(name)] or [0]
+        trusted = [row for name, row in self.names.items() if self.responses[row] and not self.distrusts(name)]
+        rows = list(dict.fromkeys(trusted)) or [0]
         mean: Floats = np.einsum("kdh,d->h", self.profile[rows], x) / len(rows)
         return mean
 
@@ -377,9 +461,9 @@ class Arms:
         return all(np.isfinite(getattr(self, array)).all() for array in self._ARRAYS)
 
     def dump(self, name: str) -> bytes:
-        """Return one arm's rows as bytes, exactly; for a variant, only the profile."""
-        k = self.names[name]
-        return b"".join(np.ascontiguousarray(getattr(self, array)[k]).tobytes() for array in self._arrays(name))
+        """Return one arm's rows as bytes, exactly; for a variant, only what it does not share."""
+        rows = ((array, self._place(name, array)) for array in self._arrays(name))
+        return b"".join(np.ascontiguousarray(getattr(self, array)[k]).tobytes() for array, k in rows)
 
     def load(self, name: str, payload: bytes) -> bool:
         """Restore one arm from `dump`; False if the bytes cannot be its output."""
@@ -389,10 +473,10 @@ class Arms:
         values = np.frombuffer(payload, dtype=np.float64)
         if not np.isfinite(values).all():
             return False
-        k = self.row(name)
+        self.row(name)
         start = 0
         for array in arrays:
-            target = getattr(self, array)
+            target, k = getattr(self, array), self._place(name, array)
             size = target[k].size
             target[k] = values[start : start + size].reshape(target[k].shape)
             start += size
@@ -400,7 +484,16 @@ class Arms:
         return True
 
     def _arrays(self, name: str) -> tuple[str, ...]:
-        return self._ARRAYS if base_arm(name) == name else self._PROFILE
+        if base_arm(name) == name:
+            return self._ARRAYS
+        kind = kind_of(name)[0]
+        if kind == "host":
+            return (*self._OPERATIONS, "beta")
+        return (*self._PROFILE, "corrections", *self._OPERATIONS) if kind else self._PROFILE
+
+    def _place(self, name: str, array: str) -> int:
+        """The row of an arm in one of its arrays."""
+        return self.names[name] if array in self._PROFILE else self._own.get(name, self.names[name])
 
 
 def _rows(index: dict[str, int], names: tuple[str, ...]) -> Rows:

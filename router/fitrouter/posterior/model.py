@@ -26,7 +26,7 @@ import numpy as np
 from fitrouter.identity import canonical_role, role_key, task_of
 from fitrouter.monitors.drift import Drift
 from fitrouter.monitors.reward_bias import RewardBiasMonitor
-from fitrouter.posterior.arms import Arms, base_arm
+from fitrouter.posterior.arms import Arms, base_arm, context_of
 from fitrouter.posterior.gaussian import Gaussian, GaussianUpdate, ordered_sum
 from fitrouter.posterior.heads import Rows
 from fitrouter.posterior.labels import Answered, Estimate, FitParams, Label, Prequential
@@ -230,7 +230,8 @@ class Fit:
     def estimate(self, identity: Identity, x: Floats, names: tuple[str, ...], now: float) -> Estimate:
         """Predict the eligible arms for one request, at a time in seconds since the epoch."""
         found = self.arms.find(names)
-        arms, K = self.arms.read(found, x, self.widths.weights), len(names)
+        task = "" if found.efforts is None else task_of(identity, x)
+        arms, K = self.arms.read(found, x, self.widths.weights, task), len(names)
         profile, population = arms.profile, self.tastes.population
         mean = blind = profile @ population.mean + arms.correction
         centred = profile - np.add.reduce(profile) / K if K > 1 else profile
@@ -253,7 +254,7 @@ class Fit:
             blind=blind,
             tokens=np.maximum(arms.tokens, 1.0),
             seconds=np.maximum(arms.seconds, 0.0),
-            availability=self.arms.availability(found.models, now),
+            availability=self.arms.availability(found.answering, now),
             profile=profile,
             with_role=with_role,
             tastes=(population.mean, role_taste, taste - role_taste),
@@ -394,17 +395,13 @@ class Fit:
 
     def _sides(self, label: Label) -> list[_Side]:
         """Corrections of the answers of a label; one for a pair of a model's answers at two contexts."""
-        answers = [(1.0, self.arms.model(label.answer.arm), label.answer.x)]
-        if label.against is not None:
-            k = self.arms.model(label.against.arm)
-            if k == answers[0][1]:
-                answers = [(1.0, k, answers[0][2] - label.against.x)]
-            else:
-                answers.append((-1.0, k, label.against.x))
-        out = []
-        for sign, k, x in answers:
-            out.append(_Side(sign, k, x, *self.arms.along(k, x)))
-        return out
+        found = dict[int, tuple[float, Floats]]()
+        for sign, answer in ((1.0, label.answer), (-1.0, label.against)):
+            for i, k in enumerate(() if answer is None else self.arms.corrected(answer.arm)):
+                assert answer is not None
+                x = context_of(task_of(label.identity, answer.x), self.d) if i else answer.x
+                found[k] = (1.0, found[k][1] - x) if k in found else (sign, x)
+        return [_Side(sign, k, x, *self.arms.along(k, x)) for k, (sign, x) in found.items()]
 
     @staticmethod
     def _rows(label: Label, h: Floats) -> Rows:

@@ -20,6 +20,7 @@ from fitrouter.draw import draws, landing
 from fitrouter.errors import BudgetExhausted
 from fitrouter.identity import canonical_role, role_key, task_of
 from fitrouter.policies import Beliefs, Policy, build_policy, proposals
+from fitrouter.posterior.arms import kind_of
 from fitrouter.posterior.labels import Estimate
 from fitrouter.posterior.model import Fit
 from fitrouter.routing.grounds import grounds_of
@@ -353,13 +354,16 @@ class Decider:
     def _new_arms(
         state: LearnedState, rules: Rules, names: tuple[str, ...], beliefs: Estimate, penalty: Floats
     ) -> tuple[str, ...]:
-        """Return the new arms that get an exploration share in this request, independently of the personal terms."""
+        """Return the new arms that get an exploration share in this request, independently of the personal terms.
+
+        Efforts and hosts get none: most of what is known of their model is known of them.
+        """
         if not rules.newcomer_floor:
             return ()
         new = state.projections.arm_counts.new_arms(names, rules.newcomer_pulls, rules.newcomer_labels)
         utility = beliefs.availability * (beliefs.blind - penalty)
         promising = utility + beliefs.availability * beliefs.sd >= utility.max()
-        return tuple(arm for arm, tried in new if not tried or promising[names.index(arm)])
+        return tuple(arm for arm, tried in new if not kind_of(arm)[0] and (not tried or promising[names.index(arm)]))
 
     def _context(
         self,

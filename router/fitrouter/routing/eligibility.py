@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fitrouter.context.features import estimate_tokens, needs
-from fitrouter.routing.parameters import NEUTRAL, UNKNOWN, doubtful, effort_of, family, lineage, takes
-from fitrouter.routing.variants import called
+from fitrouter.routing.parameters import NEUTRAL, UNKNOWN, doubtful, effort_of, effort_wish, family, lineage, takes
+from fitrouter.routing.variants import called, effort_level
 from fitrouter.types import Message, ModelCard, Request
 
 DROPPABLE = (
@@ -147,6 +147,7 @@ class Roster:
                 math.inf if card.max_output_tokens is None else card.max_output_tokens,
                 family(card) if card.parameters is None else card.parameters,
                 lineage(card),
+                effort_level(card),
             )
             for card in self.cards
         ]
@@ -170,8 +171,10 @@ class Roster:
         needed, tokens, answer, makers = frozenset(asked.capabilities), asked.tokens, asked.answer_tokens, asked.bound
         # Supported parameters depend on a card's API family only, or on its own list: check each kind once.
         by_kind = {kind: _parameters(card, asked.params, droppable) for kind, card in self._kinds.items()}
-        for card, arm, able, window, limit, kind, maker in self._seats:
+        for card, arm, able, window, limit, kind, maker, effort in self._seats:
             refused, left_out = by_kind[kind]
+            if effort and len(self._seats) > 1 and (wish := effort_wish(card, asked.params)) not in ("", effort):
+                refused = (*refused, f"effort: the request asks for {wish} itself")
             if (
                 refused
                 or tokens > window
@@ -208,6 +211,7 @@ class _Seat(NamedTuple):
     limit: float
     kind: object
     maker: str
+    effort: str
 
 
 def _reasons(card: ModelCard, asked: Wants, bars: Callable[[str, str, str], bool]) -> Iterator[str]:

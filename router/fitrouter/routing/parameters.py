@@ -100,6 +100,12 @@ _DOUBTFUL = {
 
 _LOW_TOKENS, _MEDIUM_TOKENS = 2048, 16_384
 """Largest budgets of thinking that are a low and a medium effort."""
+_THINKING = ("reasoning_effort", "thinking", "reasoning", "enable_thinking", "thinking_budget")
+"""Parameters that say how much a model thinks."""
+_REASONS = re.compile(
+    r"(?:^|/)(?:gpt-5(?!.*chat)|o[134](?:-|$))|claude-(?:opus|sonnet|haiku)-[4-9]|claude-3-7|gemini-(?:2\.5|[3-9])|gpt-oss"
+)
+"""Names of models that take a level of effort."""
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _WEAKEST, _STRONGEST = {"openai-o": "low", "openai-5": "minimal"}, {"anthropic": "max", "openai_compatible": "max"}
 """Family → least and greatest effort that all its models take; `none` and `high` where it is not named."""
@@ -270,6 +276,34 @@ def effort_of(card: ModelCard, params: Mapping[str, object]) -> str | None:
     if not isinstance(budget, int):
         return "medium"
     return "low" if budget <= _LOW_TOKENS else "medium" if budget <= _MEDIUM_TOKENS else "high"
+
+
+def effort_params(card: ModelCard, level: str) -> dict[str, Any]:
+    """The parameters by which a model's family takes a level of effort, or the nearest that it has.
+
+    >>> effort_params(ModelCard(name="gpt-5-mini", provider="openai"), "none")
+    {'reasoning_effort': 'minimal'}
+    """
+    if toggled(card):
+        return {"thinking": {"type": "disabled" if level in ("none", "minimal") else "enabled"}}
+    return {"reasoning_effort": _nearest(card, level) or level}
+
+
+def reasons(card: ModelCard) -> bool:
+    """Whether a model is known to take levels of effort, by its name.
+
+    >>> [reasons(ModelCard(name=name, provider="p")) for name in ("gpt-5-mini", "gpt-4o", "gemini-2.5-flash")]
+    [True, False, True]
+    """
+    return bool(_REASONS.search((card.target or card.name).lower()))
+
+
+def effort_wish(card: ModelCard, params: Mapping[str, object]) -> str:
+    """The effort that a request asks for itself; empty if it leaves it open."""
+    if all(params.get(name) is None for name in _THINKING):
+        return ""
+    asked = params.get("reasoning_effort") or effort_of(card, params)
+    return asked if isinstance(asked, str) else "another one"
 
 
 def _nearest(card: ModelCard, asked: object) -> str | None:

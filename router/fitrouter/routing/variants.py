@@ -2,7 +2,8 @@
 
 Style can vary more within a model than between models, so a prefix ("Answer in three sentences") or a lower temperature
 is an arm of its own, `name#variant@revision` in decisions. The caller's request takes precedence: their system text
-comes after the prefix, and their parameters win.
+comes after the prefix, and their parameters win. Levels of effort are variants too, `name#effort-LEVEL`, which the
+posterior tells apart in cost and latency (`fitrouter.posterior.arms`); and so are further hosts, `name#host-NAME`.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from typing import Any
 import msgspec
 
 from fitrouter.errors import ConfigError
-from fitrouter.routing.parameters import takes
+from fitrouter.posterior.arms import kind_of
+from fitrouter.routing.parameters import effort_params, takes
 from fitrouter.types import Message, ModelCard, Variant
 
 LIMIT = 4
-"""Most variants of one model."""
+"""Most variants of one model, its levels of effort included; further hosts do not count."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 _SYSTEM = ("system", "developer")
@@ -45,18 +47,20 @@ def expand(cards: Iterable[ModelCard]) -> list[ModelCard]:
     """
     arms: list[ModelCard] = []
     for card in cards:
-        if len(card.variants) > LIMIT:
-            raise ConfigError(
-                f"model {card.name!r} has {len(card.variants)} variants; at most {LIMIT} are allowed: remove some"
-            )
-        if card.variants and "#" in card.name + card.revision:
+        if taken := [each.name for each in card.variants if kind_of(f"#{each.name}")[0]]:
+            raise ConfigError(f"variant {taken[0]!r} of {card.name!r}: 'effort' sets levels, and 'hosts' hosts")
+        if (count := len(card.effort) + len(card.variants)) > LIMIT:
+            most = f"at most {LIMIT} are allowed, levels of effort included: remove some, as each has to be tried"
+            raise ConfigError(f"model {card.name!r} has {count} variants; {most}")
+        ways = (*_efforts(card), *card.variants)
+        if ways and "#" in card.name + card.revision:
             raise ConfigError(
                 f"model {card.name!r}, revision {card.revision!r}: '#' separates a variant's name; "
                 "choose names without it, or remove the variants"
             )
-        plain = msgspec.structs.replace(card, variants=())
+        plain = msgspec.structs.replace(card, variants=(), effort=())
         arms.append(plain)
-        for variant in card.variants:
+        for variant in ways:
             _check(card, variant)
             arms.append(msgspec.structs.replace(plain, target=card.target or card.name, variant=variant))
     names = [card.arm for card in arms]
@@ -66,6 +70,21 @@ def expand(cards: Iterable[ModelCard]) -> list[ModelCard]:
                 f"arm {name!r} is defined {names.count(name)} times; names of models and variants must be unique"
             )
     return arms
+
+
+def _efforts(card: ModelCard) -> list[Variant]:
+    """The variants of a model's levels of effort, each in the parameter that its family takes."""
+    made = [(level, effort_params(card, level)) for level in card.effort]
+    for level, params in made:
+        if [other for _, other in made].count(params) > 1:
+            raise ConfigError(f"model {card.name!r}: effort {level!r} is the same as another one there; leave one out")
+    return [Variant(name=f"effort-{level}", params=params) for level, params in made]
+
+
+def effort_level(card: ModelCard) -> str:
+    """The level of effort that an arm is for; empty if it is for none."""
+    kind, level = kind_of(card.arm)
+    return level if kind == "effort" else ""
 
 
 def called(card: ModelCard) -> str:

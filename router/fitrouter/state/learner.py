@@ -470,11 +470,11 @@ class Learner:
         for attempt in event.attempts:
             # Requests that were rejected, not sent, or given up by the caller are no evidence on availability.
             if attempt.error not in {"ProviderRejected", "ContextOverflow", "CancelledError"} | NOT_CALLED:
-                arms.observe_answer(arms.model(attempt.model), attempt.error is None, event.ts)
+                arms.observe_answer(arms.answering(attempt.model), attempt.error is None, event.ts)
                 self._touch(attempt.model)
         x = unpack(event.features)
         if event.served_by is not None and len(x) == self.fit.d and event.status in {"ok", "partial", "cancelled"}:
-            k = arms.model(event.served_by)
+            k = arms.operating(event.served_by)
             arms.observe_operations(k, x, float(event.completion_tokens), event.latency_ms / 1000.0)
             self._touch(event.served_by)
 

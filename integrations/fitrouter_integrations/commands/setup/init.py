@@ -17,7 +17,8 @@ import typer
 
 from fitrouter.errors import ConfigError, MissingExtra
 from fitrouter.providers import Secret
-from fitrouter.types import UNPRICED
+from fitrouter.routing.parameters import reasons, takes
+from fitrouter.types import UNPRICED, ModelCard
 from fitrouter_integrations.commands._files import flow, refuse_existing, write_new
 from fitrouter_integrations.commands._options import DEFAULT, NewConfigFile
 from fitrouter_integrations.commands.setup import _prices
@@ -288,11 +289,18 @@ def _models(given: Sequence[KeySource]) -> Iterator[dict[str, Any]]:
     names: set[str] = set()
     for source in given:
         for name, settings in source.models.items():
+            further = {**settings, **_efforts(source.name, name, settings)}
             if name in names:
-                yield {"name": f"{source.name}-{name}", "provider": source.name, "target": name, **settings}
+                yield {"name": f"{source.name}-{name}", "provider": source.name, "target": name, **further}
             else:
-                yield {"name": name, "provider": source.name, **settings}
+                yield {"name": name, "provider": source.name, **further}
             names.add(name)
+
+
+def _efforts(provider: str, name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The levels of effort of a model that is known to reason; its provider's own level is the model itself."""
+    card = ModelCard(name=name, provider=provider, target=str(settings.get("target", name)))
+    return {"effort": ["low", "high"]} if reasons(card) and not takes(card, "reasoning_effort", "low") else {}
 
 
 def _entry(model: Mapping[str, Any]) -> str:
