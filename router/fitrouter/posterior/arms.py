@@ -38,7 +38,9 @@ EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """Levels of effort, from the least."""
 _EFFORT_GAIN, _EFFORT_LEVEL, _EFFORT_TASK = 0.01, 0.0025, 0.03
 """Prior of an effort's deviation from its model's c: what a level adds, and variances of its level and of a task's."""
-_KIND = re.compile(r"#(effort|host)-([A-Za-z0-9._-]+?)(?=@|$)")
+_IMPASSE = 0.03
+"""Prior variances of what a model adds to c where another is stuck: of its level, and of a role's or task's."""
+_KIND = re.compile(r"#(effort|host|impasse)-([A-Za-z0-9._-]+?)(?=@|$)")
 _VARIANT = re.compile(r"#[A-Za-z0-9][A-Za-z0-9._-]{0,39}(?=@|$)")
 
 
@@ -71,6 +73,17 @@ def context_of(task: str, d: int) -> Floats:
     if d > 1:
         found[1 + zlib.crc32(task.encode("utf-8", "replace")) % (d - 1)] = 1.0
     return found
+
+
+@functools.lru_cache(maxsize=4096)
+def impasse_of(arm: str) -> str:
+    """Name under which is kept what a model adds where another one is stuck.
+
+    >>> impasse_of("gpt#brief@2")
+    'gpt#impasse-any@2'
+    """
+    name, at, revision = base_arm(arm).partition("@")
+    return f"{name}#impasse-any{at}{revision}"
 
 
 def _unrevised(arm: str) -> str:
@@ -204,16 +217,17 @@ class Arms:
         # A variant starts with the model's mean profile and the prior's covariance.
         like, (kind, level) = self.row(base), kind_of(name)
         row = self._append()
-        self.names[name], self.shared[name] = like if kind == "host" else row, like
+        self.names[name], self.shared[name] = row if kind in ("", "effort") else like, like
         self.profile[row], self.spread[row] = self.profile[like], self.spread[like]
         if kind:
             self._own[name] = row
             self.operations[row] = self.operations[like]
-        if kind == "effort":
+        if kind in ("effort", "impasse"):
             state = self.corrections[row]
             state[:] = 0.0
             for i in range(self.d):
-                state[:, i, i] = _EFFORT_TASK if i else _EFFORT_LEVEL
+                state[:, i, i] = _IMPASSE if kind == "impasse" else _EFFORT_TASK if i else _EFFORT_LEVEL
+        if kind == "effort":
             state[:, -1, 0] = _EFFORT_GAIN * (EFFORTS.index(level) - EFFORTS.index("medium") if level in EFFORTS else 0)
         return self.names[name]
 
@@ -261,10 +275,14 @@ class Arms:
         model = self.model(name)
         return self._own[name] if kind_of(name)[0] == "host" else model
 
-    def corrected(self, name: str) -> tuple[int, ...]:
-        """The rows whose corrections add up to that of an arm, for learning: its model's, and an effort's own."""
+    def corrected(self, name: str, *, stuck: bool = False) -> tuple[int, ...]:
+        """The rows whose corrections add up to that of an arm, for learning: its model's, an effort's, an impasse's."""
         model = self.model(name)
-        return (model, self._own[name]) if kind_of(name)[0] == "effort" else (model,)
+        rows = (model, self._own[name]) if kind_of(name)[0] == "effort" else (model,)
+        if not stuck:
+            return rows
+        self.row(impasse_of(name))
+        return (*rows, self._own[impasse_of(name)])
 
     def find(self, names: tuple[str, ...]) -> Found:
         """Look up both kinds of rows of some arms, cached for the last names: most requests have the same."""
@@ -323,8 +341,11 @@ class Arms:
 
     # --- reading ---
 
-    def read(self, found: Found, x: Floats, widths: Floats, task: str = "") -> Reading:
-        """Compute the posterior at x of arms from `find`; `widths` are the weights of c's posteriors, float64[C]."""
+    def read(self, found: Found, x: Floats, widths: Floats, task: str = "", stuck: str = "") -> Reading:
+        """Compute the posterior at x of arms from `find`; `widths` are the weights of c's posteriors, float64[C].
+
+        `task` is read by efforts; `stuck` is the role or task that is stuck, empty for none.
+        """
         rows, models = found.rows, found.models
         squares, d = np.multiply.outer(x, x).ravel(), self.d
         seen = self.corrections[models] @ x
@@ -338,6 +359,14 @@ class Arms:
             deviating = self.corrections[own] @ by_task
             mean[at] += deviating[..., -1] @ widths
             variance[at] += deviating[..., :-1] @ by_task @ widths
+        for k, name in enumerate(found.names if stuck else ()):
+            row = self._own.get(impasse_of(name))
+            if row is None:
+                variance[k] += 2.0 * _IMPASSE
+                continue
+            where = context_of(stuck, self.d)
+            mean[k] += self.corrections[row][:, -1] @ where @ widths
+            variance[k] += self.corrections[row][:, :-1] @ where @ where @ widths
         profile = x @ self.profile[rows]
         if self.distrusted:
             doubted = self.suspect[models] > 0.0
@@ -487,6 +516,8 @@ class Arms:
         if base_arm(name) == name:
             return self._ARRAYS
         kind = kind_of(name)[0]
+        if kind == "impasse":
+            return ("corrections",)
         if kind == "host":
             return (*self._OPERATIONS, "beta")
         return (*self._PROFILE, "corrections", *self._OPERATIONS) if kind else self._PROFILE

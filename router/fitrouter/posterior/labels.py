@@ -32,6 +32,8 @@ class Answered(msgspec.Struct, frozen=True):
     x: Floats
     h: Floats | None
     """Its features; None where it has no score."""
+    stuck: bool = False
+    """Whether its model was drawn because another one was stuck."""
 
     def __post_init__(self) -> None:
         convert_fields(self)

@@ -227,11 +227,17 @@ class Fit:
         weights = user.weights_in(self.context(identity), self.mixture)
         return _Personal(rows, of_role, user.observe(rows, weights, of_role))
 
-    def estimate(self, identity: Identity, x: Floats, names: tuple[str, ...], now: float) -> Estimate:
-        """Predict the eligible arms for one request, at a time in seconds since the epoch."""
+    def estimate(
+        self, identity: Identity, x: Floats, names: tuple[str, ...], now: float, *, stuck: bool = False
+    ) -> Estimate:
+        """Predict the eligible arms for one request, at a time in seconds since the epoch.
+
+        `stuck` says that a session's model was drawn anew because its agent was stuck.
+        """
         found = self.arms.find(names)
         task = "" if found.efforts is None else task_of(identity, x)
-        arms, K = self.arms.read(found, x, self.widths.weights, task), len(names)
+        at = _where(identity, x) if stuck else ""
+        arms, K = self.arms.read(found, x, self.widths.weights, task, at), len(names)
         profile, population = arms.profile, self.tastes.population
         mean = blind = profile @ population.mean + arms.correction
         centred = profile - np.add.reduce(profile) / K if K > 1 else profile
@@ -397,9 +403,12 @@ class Fit:
         """Corrections of the answers of a label; one for a pair of a model's answers at two contexts."""
         found = dict[int, tuple[float, Floats]]()
         for sign, answer in ((1.0, label.answer), (-1.0, label.against)):
-            for i, k in enumerate(() if answer is None else self.arms.corrected(answer.arm)):
-                assert answer is not None
-                x = context_of(task_of(label.identity, answer.x), self.d) if i else answer.x
+            if answer is None:
+                continue
+            rows = self.arms.corrected(answer.arm, stuck=answer.stuck)
+            for i, k in enumerate(rows):
+                where = _where if answer.stuck and k == rows[-1] else task_of
+                x = context_of(where(label.identity, answer.x), self.d) if i else answer.x
                 found[k] = (1.0, found[k][1] - x) if k in found else (sign, x)
         return [_Side(sign, k, x, *self.arms.along(k, x)) for k, (sign, x) in found.items()]
 
@@ -744,6 +753,11 @@ def _log_likelihoods(observed: Observed, seen: Observation, mean: float, varianc
     return np.array(
         seen.log_likelihoods([mean + m for m in observed.means], [variance + v for v in observed.variances])
     )
+
+
+def _where(identity: Identity, x: Floats) -> str:
+    """The role, or without one the task, by which it is learnt which model gets an agent unstuck."""
+    return role_key(identity) or task_of(identity, x)
 
 
 def _with_level(x: Floats, factor: float) -> Floats:

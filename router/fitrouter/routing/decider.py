@@ -82,6 +82,8 @@ class Rules(Tiers, frozen=True, kw_only=True):
     """Utility that switching a session to another model costs."""
     redraw_every: int = 8
     """User turns after which a session is drawn again; 0 for no limit."""
+    redraw_stuck: int = 2
+    """Draws within a user turn because an agent shows that it is stuck; 0 for none."""
     idle_s: float = 3600.0
     """Idle seconds that end a session."""
     force: str = ""
@@ -214,6 +216,7 @@ class Decider:
         current: CurrentModel | None = None,
         capped: bool = True,
         tier: str = "",
+        stuck: bool = False,
     ) -> Decision:
         """Compute the pmf over the eligible models and draw one.
 
@@ -229,13 +232,14 @@ class Decider:
             current: the session's present model, if a session is drawn again.
             capped: whether models can be excluded by the tenant's budget.
             tier: of the request, as `checked_tier` returns it.
+            stuck: whether the draw is one because an agent was stuck.
         """
         policy, rules = self.live()
         if tier:
             rules = msgspec.structs.replace(rules, cost_weight=rules.weight(tier, rules.cost_weight))
         state = self.learner.of(identity.tenant)
         payload = pack(features)
-        context = self._context(rules, ts, identity, unpack(payload), cards, prompt_tokens, current, capped)
+        context = self._context(rules, ts, identity, unpack(payload), cards, prompt_tokens, current, capped, stuck)
         if rules.guests:
             context = self._guest(context, policy, rules, decision_id, ts, identity, unpack(payload))
         beliefs = context.beliefs
@@ -375,6 +379,7 @@ class Decider:
         prompt_tokens: int,
         current: CurrentModel | None,
         capped: bool,
+        stuck: bool,
     ) -> _Context:
         """Predictions, costs and exclusions of a request, the same for every policy."""
         tenant, state = identity.tenant, self.learner.of(identity.tenant)
@@ -382,7 +387,7 @@ class Decider:
         excluded: tuple[tuple[str, str], ...] = ()
         while True:
             names = tuple(card.arm for card in cards)
-            beliefs = state.fit.estimate(identity, x, names, ts)
+            beliefs = state.fit.estimate(identity, x, names, ts, stuck=stuck)
             cost = self._cost(cards, beliefs, prompt_tokens)
             barred = over_cap(names, cost, budgets.cap(tenant, ts)) if capped else []
             if rules.base_delta is not None and not barred:

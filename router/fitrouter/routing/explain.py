@@ -99,7 +99,7 @@ def grounds_by(fit: Fit, decision: Decision, counts: ArmCounts | None = None) ->
     x = unpack(decision.features)
     if len(x) != fit.d:
         return None
-    seen = fit.estimate(decision.identity, x, decision.eligible, decision.ts)
+    seen = fit.estimate(decision.identity, x, decision.eligible, decision.ts, stuck=bool(decision.stuck))
     # With personalisation off, the logged mean holds the personal terms although they did not decide.
     return grounds_of(fit, seen, decision.identity, decision.eligible, personal=not decision.personal, counts=counts)
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from fitrouter.context.encoders import Encoder
 from fitrouter.context.features import Reading, context_features, is_followup, read_prompt, session_key
+from fitrouter.context.impasse import impasse
 from fitrouter.draw import uuid7
 from fitrouter.errors import InvalidRequest, NoEligibleModel, Unavailable
 from fitrouter.hooks import Hooks
@@ -137,9 +138,13 @@ class Pipeline:
             can = self._payable(self._callable(can, request.identity.tenant), asked, request)
         now = self.clock()
         user_turn = begins_turn(request.messages)
-        redraw, current = "", None
+        redraw, current, stuck = "", None, ""
         if session is not None:
-            redraw, current = self._redraw(session, can, asked.prompt_tokens, now, user_turn, tier)
+            sign = "" if pinned else impasse(request.messages)
+            redraw, current = self._redraw(session, can, asked.prompt_tokens, now, user_turn, tier, sign)
+            stuck = sign if redraw == "stuck" else "" if redraw or pinned else session.stuck
+            if redraw == "stuck":
+                can, current = _without(can, (*session.tried, session.arm)), None
         previous = ""
         if request.implicit and session is not None and redraw != "idle":
             previous = previous_decision(session, request.messages, reading.turn)
@@ -159,6 +164,7 @@ class Pipeline:
                 current=current,
                 capped=not observed,
                 tier=tier,
+                stuck=bool(stuck),
             )
         except Exception as error:  # noqa: BLE001 - routing never fails because learning did
             self.hooks.trouble("policy", error)
@@ -170,6 +176,7 @@ class Pipeline:
             user_turn=user_turn,
             turn=reading.turn,
             tier=tier,
+            stuck=stuck,
             redraw="" if redraw == "idle" else redraw,
             deadline_s=request.deadline_s or 0.0,
             payer="" if request.payer is None else request.payer.name,
@@ -229,7 +236,14 @@ class Pipeline:
         return msgspec.structs.replace(can, cards=cards, excluded=(*can.excluded, *barred))
 
     def _redraw(
-        self, session: Session, can: Eligible, prompt_tokens: int, now: float, user_turn: bool, tier: str
+        self,
+        session: Session,
+        can: Eligible,
+        prompt_tokens: int,
+        now: float,
+        user_turn: bool,
+        tier: str,
+        stuck: str,
     ) -> tuple[str, CurrentModel | None]:
         """Return why a session's model is drawn again (empty: it stays), and its present model if still eligible."""
         rules = self.decider.rules
@@ -243,6 +257,8 @@ class Pipeline:
             every=rules.redraw_every,
             idle_s=rules.idle_s,
             tier=tier,
+            stuck=stuck if len(arms) > 1 else "",
+            most_stuck=rules.redraw_stuck,
         )
         if not reason or reason == "idle" or session.arm not in arms:
             return reason, None
@@ -355,6 +371,15 @@ class Pipeline:
         version = PolicyVersion(algorithm="uniform", config_hash=rules.config_hash)
         # No part of the pmf depends on a policy.
         return msgspec.structs.replace(decision, features=b"", rest=decision.probs, policy=version)
+
+
+def _without(can: Eligible, tried: Collection[str]) -> Eligible:
+    """Exclude the models that an agent is stuck with, unless no other is left."""
+    cards = tuple(card for card in can.cards if card.arm not in tried)
+    if not cards:
+        return can
+    out = [(card.arm, "stuck: it was tried in this impasse") for card in can.cards if card.arm in tried]
+    return msgspec.structs.replace(can, cards=cards, excluded=(*can.excluded, *out))
 
 
 def _steered(drawn: Decision, mode: Mode, arm: str, draw_id: str) -> Decision:

@@ -17,7 +17,7 @@ import numpy as np
 
 from fitrouter.identity import role_key, task_of
 from fitrouter.posterior.arm_prior import ArmPrior
-from fitrouter.posterior.arms import base_arm
+from fitrouter.posterior.arms import base_arm, impasse_of
 from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.posterior.labels import Answered, FitParams, Label, Prequential
 from fitrouter.posterior.likelihoods import REMARK_STEP, REMARKS, SIGNALS, VERDICT
@@ -539,16 +539,17 @@ class Learner:
 
     def _answered(self, decision_id: str, events: Sequence[Event]) -> Answered | None:
         """Return the answer of a decision; None if it is missing, not scored yet, or of another encoder."""
+        stuck = any(isinstance(one, Decision) and one.id == decision_id and bool(one.stuck) for one in events)
         for event in events:
             if isinstance(event, Score) and event.decision_id == decision_id:
                 x = unpack(event.features)
-                return Answered(event.served_by, x, self._h(event)) if len(x) == self.fit.d else None
+                return Answered(event.served_by, x, self._h(event), stuck) if len(x) == self.fit.d else None
         if self.expects_scores:
             return None
         for event in events:
             if isinstance(event, Execution) and event.decision_id == decision_id and event.served_by is not None:
                 x = unpack(event.features)
-                return Answered(event.served_by, x, None) if len(x) == self.fit.d else None
+                return Answered(event.served_by, x, None, stuck) if len(x) == self.fit.d else None
         return None
 
     def _expected(self, decision_id: str, events: Sequence[Event]) -> Answered | None:
@@ -612,6 +613,7 @@ class Learner:
         if pooled:
             self.projections.publication.observe(vote.identity.user, self.fit.tastes)
         self._touch(*(arm.arm for arm in (answer, against) if arm))
+        self._touch(*(impasse_of(arm.arm) for arm in (answer, against) if arm and arm.stuck))
         if role_key(vote.identity) in self.fit.tastes.roles:
             self._dirty.add(f"role:{role_key(vote.identity)}")
 

@@ -32,6 +32,8 @@ CACHE_TOKENS = 1024
 """Length of the shortest prompt that providers cache."""
 SAVED = 0.5
 """Fraction of the input price that cached tokens are expected to save, where their price is not known."""
+STUCK = 2
+"""Default of the most draws because an agent is stuck, within a user turn."""
 LIMIT = 4096
 """Default number of sessions kept, the most recently used."""
 
@@ -72,6 +74,10 @@ class Session(msgspec.Struct, frozen=True, array_like=True):
     """Its `Decision.turn`."""
     tier: str = ""
     """Cost tier of the draw."""
+    stuck: str = ""
+    """Sign for which it was drawn (`fitrouter.context.impasse`); empty for another reason."""
+    tried: tuple[str, ...] = ()
+    """Models that were stuck since the user turn began, or the last other draw."""
 
     def _valid(self) -> bool:
         counts = min(self.turns, self.failures, self.turn, *(cache.tokens for cache in self.caches))
@@ -163,11 +169,15 @@ def advance(before: Session | None, decision: Decision, user_turn: bool) -> Sess
     if before is not None:
         if decision.draw_id == before.draw_id:
             turns = before.turns + turn
-            return msgspec.structs.replace(before, ts=decision.ts, turns=turns, last=decision.id, turn=decision.turn)
+            tried = () if user_turn else before.tried
+            now = msgspec.structs.replace(before, ts=decision.ts, turns=turns, last=decision.id, turn=decision.turn)
+            return now if tried == before.tried else msgspec.structs.replace(now, tried=tried)
         # The prompt stays cached at the models that answered, whichever is drawn now.
         cached = before.caches, before.answered_ts
     last, at, tier = decision.id, decision.turn, decision.tier
-    return Session(decision.draw_id, decision.chosen, decision.ts, turn, 0, *cached, last, at, tier)
+    tried = (*before.tried, before.arm) if before is not None and decision.redraw == "stuck" else ()
+    drawn = decision.draw_id, decision.chosen, decision.ts
+    return Session(*drawn, turn, 0, *cached, last, at, tier, decision.stuck, tried)
 
 
 _NO_FAILURE = (None, "ProviderRejected", *NOT_CALLED, "CancelledError")
@@ -218,6 +228,8 @@ def redraw_reason(
     every: int = EVERY,
     idle_s: float = IDLE_S,
     tier: str = "",
+    stuck: str = "",
+    most_stuck: int = STUCK,
 ) -> str:
     """Return why the model of a session's next turn is drawn again; empty if the session keeps its model.
 
@@ -225,6 +237,7 @@ def redraw_reason(
     * ``context``: the prompt no longer fits the model's context window.
     * ``ineligible``: the model cannot take this request for another reason, or was removed.
     * ``failed``: the model failed in the last turn.
+    * ``stuck``: the agent shows a sign of being stuck, and fewer than `most_stuck` were given up for it.
     * ``tier``: the request asks for another cost tier than that of the draw.
     * ``turns``: the draw is `every` user turns old. Never between an agent's steps, only when a user turn begins.
 
@@ -237,6 +250,8 @@ def redraw_reason(
         every: user turns between draws; 0 for no limit.
         idle_s: idle seconds that end a session.
         tier: cost tier of the request.
+        stuck: the sign that its messages show, if any.
+        most_stuck: draws for it within a user turn.
     """
     if now - max(session.ts, session.answered_ts) > idle_s:
         return "idle"
@@ -244,6 +259,8 @@ def redraw_reason(
         return "context" if "context: " in dict(excluded).get(session.arm, "") else "ineligible"
     if session.failures:
         return "failed"
+    if stuck and len(session.tried) < most_stuck:
+        return "stuck"
     if tier != session.tier:
         return "tier"
     return "turns" if user_turn and 0 < every <= session.turns else ""
