@@ -15,6 +15,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "role": ("role",),
     "task": ("task",),
     "session": ("session", "session_id", "thread_id", "conversation_id"),
+    "run": ("run", "run_id"),
 }
 """Field of `Identity` → its names in every channel; the first one present is used."""
 NAMES = frozenset(name for names in FIELDS.values() for name in names)
@@ -80,6 +81,8 @@ def first_said(
         for field, names in fields.items():
             for name in names if field not in found else ():
                 value = getattr(channel, name, None) if mapping is None else mapping.get(name)
+                if field == "run" and callable(value):  # a method of an object that is a channel
+                    continue
                 if value is not None and (said := name_of(value, where + name)) is not None:
                     found[field] = said
                     break

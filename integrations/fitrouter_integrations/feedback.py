@@ -26,9 +26,10 @@ from fitrouter.identity import decision_id_of
 from fitrouter.posterior.tastes import OVERALL
 from fitrouter.router import Router
 from fitrouter.serving.feedback import Understood
+from fitrouter.serving.runs import Reported
 from fitrouter.state.quality_floor import BASE
 from fitrouter.types import FeedbackKind
-from fitrouter_integrations.client import Client, Comment, Target, Vote, connect
+from fitrouter_integrations.client import Client, Comment, RunVote, Target, Vote, connect
 
 TOOLS = "tools"
 """Dimension for whether an answer's tool calls worked; separate, since a tool may fail by itself."""
@@ -95,6 +96,43 @@ async def asend(
     return await sender.afeedback(vote)
 
 
+def outcome(
+    client: Any,
+    run: Any,
+    value: float | bool,
+    *,
+    kind: str = "success",
+    scale: tuple[float, float] | None = None,
+    source: str = "check",
+    user: str | None = None,
+) -> Reported:
+    """Report how a run of an agent ended.
+
+    Args:
+        client: gave the answers.
+        run: its id, or any of its answers.
+        value: true or false for success; the rating; or the number.
+        kind: success, rating or number.
+        scale: worst and best value of a rating or number.
+        source: person, check (a program) or adapter.
+        user: of the run's requests.
+    """
+    ended = run_vote(run, value, kind=kind, scale=scale, source=source, user=user)
+    found: Reported = carrier(client, "outcome").outcome(ended)
+    return found
+
+
+async def aoutcome(client: Any, run: Any, value: float | bool, **more: Any) -> Reported:
+    """Report how a run of an agent ended, see `outcome`."""
+    found: Reported = await carrier(client, "aoutcome").aoutcome(run_vote(run, value, **more))
+    return found
+
+
+def run_vote(run: Any, value: float | bool, **more: Any) -> RunVote:
+    """Build the outcome of a run, which is named by its id or by one of its answers."""
+    return RunVote(run=run if isinstance(run, str) else decision_of(run), value=value, **more)
+
+
 def carrier(client: Any, method: str = "feedback") -> Any:
     """Return the client that sends feedback: the object itself, or that of a target of `connect` or OpenAI's client.
 
@@ -105,6 +143,8 @@ def carrier(client: Any, method: str = "feedback") -> Any:
         return client
     if isinstance(client, Router | str | os.PathLike):
         return connect(client)
+    if isinstance(getattr(client, "client", None), Client):
+        return client.client
     url, key = getattr(client, "base_url", None), getattr(client, "api_key", None)
     if url is not None and isinstance(key, str):  # OpenAI's client, blocking or not
         return connect(str(url), key)

@@ -1,9 +1,11 @@
-"""Canonical names of roles and tasks, and ids of decisions."""
+"""Canonical names of roles and tasks, ids of decisions, and keys of runs."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import re
+from contextvars import ContextVar
 
 from fitrouter.types import Floats, Identity
 
@@ -46,6 +48,24 @@ def task_of(identity: Identity, x: Floats) -> str:
     if identity.task:
         return f"task {canonical_role(identity.task)}"
     return _CLUSTERS[sum(1 << i for i, value in enumerate(x[1 : 1 + _BITS].tolist()) if value > 0.0)]
+
+
+RUN: ContextVar[str] = ContextVar("fitrouter_run", default="")
+"""Id of the run of an agent that calls are steps of, where their requests name none."""
+
+
+def owned_run(run: str, key: str) -> str:
+    """Return a run's id with the untrusted key that begins or reports it: such keys share no runs with others."""
+    return f"{key}\x1f{run}" if key else run
+
+
+def run_key(tenant: str, subject: str | None, run: str) -> str:
+    """Hash a run's id with whose it is, so that an id that others guess is the id of another run.
+
+    >>> run_key("default", None, "nightly")
+    'run-b02bdcfcce185108251763c2c4be2269'
+    """
+    return "run-" + hashlib.sha256(f"{tenant}\x1f{subject or ''}\x1f{run}".encode()).hexdigest()[:32]
 
 
 def decision_id_of(text: str) -> str:

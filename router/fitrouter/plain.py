@@ -1,4 +1,4 @@
-"""Converts numpy scalars in the fields of events and labels to plain Python values.
+"""Plain values: numpy scalars in the fields of events and labels become plain Python values, and state becomes msgpack.
 
 `np.float64` is a subclass of `float`, so type checkers accept it, but msgspec does not encode it, and a projection that
 has folded one could not be stored. Events and labels convert their fields when they are made, so that no projection has
@@ -7,10 +7,11 @@ to.
 
 from __future__ import annotations
 
+import abc
 import functools
 import typing
 from numbers import Real
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -77,3 +78,30 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {_plain(key): _plain(member) for key, member in value.items()}
     return value
+
+
+class Projection(abc.ABC):
+    """State computed from events and stored under its own name, as the msgpack of one value."""
+
+    __slots__ = ()
+    stored_type: ClassVar[Any]
+    """Type of the value that is stored."""
+
+    def dump(self) -> bytes:
+        """Encode the state as bytes, without loss."""
+        return msgspec.msgpack.encode(self._store())
+
+    def load(self, payload: bytes) -> bool:
+        """Restore a state from `dump`; if the bytes are damaged or inconsistent, return False and change nothing."""
+        try:
+            return self._restore(msgspec.msgpack.decode(payload, type=self.stored_type))
+        except (msgspec.DecodeError, ValueError):
+            return False
+
+    @abc.abstractmethod
+    def _store(self) -> Any:
+        """The state as a value of `stored_type`."""
+
+    @abc.abstractmethod
+    def _restore(self, stored: Any) -> bool:
+        """Check a value of `stored_type`, then take it over; if it is inconsistent, return False and change nothing."""

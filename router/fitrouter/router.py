@@ -29,13 +29,13 @@ from fitrouter.serving.answers import Answer, Stream
 from fitrouter.serving.attempts import Caller, Timers
 from fitrouter.serving.embeddings import Embedded, Embedder
 from fitrouter.serving.external import ExternalExecution, Look, Outcome, Plan
-from fitrouter.serving.feedback import UNIT, Declared, FeedbackIntake, Understood
+from fitrouter.serving.feedback import UNIT, Declared, FeedbackIntake, RemarkListener, Understood
 from fitrouter.serving.ledger import Ledger
 from fitrouter.serving.model_registry import Extend, ModelRegistry
 from fitrouter.serving.people import People
 from fitrouter.serving.policy_control import PolicyControl
 from fitrouter.serving.recorder import Recorder, read_in_time
-from fitrouter.serving.remarks import RemarkListener
+from fitrouter.serving.runs import Runs
 from fitrouter.serving.services import ScorerPlugin, Service
 from fitrouter.serving.slots import SlotParams
 from fitrouter.serving.spending import Spending
@@ -89,6 +89,7 @@ class Router:
         aliases: other names → model names.
         embeddings: name → card of a model for `embed`.
         policy: run-time control of the policy.
+        runs: outcomes of runs of agents; `with router.run() as run:` makes calls steps of one (`Runs.begin`).
         hooks: listeners to events and failures.
         clock: seconds since the epoch, for every event.
         people: what is known of people, for reports and profiles.
@@ -153,7 +154,8 @@ class Router:
         self._spending = Spending(self._cards, learner, self.clock, self._ledger)
         self._contents = contents
         self._intake = FeedbackIntake(identities, self._recorder, scorer, self.clock, rating_scale)
-        self.lists = Lists(journal, identities)
+        self.lists, self.runs = Lists(journal, identities), Runs(identities, self._recorder, self.clock)
+        self.run = self.runs.begin
         self.tokens, self._token_valid_s = OutcomeTokens(identities.salt, self.clock, token_valid_s), token_valid_s
         self._remarks = RemarkListener(self._recorder, scorer, enabled=implicit)
         self._pipeline = Pipeline(

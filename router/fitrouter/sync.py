@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ from fitrouter.routing.explanation import Explanation
 from fitrouter.serving.answers import Answer
 from fitrouter.serving.external import Outcome, Plan
 from fitrouter.serving.feedback import Declared, Understood
+from fitrouter.serving.runs import Reported, Run
 from fitrouter.types import Chunk, Completion, Event, Execution, FeedbackKind, Identity, Request
 
 T = TypeVar("T")
@@ -94,6 +96,12 @@ class SyncRouter:
             )
         )
 
+    @contextlib.contextmanager
+    def run(self, run_id: str = "", identity: Identity | None = None) -> Iterator[SyncRun]:
+        """Let all calls within be steps of one run of an agent."""
+        with self.router.run(run_id, identity) as run:
+            yield SyncRun(self, run)
+
     def comment(
         self,
         decision_id: str,
@@ -121,6 +129,25 @@ class SyncRouter:
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+
+class SyncRun:
+    """A run that calls in this context are steps of."""
+
+    def __init__(self, router: SyncRouter, run: Run) -> None:
+        self.id, self._router, self._of = run.id, router, run
+
+    def outcome(
+        self,
+        value: float | bool,
+        *,
+        kind: str = "success",
+        scale: tuple[float, float] | None = None,
+        source: str = "check",
+        identity: Identity | None = None,
+    ) -> Reported:
+        """Report how it ended."""
+        return self._router._run(self._of.outcome(value, kind=kind, scale=scale, source=source, identity=identity))
 
 
 async def _next(chunks: Any) -> Chunk | None:

@@ -7,10 +7,9 @@ one row of the journal, and all learned state is a fold over the events. Arrays 
 
 from __future__ import annotations
 
-import abc
 import enum
 from collections.abc import Sequence
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -45,10 +44,10 @@ class _Logged(_Value, frozen=True, kw_only=True):
 
 
 class Identity(_Logged, frozen=True, kw_only=True):
-    """The caller of a request: tenant, user, role, task and session.
+    """The caller of a request: tenant, user, role, task, session, and the run of an agent that it is a step of.
 
     In a `Request` the fields hold the caller's values. In events `user` is a subject, a random token that only
-    `identities.db` maps to a person, and `session` is a hash.
+    `identities.db` maps to a person, and `session` and `run` are hashes.
     """
 
     tenant: str = "default"
@@ -56,6 +55,7 @@ class Identity(_Logged, frozen=True, kw_only=True):
     role: str | None = None
     task: str | None = None
     session: str | None = None
+    run: str | None = None
 
 
 class Payer(_Value, frozen=True, kw_only=True):
@@ -701,7 +701,7 @@ class Remark(_Event, frozen=True, kw_only=True, tag="remark"):
     """A person's remark about an answer, as parsed; the words are not kept.
 
     It is no vote: it is never asked, and teaches only the person's own terms. Of a decision's remarks the last comment
-    counts, and without one the implicit remark (`standing`).
+    counts, and without one the implicit remark (`state.run_outcomes.standing`).
     """
 
     decision_id: str
@@ -712,6 +712,41 @@ class Remark(_Event, frozen=True, kw_only=True, tag="remark"):
     """Dimension → −1 (less of it was wanted) … 1 (more)."""
     y: float | None = None
     """1 for praise, 0 for a rejection of the answer as a whole."""
+
+
+class RunStep(_Event, frozen=True, kw_only=True, tag="step"):
+    """A decision joined a run of an agent: its `identity.run`, under which the journal finds it."""
+
+    decision_id: str
+    identity: Identity
+
+
+class RunOutcome(_Event, frozen=True, kw_only=True, tag="outcome"):
+    """How the run `identity.run` of an agent ended. Of all reports one counts (`state.run_outcomes`)."""
+
+    identity: Identity
+    kind: str = "success"
+    """success; rating; number, of anything that was measured."""
+    value: float
+    """The value as it was given; 1 for success and 0 for failure."""
+    scale: tuple[float, float] = (0.0, 1.0)
+    """The worst and the best value: a number beyond them counts as the end of the scale."""
+    source: str = "check"
+    """Who says so: person, check (a program), or adapter (a framework's exception or guardrail)."""
+    vouched: str = ""
+    """Name of the untrusted key that reported it, as that of a vote."""
+    decisions: tuple[str, ...] = ()
+    """Answers of the run that it is about: those that were complete when it was reported."""
+
+    @property
+    def y(self) -> float:
+        """The value scaled to [0, 1], 1 for the best."""
+        worst, best = self.scale
+        return min(max((self.value - worst) / (best - worst), 0.0), 1.0)
+
+
+SOURCES = ("adapter", "check", "person")
+"""Who reports outcomes of runs; each counts more than those before it."""
 
 
 class ProfileChange(_Event, frozen=True, kw_only=True, tag="profile"):
@@ -822,6 +857,8 @@ Event: TypeAlias = (
     | Score
     | Feedback
     | Remark
+    | RunStep
+    | RunOutcome
     | ProfileChange
     | RoleText
     | ModelChange
@@ -832,12 +869,6 @@ Event: TypeAlias = (
     | Quarantine
     | Salvage
 )
-
-
-def standing(remarks: Sequence[Remark]) -> Remark | None:
-    """The remark that counts among all remarks on one decision, in order."""
-    comments = [remark for remark in remarks if remark.kind == "comment"]
-    return next(reversed(comments or remarks), None)
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -866,30 +897,3 @@ def pack(values: NDArray[Any]) -> bytes:
 def unpack(payload: bytes) -> Floats:
     """Decode `pack`'s float32 bytes as float64[d]."""
     return np.frombuffer(payload, dtype="<f4").astype(np.float64)
-
-
-class Projection(abc.ABC):
-    """State computed from events and stored under its own name, as the msgpack of one value."""
-
-    __slots__ = ()
-    stored_type: ClassVar[Any]
-    """Type of the value that is stored."""
-
-    def dump(self) -> bytes:
-        """Encode the state as bytes, without loss."""
-        return msgspec.msgpack.encode(self._store())
-
-    def load(self, payload: bytes) -> bool:
-        """Restore a state from `dump`; if the bytes are damaged or inconsistent, return False and change nothing."""
-        try:
-            return self._restore(msgspec.msgpack.decode(payload, type=self.stored_type))
-        except (msgspec.DecodeError, ValueError):
-            return False
-
-    @abc.abstractmethod
-    def _store(self) -> Any:
-        """The state as a value of `stored_type`."""
-
-    @abc.abstractmethod
-    def _restore(self, stored: Any) -> bool:
-        """Check a value of `stored_type`, then take it over; if it is inconsistent, return False and change nothing."""

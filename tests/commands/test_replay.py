@@ -116,7 +116,7 @@ BAD = {
     "--log x --candidate c --alpha much": "--alpha",
     "--log x --candidate c --alpha 0.6": "--alpha 0.6",
     "--log x --candidate c --alpha nan": "--alpha nan",
-    "--log x --candidate c --metric joy": "choose from fit, cost, latency, utility, score",
+    "--log x --candidate c --metric joy": "choose from fit, cost, latency, utility, outcome, score",
     "--log x --candidate c --by role,height": "unknown slices height",
     "--log x --candidate c --groups nobody.csv": "cannot be read",
     "--log x --candidate c --since yesterday": "'yesterday' is not a time",

@@ -21,7 +21,7 @@ from tests.kits.agents import agent_router
 
 from fitrouter.errors import ConfigError
 from fitrouter.stores.journal import MemoryJournal
-from fitrouter.types import Decision, Feedback, FeedbackKind
+from fitrouter.types import Decision, Feedback, FeedbackKind, RunOutcome
 from fitrouter_integrations.client import connect
 from fitrouter_integrations.crewai import FitrouterLLM, FitrouterSignals
 from fitrouter_integrations.crewai._llm import watchers
@@ -282,3 +282,19 @@ def test_agents_that_share_one_object_are_told_apart(llm: FitrouterLLM, signals:
     roles = {decision.id: decision.identity.role for decision in events(llm, Decision)}
     heard = {(roles[v.decision_id], v.value) for v in events(llm, Feedback) if v.kind is FeedbackKind.ACCEPT}
     assert heard == {("Researcher", 1.0), ("Writer", 0.0)}
+
+
+def test_a_kickoff_is_a_run_whose_outcome_the_check_tells(llm: FitrouterLLM) -> None:
+    """All calls of a kickoff are one run; a check judges its output, and a crew that fails is an adapter's failure."""
+    with FitrouterSignals(check=lambda output: "Hello" not in output.raw or 0.5):
+        run(agent(llm))
+        run(agent(llm))
+        with pytest.raises(Exception, match="guardrail"):
+            run(agent(llm), guardrail=after(9), guardrail_max_retries=1)
+        runs = [decision.identity.run for decision in events(llm, Decision)]
+        ended = events(llm, RunOutcome)
+    assert len(set(runs)) == 3
+    assert [one.identity.run for one in ended] == list(dict.fromkeys(runs))
+    assert [one.source for one in ended] == ["check", "check", "adapter"]
+    assert ended[2].value == 0.0
+    assert len(ended[2].decisions) == runs.count(runs[-1])

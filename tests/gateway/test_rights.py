@@ -67,6 +67,8 @@ RIGHTS: dict[str, tuple[str, ...]] = {
     "POST /v1/plans/{decision_id}/outcome": ("chat",),
     "POST /v1/observations": ("chat",),
     "POST /v1/feedback": ("feedback",),
+    "POST /v1/runs/{run_id}/outcome": ("feedback",),
+    "GET /v1/runs/{run_id}": ("read",),
     "PUT /v1/profile": ("feedback",),
     "POST /v1/quiz": ("feedback",),
     "GET /v1/quiz/{quiz_id}": ("feedback",),

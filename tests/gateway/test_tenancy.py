@@ -39,6 +39,8 @@ ROUTES = [
     ("GET", "/v1/models/alpha"),
     ("DELETE", "/v1/models/alpha"),
     ("POST", "/v1/feedback"),
+    ("POST", "/v1/runs/x/outcome"),
+    ("GET", "/v1/runs/x"),
     ("PUT", "/v1/profile"),
     ("GET", "/v1/profile"),
     ("DELETE", "/v1/profile"),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from fitrouter.posterior.people import DAY_S
-from fitrouter.state.learner import Learner, read_batch
+from fitrouter.state.learner import Learner
+from fitrouter.state.reading import read_batch
 from fitrouter.stores.journal import Entry, MemoryJournal, Row
 from fitrouter.types import (
     Attempt,
@@ -21,6 +23,7 @@ from fitrouter.types import (
     Identity,
     Mode,
     PolicyVersion,
+    RunOutcome,
     Score,
     pack,
 )
@@ -123,6 +126,14 @@ class Log:
             )
         )
 
+    def outcome(self, *decisions: str, value: float, run: str = "run-1", **more: Any) -> None:
+        """How a run ended."""
+        decision = next(r.event for r in self.journal.of(decisions[-1]) if isinstance(r.event, Decision))
+        self.count += 1
+        who = Identity(user=decision.identity.user, run=run)
+        about: Any = {"ts": decision.ts, "identity": who, "value": value, "decisions": decisions}
+        self.put(RunOutcome(id=f"o{self.count}", **about, **more))
+
 
 def learner(**settings_: object) -> Learner:
     return Learner(D_X, D_H, schema=SCHEMA, **settings_)  # type: ignore[arg-type]
@@ -161,6 +172,10 @@ def story(seed: int, n: int = 40) -> MemoryJournal:
             late.append(name)
         if late and rng.random() < 0.3:
             log.score(late.pop(0))
+        if open_ and late and rng.random() < 0.2:  # perhaps before an answer's score
+            steps = dict.fromkeys(str(rng.choice([*open_, *late])) for _ in range(3))
+            source, run = ("adapter", "check", "person")[rng.integers(3)], f"run-{rng.integers(4)}"
+            log.outcome(*steps, value=float(rng.integers(2)), run=run, source=source)
         if open_ and rng.random() < 0.5:
             kind = FeedbackKind.RATING if rng.random() < 0.3 else FeedbackKind.THUMB
             log.vote(str(rng.choice(open_)), float(rng.random()) if kind is FeedbackKind.RATING else 1.0, kind=kind)

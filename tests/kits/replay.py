@@ -11,8 +11,9 @@ import numpy as np
 
 from fitrouter.policies import Policy, SquareCB
 from fitrouter.routing.decider import CurrentModel, Decider, Rules
-from fitrouter.state.learner import Learner, read_batch
+from fitrouter.state.learner import Learner
 from fitrouter.state.projections import ProjectionParams
+from fitrouter.state.reading import read_batch
 from fitrouter.stores.journal import Entry, MemoryJournal
 from fitrouter.types import (
     Attempt,
@@ -27,6 +28,7 @@ from fitrouter.types import (
     ModelCard,
     ModelChange,
     Prices,
+    RunOutcome,
     Score,
     pack,
     unpack,
@@ -48,14 +50,14 @@ def log_of(events: Iterable[Event], source: str = "a test") -> Log:
     events = list(events)
     made = [(seq, e) for seq, e in enumerate(events, start=1) if isinstance(e, Decision)]
     place = {e.id: i for i, (_, e) in enumerate(made)}
-    codes = {name: _Codes() for name in Names._fields}
+    codes = {name: _Codes() for name in (*Names._fields, "runs")}
     options = _options([e for _, e in made], codes["arms"])
     return Log(
         source=source,
         decisions=_decisions(made, place, codes),
         options=options,
         outcomes=_outcomes(events, place, codes["arms"]),
-        names=Names(**{name: tuple(found) for name, found in codes.items()}),
+        names=Names(**{name: tuple(codes[name]) for name in Names._fields}),
     )
 
 
@@ -105,6 +107,7 @@ def _decisions(
         seed=np.array([e.seed for e in rows], dtype=object),
         algorithm=np.array([e.policy.algorithm for e in rows], dtype=object),
         registry=np.array([e.registry for e in rows], dtype=object),
+        run=ints(codes["runs"].of(e.identity.run) for e in rows),
         tier=np.array([e.tier for e in rows], dtype=object),
     )
 
@@ -145,8 +148,17 @@ def _outcomes(events: Sequence[Event], place: Mapping[str, int], arms: _Codes) -
             score[i] = event.mean
         elif isinstance(event, Feedback) and event.kind in {FeedbackKind.THUMB, FeedbackKind.RATING}:
             (asked if event.asked else free)[i] = event.y
+    ends = {event.identity.run: event.y for event in events if isinstance(event, RunOutcome)}
+    runs = [event.identity.run for event in events if isinstance(event, Decision)]
     return Outcomes(
-        status=status, served=served, cost_usd=cost, latency_s=latency, asked_label=asked, free_label=free, score=score
+        status=status,
+        served=served,
+        cost_usd=cost,
+        latency_s=latency,
+        asked_label=asked,
+        free_label=free,
+        score=score,
+        ended=np.array([np.nan if run is None else ends.get(run, np.nan) for run in runs]),
     )
 
 

@@ -9,6 +9,7 @@ import sys
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,14 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
+from langgraph.graph import START, MessagesState, StateGraph
 from tests.kits.agents import Agent, agent_router
 from tests.kits.langchain import Chat, logged, routed, team
 
 from fitrouter.errors import InvalidRequest, StoreError, UnknownDecision
 from fitrouter.router import Router
 from fitrouter.stores.journal import SqliteJournal
-from fitrouter.types import Decision, Feedback, FeedbackKind
+from fitrouter.types import Decision, Feedback, FeedbackKind, RunOutcome
 from fitrouter_integrations.client import Vote, connect
 from fitrouter_integrations.langchain import ChatFitrouter, FitrouterCallbackHandler, _callbacks
 
@@ -435,3 +437,29 @@ def test_an_exiting_process_loses_no_feedback(tmp_path: Path) -> None:
     said = [row.event for row in journal.tail(0, 1000) if isinstance(row.event, Feedback)]
     journal.close()
     assert len({each.decision_id for each in said}) == 5
+
+
+def test_a_thread_is_a_run_and_an_agent_that_fails_is_a_failure(tmp_path: Path) -> None:
+    """The calls of a LangGraph thread are one run; an exception of the outermost run is an adapter's failure."""
+    router = agent_router(tmp_path)
+    model = ChatFitrouter(router=router)
+
+    def step(state: MessagesState) -> dict[str, Any]:
+        model.invoke("hi")
+        if state["messages"][-1].content == "fail":
+            raise RuntimeError("the tool is gone")
+        return {}
+
+    graph = StateGraph(MessagesState).add_node("step", step).add_edge(START, "step").compile()
+    handler = FitrouterCallbackHandler(model)
+    with connect(router):
+        for thread, text in (("a", "go"), ("a", "on"), ("b", "fail"), (None, "fail")):
+            config: Any = {"callbacks": [handler], "configurable": {"thread_id": thread} if thread else {}}
+            with suppress(RuntimeError):
+                graph.invoke({"messages": [HumanMessage(text)]}, config)
+        assert handler.flush()
+        first, second, third, fourth = (decision.identity.run for decision in logged(router, Decision))
+        (failed,) = logged(router, RunOutcome)
+    assert first == second != third
+    assert fourth is None
+    assert (failed.identity.run, failed.value, failed.source) == (third, 0.0, "adapter")

@@ -188,11 +188,14 @@ def test_decisions_and_scores_read_the_mixture_that_labels_are_predicted_by(
         h = profile - profile.mean(axis=0)
         rows = [Rows(a[None], known, b[None]) for a, b in zip(h, coefficient - coefficient.mean(0), strict=True)]
         if role or user:
-            seen = [fit._observe(who, *fit.people(who), row) for row in rows]
+            (of_role, of_user), at = fit.people(who), fit.context(who)
+            roles = [] if of_role is None else [of_role]
+            seen = [fit._observe(at, [(each, row) for each in roles], of_user, row) for row in rows]
             _, mean, variance = _along(profile, bases, *fit._deviations(who))
             np.testing.assert_allclose(mean - mean.mean(), [each.mean for each in seen], atol=1e-9)
             np.testing.assert_allclose(variance, [each.variance for each in seen], atol=1e-5)
-            text = fit._observe(who, *fit.people(who), Rows(profile[:1], (), np.zeros((1, 0))))
+            plain = Rows(profile[:1], (), np.zeros((1, 0)))
+            text = fit._observe(at, [(each, plain) for each in roles], of_user, plain)
             gain, common = fit.tastes.population.along(profile[0])
             score = fit.score(who, profile[0])
             assert score[0] == pytest.approx(common + text.mean, abs=1e-9)

@@ -105,7 +105,7 @@ max_weight: 100
     [
         ({"metric": "score"}, ["metric", "a score is a model's prediction", "users are worse off", "'fit'"]),
         ({"guardrails": [{"metric": "score", "max_decrease": 0.0}]}, ["guardrails.0.metric", "a score is"]),
-        ({"metric": "revenue"}, ["metric", "'fit', 'cost', 'latency' or 'utility'", "given was 'revenue'"]),
+        ({"metric": "revenue"}, ["metric", "'fit', 'cost', 'latency', 'utility' or 'outcome'", "given was 'revenue'"]),
         ({"min_gains": 0.1}, ["min_gains", "no such setting", "did you mean 'min_gain'", "Allowed here: alpha"]),
         ({"guardrails": [{"metric": "fit", "max_decreas": 1}]}, ["did you mean 'max_decrease'", "require"]),
         ({"users": {"worse": 0.1}}, ["users.worse", "max_worse_off"]),

@@ -142,7 +142,7 @@ def test_units_of_which_nothing_could_be_known_are_out() -> None:
 
 def test_what_cannot_be_used_is_said() -> None:
     """Unknown metrics and streams and ceilings that are not positive are refused."""
-    with pytest.raises(InvalidLog, match="use one of fit, cost, latency, utility, score"):
+    with pytest.raises(InvalidLog, match="use one of fit, cost, latency, utility, outcome, score"):
         observe_metric(log_of(), "quality")
     with pytest.raises(InvalidLog, match="use one of asked, naive"):
         observe_metric(log_of(), stream="all")

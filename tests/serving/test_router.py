@@ -37,7 +37,8 @@ from fitrouter.router import Router
 from fitrouter.routing.decider import Rules
 from fitrouter.serving.attempts import Timers, next_chunk
 from fitrouter.serving.external import AttemptReport, Outcome
-from fitrouter.state.learner import Learner, read_batch
+from fitrouter.state.learner import Learner
+from fitrouter.state.reading import read_batch
 from fitrouter.stores.identities import SqliteIdentities
 from fitrouter.stores.journal import Entry, MemoryJournal
 from fitrouter.sync import SyncRouter

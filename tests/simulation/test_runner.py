@@ -7,7 +7,8 @@ import pytest
 
 from fitrouter.policies import SquareCB
 from fitrouter.routing.decider import Rules
-from fitrouter.state.learner import Learner, read_batch
+from fitrouter.state.learner import Learner
+from fitrouter.state.reading import read_batch
 from fitrouter.stores.journal import Entry, MemoryJournal
 from fitrouter.types import Event, FeedbackKind, Identity, Mode, ModelCard, Prices
 from fitrouter_evaluators.simulation.runner import InProcess, Turn

@@ -19,7 +19,8 @@ from tests.kits.learner import Log, fold, learner
 from fitrouter.errors import StoreError
 from fitrouter.hooks import Hooks, Notice, Trouble
 from fitrouter.state.follower import Follower, catch_up, restore
-from fitrouter.state.learner import Learner, read_batch
+from fitrouter.state.learner import Learner
+from fitrouter.state.reading import read_batch
 from fitrouter.state.refit import refit
 from fitrouter.stores.journal import Entry, MemoryJournal, SqliteJournal
 from fitrouter.types import Erasure, FeedbackKind, Identity, Message, ProfileChange, Request

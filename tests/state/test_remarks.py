@@ -12,9 +12,10 @@ from tests.kits.tables import table_driven
 
 from fitrouter.state.learner import Learner
 from fitrouter.state.refit import refit
+from fitrouter.state.run_outcomes import standing
 from fitrouter.state.sessions import Session, previous_decision
 from fitrouter.stores.journal import MemoryJournal
-from fitrouter.types import Decision, Erasure, Event, Identity, Remark, decode_event, encode_event, standing
+from fitrouter.types import Decision, Erasure, Event, Identity, Remark, decode_event, encode_event
 
 NAMES = ("one", "length", "structure", "warmth")
 

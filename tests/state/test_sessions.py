@@ -17,7 +17,7 @@ from fitrouter.config import parse_config
 from fitrouter.context.features import is_followup, session_key
 from fitrouter.policies import Beliefs, SquareCB
 from fitrouter.router import WATCH_S, Router
-from fitrouter.state.learner import read_batch
+from fitrouter.state.reading import read_batch
 from fitrouter.state.sessions import (
     CACHE_S,
     EVERY,

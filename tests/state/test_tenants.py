@@ -60,7 +60,11 @@ def of_tenant(event: Event, tenant: str) -> Event:
             names[field] = f"{tenant} {getattr(event, field)}"
     who = event.identity  # type: ignore[union-attr]
     user = None if who.user is None else f"{tenant} {who.user}"
-    names["identity"] = msgspec.structs.replace(who, tenant=tenant, user=user, session=f"{tenant} {who.session}")
+    if decisions := getattr(event, "decisions", ()):
+        names["decisions"] = tuple(f"{tenant} {decision}" for decision in decisions)
+    run = who.run and f"{tenant} {who.run}"
+    session = f"{tenant} {who.session}"
+    names["identity"] = msgspec.structs.replace(who, tenant=tenant, user=user, session=session, run=run)
     return msgspec.structs.replace(event, **names)
 
 

@@ -44,6 +44,7 @@ from fitrouter.types import (
     ProfileChange,
     Refusal,
     Remark,
+    RunOutcome,
     Score,
     pack,
 )
@@ -251,7 +252,18 @@ def test_a_field_of_an_event_is_a_column() -> None:
     """All fields have a column of their type, but for copies, content, and what only the journal's readers need."""
     left_out = {"cards", "topics", "stated", "grounds", "payer", "key", "worker", "look"}
     renamed = {"id", "identity", "scale", "policy"}  # to several columns, or to the name of the event's kind
-    kinds = (Decision, Execution, Score, Feedback, ProfileChange, ModelChange, PolicyChange, Remark, Refusal)
+    kinds = (
+        Decision,
+        Execution,
+        Score,
+        Feedback,
+        ProfileChange,
+        ModelChange,
+        PolicyChange,
+        Remark,
+        Refusal,
+        RunOutcome,
+    )
     for table, kind in zip(schema(), kinds, strict=True):
         copied = {"features"} if kind is not Decision else set()
         assert set(kind.__struct_fields__) - renamed - left_out - copied <= schema()[table].keys(), table

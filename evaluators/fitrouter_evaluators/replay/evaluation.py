@@ -50,11 +50,11 @@ from fitrouter_evaluators.replay.study.diagnostics import arm_shares, diagnose, 
 from fitrouter_evaluators.replay.study.satisfaction import satisfaction
 from fitrouter_evaluators.replay.study.sensitivity import silence_margins
 from fitrouter_evaluators.replay.study.study import Pmfs, Study, has_full_pmf
-from fitrouter_evaluators.replay.study.units import Units, closed_units
+from fitrouter_evaluators.replay.study.units import Units, closed_units, runs_of
 
 POLICIES = ("candidate", "against")
-MIN_ROWS, MIN_UNITS = 30, 10
-"""Fewest decisions, and fewest sessions, from which anything is concluded."""
+MIN_ROWS, MIN_UNITS, MIN_RUNS = 30, 10, 30
+"""Fewest decisions, fewest sessions or runs, and smallest effective sample of runs, to conclude anything from."""
 FAR, FAR_SE = 0.1, 5.0
 """A mean importance weight this far from 1, also in standard errors, is no chance."""
 MIN_ESS_PER_USER = 5.0
@@ -65,6 +65,8 @@ class ReplaySettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of an evaluation."""
 
     metric: str = "fit"
+    unit: str = "session"
+    """session, or run: of an agent, as `outcome` needs it."""
     by: tuple[str, ...] = ()
     """Slices: role, task, user_group."""
     since: float | None = None
@@ -107,7 +109,7 @@ def evaluate(
     people = _satisfaction(study, known[0], settings.alpha, warnings)
     bands, count = _bands(study, settings, slices, warnings), sum(len(each.names) for each in slices)
     rows = (*difference_rows(study, slices, settings.alpha), *policy_rows(study, settings.alpha))
-    refused = _refused(study, checks, known)
+    refused = _refused(study, checks, known, settings.unit)
     decision = _gate_decision(gate, units, pmfs, study, _GateInputs(checks, known, people, groups)) if gate else None
     if decision is not None and refused:
         decision = msgspec.structs.replace(decision, verdict="not enough evidence", reasons=[refused])
@@ -152,14 +154,15 @@ def compare_models(log: Log, against: Candidate, settings: ReplaySettings) -> li
         difference, _ = robust_rows(study, alpha)
         known = _diagnostics(study)
         row = _in_range(difference, study, known)
-        found.append(msgspec.structs.replace(row, policy=arm, biased=_refused(study, checks, known) or row.biased))
+        refused = _refused(study, checks, known, settings.unit)
+        found.append(msgspec.structs.replace(row, policy=arm, biased=refused or row.biased))
     if study is None:
         return []
     _, value = robust_rows(study, settings.alpha)
     return [*found, _in_range(value, study)]
 
 
-def _refused(study: Study, checks: Sequence[Check], known: Sequence[Diagnostics]) -> str:
+def _refused(study: Study, checks: Sequence[Check], known: Sequence[Diagnostics], unit: str = "session") -> str:
     """Reason why nothing may be concluded from a log, with the remedy; empty if something may."""
     remedy = "log the probability with which the model was drawn, when it is drawn"
     if broken := [f"{check.name}: {check.detail}" for check in checks if not check.ok]:
@@ -167,8 +170,14 @@ def _refused(study: Study, checks: Sequence[Check], known: Sequence[Diagnostics]
     rows, sessions = len(study.units.member), len(np.unique(study.units.cluster))
     if rows < MIN_ROWS or sessions < MIN_UNITS:
         return (
-            f"{rows} decisions in {sessions} sessions are too few; {MIN_ROWS} in {MIN_UNITS} sessions are the fewest "
+            f"{rows} decisions in {sessions} {unit}s are too few; {MIN_ROWS} in {MIN_UNITS} {unit}s are the fewest "
             "from which anything is concluded: log more"
+        )
+    effective = min((each.ess for each in known), default=math.inf)
+    if unit == "run" and effective < MIN_RUNS:
+        return (
+            f"the runs count as {effective:.1f} of the policies that are compared; {MIN_RUNS} are the fewest from "
+            "which anything is concluded: log more, or compare a policy that is nearer to the logged one"
         )
     for each in known:
         off = abs(each.mean_weight - 1.0)
@@ -294,15 +303,15 @@ def _rejection_report(
         bands=[],
         diagnostics=[each for each in _diagnostics(study) if each.policy == "against"],
         checks=checks,
-        refused=_refused(study, checks, ()),
+        refused=_refused(study, checks, (), settings.unit),
         warnings=[said, *_warnings(study, settings)],
     )
 
 
 def _units(log: Log, settings: ReplaySettings) -> Units:
-    units = closed_units(
-        log, since=settings.since, until=settings.until, horizon_s=settings.horizon_s, idle_s=settings.idle_s
-    )
+    limits = {"since": settings.since, "until": settings.until}
+    select = runs_of if settings.unit == "run" else closed_units
+    units = select(log, **limits, horizon_s=settings.horizon_s, idle_s=settings.idle_s)
     if not units.n:
         reasons = "; ".join(f"{count} {reason}" for reason, count in units.excluded.items()) or "the log is empty"
         remedy = _open_sessions(units, settings) or "widen the window, or wait"
@@ -394,6 +403,8 @@ def _window(study: Study, settings: ReplaySettings) -> Window:
         labelled=study.heard if study.has_labels else units.n,
         left_out=study.units.log.outcomes.left_out,
         complete=study.complete,
+        unit="closed run" if settings.unit == "run" else "closed session",
+        cluster=settings.unit,
         horizon_s=settings.horizon_s,
         idle_s=settings.idle_s,
         excluded=dict(units.excluded) | ({f"declined plans, {share:.1%} of all draws": declined} if declined else {}),

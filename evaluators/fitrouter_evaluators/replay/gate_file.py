@@ -19,7 +19,7 @@ SCORE = (
     "(`--metric score`), not gated on. Gate on 'fit', the human ratings"
 )
 
-Metric = Literal["fit", "cost", "latency", "utility"]
+Metric = Literal["fit", "cost", "latency", "utility", "outcome"]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 

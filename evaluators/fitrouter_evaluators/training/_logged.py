@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from fitrouter.errors import ConfigError
-from fitrouter.state.learner import read_batch
+from fitrouter.state.reading import read_batch
 from fitrouter.state.waiting_pairs import WaitingPairs
 from fitrouter.stores.journal import SqliteJournal
 from fitrouter.types import Decision, Event, Execution, Feedback, FeedbackKind, Floats, Identity, Score, pack

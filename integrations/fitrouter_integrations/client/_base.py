@@ -140,6 +140,22 @@ class Vote(msgspec.Struct, frozen=True, kw_only=True):
         return self if self.tenant != Identity().tenant else msgspec.structs.replace(self, tenant=tenant)
 
 
+class RunVote(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of a run of an agent; see `fitrouter.serving.runs.Runs.outcome`."""
+
+    run: str
+    value: float | bool
+    kind: str = "success"
+    scale: tuple[float, float] | None = None
+    source: str = "check"
+    user: str | None = None
+    """Whose requests the run's were."""
+    key: str = ""
+    """Untrusted key that began the run, where another one reports."""
+    tenant: str = Identity().tenant
+    """Of the run; a gateway takes it from the key."""
+
+
 class Comment(msgspec.Struct, frozen=True, kw_only=True):
     """A comment on an answer, or a correction of what was understood of one; see `Router.comment`."""
 

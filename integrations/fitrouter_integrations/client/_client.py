@@ -19,6 +19,7 @@ from fitrouter.errors import ConfigError
 from fitrouter.router import Router
 from fitrouter.serving.external import Outcome
 from fitrouter.serving.feedback import Understood
+from fitrouter.serving.runs import Reported
 from fitrouter.types import Chunk, Request
 from fitrouter_integrations.client._base import (
     About,
@@ -27,6 +28,7 @@ from fitrouter_integrations.client._base import (
     ObservedCall,
     Plan,
     Reply,
+    RunVote,
     Streaming,
     Target,
     Vote,
@@ -123,6 +125,14 @@ class Client:
     async def afeedback(self, vote: Vote) -> str:
         """Record feedback; returns its id once durable."""
         return await self._await(partial(self.backend.feedback, vote))
+
+    def outcome(self, vote: RunVote) -> Reported:
+        """Report how a run of an agent ended; returns once durable. Raises as `Runs.outcome`."""
+        return self._wait(partial(self.backend.outcome, vote))
+
+    async def aoutcome(self, vote: RunVote) -> Reported:
+        """Report how a run of an agent ended; returns once durable."""
+        return await self._await(partial(self.backend.outcome, vote))
 
     def comment(self, comment: Comment) -> Understood:
         """Record a comment on an answer; returns what was understood. Raises as `Router.comment`."""

@@ -13,6 +13,7 @@ from fitrouter.serving.answers import Answer, Stream
 from fitrouter.serving.embeddings import Embedded
 from fitrouter.serving.external import Outcome
 from fitrouter.serving.feedback import UNIT, Understood
+from fitrouter.serving.runs import Reported
 from fitrouter.types import Chunk, Decision, Identity, Request
 from fitrouter_integrations.client._base import (
     About,
@@ -22,6 +23,7 @@ from fitrouter_integrations.client._base import (
     ObservedCall,
     Plan,
     Reply,
+    RunVote,
     Streaming,
     Vote,
 )
@@ -140,6 +142,19 @@ class LocalBackend:
             dimension=vote.dimension,
             other=vote.other,
             identity=Identity(tenant=vote.tenant, user=vote.user),
+            trusted=trusted,
+            vouched=vouched,
+        )
+
+    async def outcome(self, vote: RunVote, *, trusted: bool = True, vouched: str = "") -> Reported:
+        return await self.router.runs.outcome(
+            vote.run,
+            vote.value,
+            kind=vote.kind,
+            scale=vote.scale,
+            source=vote.source,
+            identity=Identity(tenant=vote.tenant, user=vote.user),
+            key=vouched or vote.key,
             trusted=trusted,
             vouched=vouched,
         )

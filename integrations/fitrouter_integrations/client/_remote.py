@@ -30,14 +30,26 @@ from fitrouter.errors import (
     Unreachable,
     in_words,
 )
+from fitrouter.identity import RUN
 from fitrouter.providers import further_fields
 from fitrouter.providers.usage import read_usage
 from fitrouter.serving.external import Outcome
 from fitrouter.serving.feedback import Understood
+from fitrouter.serving.runs import Reported
 from fitrouter.types import Chunk, Completion, FeedbackKind, Identity, Request, Usage
 from fitrouter_integrations._errors import CODES
 from fitrouter_integrations._http import KEY_ENV
-from fitrouter_integrations.client._base import About, Comment, Model, ObservedCall, Plan, Reply, Streaming, Vote
+from fitrouter_integrations.client._base import (
+    About,
+    Comment,
+    Model,
+    ObservedCall,
+    Plan,
+    Reply,
+    RunVote,
+    Streaming,
+    Vote,
+)
 
 if TYPE_CHECKING:
     import aiohttp
@@ -169,6 +181,12 @@ class RemoteBackend:
             body = {name: value for name, value in body.items() if name not in ("scale", "default_scale")}
         found: str = (await self._quickly("POST", "/v1/feedback", body))["id"]
         return found
+
+    async def outcome(self, vote: RunVote) -> Reported:
+        body = {name: value for name, value in msgspec.to_builtins(vote).items() if value not in (None, "")}
+        del body["tenant"]
+        path = f"/v1/runs/{quote(body.pop('run'), safe='')}/outcome"
+        return msgspec.convert(await self._quickly("POST", path, body), Reported)
 
     async def comment(self, comment: Comment) -> Understood:
         token = comment.token or self._tokens.get(comment.decision_id)
@@ -348,7 +366,8 @@ def _body(request: Request, *, stream: bool) -> dict[str, Any]:
             f"tenant: got {who.tenant!r}; a gateway takes it from the key: omit it, and use that tenant's key"
         )
     named: dict[str, Any] = {"user": who.user, "role": who.role, "task": who.task, "session": who.session}
-    named |= {"tier": request.tier or None, "implicit": None if request.implicit else False}
+    named |= {"run_id": who.run or RUN.get() or None, "tier": request.tier or None}
+    named["implicit"] = None if request.implicit else False
     body: dict[str, Any] = {**request.params, "model": request.model, "messages": request.messages}
     if metadata := {name: value for name, value in named.items() if value is not None}:
         body["metadata"] = metadata

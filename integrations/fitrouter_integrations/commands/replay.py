@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from fitrouter_evaluators.replay.report import PolicyEstimate, Report
 
 
-METRICS = ("fit", "cost", "latency", "utility", "score")
+METRICS = ("fit", "cost", "latency", "utility", "outcome", "score")
 SLICES = ("role", "task", "user_group")
 CODES = {"promote": 0, "keep": 1, "not enough evidence": 2}
 NO_ANSWER = 3
@@ -153,6 +153,7 @@ class _Options(NamedTuple):
     """Options of the command line, not validated yet."""
 
     metric: str | None
+    unit: str | None
     by: str
     groups: Path | None
     since: str | None
@@ -184,6 +185,7 @@ def _settings(asked: _Options, gate: Gate | None) -> ReplaySettings:
         raise ConfigError(f"--gamma-sensitivity {sensitivity:g}: give 1 (non-response is random) or more, up to inf")
     return ReplaySettings(
         metric=asked.metric or metric,
+        unit=_unit(asked.unit, asked.metric or metric),
         by=_slices(asked.by),
         since=since,
         until=until,
@@ -193,6 +195,16 @@ def _settings(asked: _Options, gate: Gate | None) -> ReplaySettings:
         sensitivity=sensitivity,
         groups=_groups(asked.groups),
     )
+
+
+def _unit(asked: str | None, metric: str) -> str:
+    """Return the unit of an evaluation: that of the metric, if none is named."""
+    unit = asked or ("run" if metric == "outcome" else "session")
+    if unit not in {"session", "run"}:
+        raise ConfigError(f"--unit {unit}: give session or run")
+    if metric == "outcome" and unit != "run":
+        raise ConfigError("--metric outcome: a run has one outcome, whatever its sessions: leave --unit out")
+    return unit
 
 
 def _gate(path: Path | None, metric: str | None) -> Gate | None:
@@ -234,8 +246,9 @@ def replay(
     ] = None,
     against: Annotated[str, typer.Option(help="The policy it is compared with, in the same form.")] = "current",
     metric: Annotated[
-        str | None, typer.Option(help="fit, cost, latency, utility or score. Default: the gate's metric, else fit.")
+        str | None, typer.Option(help="fit, cost, latency, utility, outcome or score. Default: the gate's, else fit.")
     ] = None,
+    unit: Annotated[str | None, typer.Option(help="session; or run, of an agent: that of the metric outcome.")] = None,
     by: Annotated[str, typer.Option(help="Report slices by any of role,task,user_group.")] = "",
     groups: Annotated[
         Path | None, typer.Option(help="CSV with the columns user and group. Default: groups by declared values.")
@@ -298,7 +311,7 @@ def replay(
 
         warehouse_of(log)
     rules = _gate(gate, metric)
-    asked = _Options(metric, by, groups, since, until, horizon, idle, alpha, gamma_sensitivity)
+    asked = _Options(metric, unit, by, groups, since, until, horizon, idle, alpha, gamma_sensitivity)
     with _log_at(log, select, config, skip_bad=skip_bad) as read:
         if candidate is None:
             _print_models(_compare(read, against, _settings(asked, None), config), log)

@@ -1,8 +1,8 @@
 """The identity of a call within a crew.
 
 Channels, the most explicit first: metadata of fingerprints (the task's, the agent's, the crew's), inputs of the
-kickoff, the LLM's own settings, and defaults from the crew itself: the agent's role, the task's name, and one session
-for each run of a task by an agent.
+kickoff, the LLM's own settings, and defaults from the crew itself: the agent's role, the task's name, one session for
+each run of a task by an agent, and one run for each kickoff.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from crewai.events import crewai_event_bus
 from crewai.events.event_context import _event_id_stack
 from opentelemetry import baggage
 
+from fitrouter.identity import RUN
 from fitrouter.types import Identity
 from fitrouter_integrations._identity import FIELDS, TIER, channel_of, first_said, one_line
 
@@ -72,6 +73,11 @@ def _at_work(task: Any, agent: Any) -> tuple[Any, Any]:
     return _tasks.get(began), _agents.get(began)
 
 
+def kickoff_here() -> str | None:
+    """Return the id of the event with which the crew that calls here began, None outside of one."""
+    return next((event for event, kind in reversed(_event_id_stack.get()) if kind == "crew_kickoff_started"), None)
+
+
 def _running() -> Any:
     """Return the crew that is running here; planners and guardrails do not belong to one themselves."""
     context, state = baggage.get_baggage("crew_context"), crewai_event_bus.runtime_state
@@ -90,6 +96,8 @@ def _defaults(task: Any, agent: Any, crew: Any) -> dict[str, str]:
     # An agent's steps on one task are one session.
     parts = [str(getattr(each, "id", "")) for each in (crew, task, agent) if each is not None]
     started = getattr(task, "start_time", None)
+    if run := RUN.get() or kickoff_here():
+        found["run"] = run
     if task is not None and agent is not None:
         found["session"] = hashlib.sha256("\0".join([*parts, str(started)]).encode()).hexdigest()[:32]
     return found
@@ -100,6 +108,6 @@ def _fingerprint(holder: Any) -> Any:
 
 
 def _inputs(crew: Any) -> dict[str, Any]:
-    """Return users and sessions in the inputs of `kickoff`; a crew's own variables are often called role or task."""
+    """Return who and what run in the inputs of `kickoff`; a crew's own variables are often called role or task."""
     inputs = getattr(crew, "_inputs", None) or {}
-    return {name: inputs[name] for name in (*FIELDS["user"], *FIELDS["session"]) if name in inputs}
+    return {name: inputs[name] for name in (*FIELDS["user"], *FIELDS["session"], "run_id") if name in inputs}

@@ -17,6 +17,7 @@ from crewai.core.providers.human_input import get_provider, set_provider
 from crewai.events import BaseEventListener, crewai_event_bus
 from crewai.events.base_events import BaseEvent
 from crewai.events.event_bus import CrewAIEventsBus, is_replaying
+from crewai.events.types.crew_events import CrewKickoffCompletedEvent, CrewKickoffFailedEvent
 from crewai.events.types.flow_events import HumanFeedbackRequestedEvent, MethodExecutionFinishedEvent
 from crewai.events.types.llm_guardrail_events import LLMGuardrailCompletedEvent
 from crewai.events.types.task_events import TaskCompletedEvent, TaskFailedEvent
@@ -33,8 +34,9 @@ from fitrouter.state.quality_floor import BASE
 from fitrouter.types import FeedbackKind
 from fitrouter_integrations.client import About, Vote
 from fitrouter_integrations.crewai._human import ReportingProvider
+from fitrouter_integrations.crewai._identity import kickoff_here
 from fitrouter_integrations.crewai._llm import FitrouterLLM, watchers
-from fitrouter_integrations.feedback import TOOLS, send
+from fitrouter_integrations.feedback import TOOLS, outcome, send
 
 _KEPT = 64
 """Decisions kept per agent for later events."""
@@ -47,11 +49,12 @@ _log = logging.getLogger(__name__)
 class _Decided:
     """A decision with its time, task and model."""
 
-    __slots__ = ("broken", "decision_id", "llm", "task", "when")
+    __slots__ = ("broken", "decision_id", "kickoff", "llm", "task", "when")
 
     def __init__(self, llm: FitrouterLLM, about: About, task: Any) -> None:
         self.when, self.llm, self.decision_id = datetime.now(UTC), llm, about.decision_id
         self.task = None if task is None else str(task.id)
+        self.kickoff = kickoff_here()
         self.broken = False
         """One of its tool calls failed."""
 
@@ -67,21 +70,32 @@ class FitrouterSignals(BaseEventListener):
     - a person (`human_input=True`) requests changes: `regenerate` 1; accepts the answer: `accept` 1
     - a person answers in a flow (`@human_feedback(emit=…)`): `thumb` of the previous answer, by `outcomes`
 
+    - a kickoff fails: the outcome of its run is a failure, as an adapter's report; it completes: what `check` says of
+      its output, as a check's
+
     It covers every `FitrouterLLM` of this process and never fails a crew: votes that were not recorded are logged, and
     counted in `lost`.
 
     Args:
         outcomes: outcomes of `@human_feedback(emit=…)` as 0 (down) or 1 (up); others are ignored.
+        check: judges the output of a kickoff: true or false, or a number from 0 to 1; None for no outcome.
         human: include people who are asked in this thread (context) and those that it starts.
 
     Raises:
         ConfigError: an outcome has another value.
     """
 
-    def __init__(self, outcomes: Mapping[str, float] | None = None, *, human: bool = True) -> None:
+    def __init__(
+        self,
+        outcomes: Mapping[str, float] | None = None,
+        *,
+        check: Callable[[Any], bool | float | None] | None = None,
+        human: bool = True,
+    ) -> None:
         self._outcomes = dict(outcomes or {})
         if wrong := {name: value for name, value in self._outcomes.items() if value not in {0, 1}}:
             raise ConfigError(f"outcomes: got {wrong}; give 0 (down) or 1 (up), or leave the outcome out")
+        self._check = check
         self._trail: dict[str, deque[_Decided]] = {}
         self._looked_at: dict[tuple[int, str], _Decided] = {}
         """(flow, its method) → the decision that its person judges."""
@@ -98,6 +112,8 @@ class FitrouterSignals(BaseEventListener):
             ToolValidateInputErrorEvent: self._broke,
             HumanFeedbackRequestedEvent: self._shown,
             MethodExecutionFinishedEvent: self._answered,
+            CrewKickoffCompletedEvent: self._ended,
+            CrewKickoffFailedEvent: self._ended,
         }
         self._provider = ReportingProvider(get_provider(), self._asked_again, self._content) if human else None
         super().__init__()
@@ -190,6 +206,23 @@ class FitrouterSignals(BaseEventListener):
         if (made := self._before(event, event.agent)) is not None:
             made.broken = True
             self._say(made, FeedbackKind.THUMB, 0.0, TOOLS)
+
+    def _ended(self, _source: Any, event: CrewKickoffCompletedEvent | CrewKickoffFailedEvent) -> None:
+        failed, made = isinstance(event, CrewKickoffFailedEvent), None
+        with self._mutex:
+            made = next((m for m in reversed(self._trail.get("", ())) if m.kickoff == event.started_event_id), None)
+        if made is None or is_replaying() or (self._check is None and not failed):
+            return
+        try:
+            said = False if failed or self._check is None else self._check(getattr(event, "output", None))
+            if said is None:
+                return
+            kind, source = "success" if said in (0, 1) else "rating", "adapter" if failed else "check"
+            outcome(made.llm, made.decision_id, said, kind=kind, source=source)
+        except Exception as error:  # noqa: BLE001 - feedback must not fail a crew
+            with self._mutex:
+                self.lost += 1
+            _log.warning("the outcome of kickoff %s was not recorded: %s", made.kickoff, in_words(error))
 
     def _shown(self, source: Any, event: HumanFeedbackRequestedEvent) -> None:
         """Note what a person reviews in a flow: the last decision before the request."""

@@ -38,6 +38,7 @@ class RoutedLLM(BaseLLM):
     role: str | None = None
     task: str | None = None
     session: str | None = None
+    run: str | None = None
     tier: str = ""
     """Cost tier of its calls, if no fingerprint names one: quality, balanced or economy."""
     timeout: float | None = None
@@ -139,7 +140,7 @@ class Turn:
         elif self.wanted is not None:
             schema = {"name": self.wanted.__name__, "schema": self.wanted.model_json_schema()}
             params["response_format"] = {"type": "json_schema", "json_schema": schema}
-        own = Identity(tenant=llm.tenant, user=llm.user, role=llm.role, task=llm.task, session=llm.session)
+        own = Identity(**{name: getattr(llm, name) for name in Identity.__struct_fields__})
         return Request(
             messages=tuple(_message(message) for message in self.messages),
             model=llm.model,

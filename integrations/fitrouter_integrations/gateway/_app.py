@@ -61,7 +61,13 @@ from fitrouter_integrations.gateway.console import CONSOLE_ROUTES, confined
 from fitrouter_integrations.gateway.dialects._base import Dialect
 from fitrouter_integrations.gateway.dialects._chat import ChatCompletions
 from fitrouter_integrations.gateway.parsing._external import observation, outcome
-from fitrouter_integrations.gateway.parsing._requests import chat_request, embeddings_request, feedback, policy_change
+from fitrouter_integrations.gateway.parsing._requests import (
+    chat_request,
+    embeddings_request,
+    feedback,
+    policy_change,
+    run_outcome,
+)
 from fitrouter_integrations.gateway.parsing._values import shown
 
 if TYPE_CHECKING:
@@ -126,6 +132,8 @@ ROUTES = tuple(
         ("GET", "/v1/models/{model:path}", "model", ""),
         ("DELETE", "/v1/models/{model:path}", "administration.remove_model", ""),
         ("POST", "/v1/feedback", "feedback", "feedback"),
+        ("POST", "/v1/runs/{run_id}/outcome", "run_outcome", "feedback"),
+        ("GET", "/v1/runs/{run_id}", "lists.run", "read"),
         ("PUT", "/v1/profile", "personal.profile", "feedback"),
         ("GET", "/v1/profile", "personal.show_profile", "read"),
         ("DELETE", "/v1/profile", "personal.erase_profile", "feedback"),
@@ -535,6 +543,7 @@ class Gateway:
     async def observe(self, call: AuthenticatedCall) -> Response:
         """Record a completion or failure of a model that the client called by its own choice."""
         observed = observation(await self._body(call), call.headers, call.tenant)
+        observed = msgspec.structs.replace(observed, request=call.owning(observed.request))
         self._check_model(observed.model)
         about = await self._backend.observe(observed, trusted=call.trusted)
         return _json({"object": "fitrouter.observation", "about": about_json(about)}, headers=decision_headers(about))
@@ -567,6 +576,18 @@ class Gateway:
             found |= {"understood": heard.moved, "not_understood": heard.not_understood, "remark_id": heard.id}
             found["reasons"] = heard.reasons
         return _json(found)
+
+    async def run_outcome(self, call: AuthenticatedCall) -> Response:
+        """Record how a run of an agent ended. It is durable when this answers 200; a later report supersedes it."""
+        body = await self._body(call)
+        given = run_outcome(body, call.headers, call.tenant, call.http.path_params["run_id"])
+        if self._config.feedback.require_token and not call.sees_people:
+            text = "an answer's token proves nothing of a run; report its outcome with a key that has 'trusted: true'"
+            raise Problem(403, "token_required", text)
+        if call.vouches and given.key not in ("", call.vouches):
+            call.require_people("report on runs of another key")
+        found = await self._backend.outcome(given, trusted=call.sees_people, vouched=call.vouches)
+        return _json({"object": "fitrouter.run_outcome", **msgspec.to_builtins(found)})
 
     def _proved(self, call: AuthenticatedCall, token: str | None, decision_id: str, field: str = "token") -> bool:
         """Whether the caller may rate an answer without naming its user: it has its token, or a trusted key."""

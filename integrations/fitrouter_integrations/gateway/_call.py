@@ -8,6 +8,7 @@ import msgspec
 from starlette.requests import Request as HttpRequest
 
 from fitrouter.errors import NotAuthorized
+from fitrouter.identity import owned_run
 from fitrouter.routing.tiers import TIERS
 from fitrouter.types import Payer, Request
 from fitrouter_integrations.gateway._keys import Caller
@@ -49,8 +50,17 @@ class AuthenticatedCall:
         if not self.admin:
             raise Problem(403, "not_admin", f"this key may not {act}; an admin key without a tenant may")
 
+    def owning(self, request: Request) -> Request:
+        """Return the request with its run as one of this key, unless the key speaks for all users of its tenant."""
+        who = request.identity
+        if not who.run:
+            return request
+        return msgspec.structs.replace(
+            request, identity=msgspec.structs.replace(who, run=owned_run(who.run, self.vouches))
+        )
+
     def paying(self, request: Request) -> Request:
-        """Return the request with the name of the key, which is its payer if it has a spending limit.
+        """Return the request with the name of the key, which owns its run, and pays if it has a spending limit.
 
         Raises:
             NotAuthorized: the key may not use the request's cost tier.
@@ -59,5 +69,5 @@ class AuthenticatedCall:
             raise NotAuthorized(f"this key may not use the tier {request.tier!r}; its tiers are {self.caller.tiers}")
         limit = self.caller.usd_per_day
         payer = None if limit is None else Payer(name=self.caller.name, usd_per_day=limit)
-        person = request.person and self.sees_people
+        person, request = request.person and self.sees_people, self.owning(request)
         return msgspec.structs.replace(request, payer=payer, key=self.caller.name, person=person)

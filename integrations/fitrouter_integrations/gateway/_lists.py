@@ -15,6 +15,7 @@ from starlette.responses import Response
 from fitrouter.errors import InvalidRequest
 from fitrouter.identity import decision_id_of
 from fitrouter.router import Router
+from fitrouter.types import Identity
 from fitrouter_integrations.gateway._call import AuthenticatedCall
 from fitrouter_integrations.gateway._explain import decision_json
 from fitrouter_integrations.gateway.asgi._wire import dump
@@ -41,6 +42,20 @@ class Listings:
             raise InvalidRequest(f"now: got {shown(now)}; give 1 to compare with the estimates of now")
         events = await self.router.events(decision_id, call.sees)
         return _body(decision_json(events, await self.router.explain(decision_id, call.sees, now=now == "1")))
+
+    async def run(self, call: AuthenticatedCall) -> Response:
+        """Show a run of an agent: its decisions, what they cost, and its outcome."""
+        query = dict(call.http.query_params)
+        check_fields(query, ("key",))
+        if call.vouches and query.get("key", call.vouches) != call.vouches:
+            call.require_people("read runs of another key")
+        who = Identity(tenant=call.tenant, user=identity(call.headers, call.tenant).user)
+        about = call.http.path_params["run_id"], who
+        key = call.vouches or query.get("key", "")
+        return _body(
+            {"object": "fitrouter.run"}
+            | msgspec.to_builtins(await self.router.runs.show(*about, key=key, trusted=call.sees_people))
+        )
 
     async def list_decisions(self, call: AuthenticatedCall) -> Response:
         """List the last answers, the newest first, with model, probability, cost, score and votes."""

@@ -11,6 +11,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -19,12 +20,13 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.outputs import LLMResult
 
+from fitrouter.errors import UnknownDecision
 from fitrouter.posterior.tastes import OVERALL
 from fitrouter.serving.feedback import on_scale
 from fitrouter.state.quality_floor import BASE
 from fitrouter.types import FeedbackKind
 from fitrouter_integrations._outbox import Outbox
-from fitrouter_integrations.client import Target, Vote
+from fitrouter_integrations.client import RunVote, Target, Vote
 from fitrouter_integrations.feedback import PATIENCE_S, TOOLS, FeedbackClient, asend, carrier
 
 LIMIT = 4096
@@ -68,6 +70,7 @@ class FitrouterCallbackHandler(BaseCallbackHandler):
 
     - a tool call fails, names no tool or is invalid JSON: `thumb` 0 in the dimension `tools`; if all work: 1
     - a chain of `with_retry` runs again after an answer: `regenerate` 1 of that answer
+    - the outermost run fails: its outcome is a failure, as an adapter's report (`fitrouter.serving.runs`)
     - `create_feedback`, with the arguments of LangSmith's client: see `KEYS`
 
     Feedback is sent in the background; failures are logged. `flush` waits for it.
@@ -88,7 +91,15 @@ class FitrouterCallbackHandler(BaseCallbackHandler):
         patience_s: float = PATIENCE_S,
     ) -> None:
         client = carrier(router)
-        self._outbox: Outbox[Vote] = Outbox("feedback", lambda vote: asend(client, vote, patience_s), size=LIMIT)
+
+        async def sent(said: Vote | RunVote) -> None:
+            if isinstance(said, Vote):
+                await asend(client, said, patience_s)
+                return
+            with suppress(UnknownDecision):  # its calls have no run: neither a thread nor a `run_id` was given
+                await carrier(client, "aoutcome").aoutcome(said)
+
+        self._outbox: Outbox[Vote | RunVote] = Outbox("feedback", sent, size=LIMIT)
         self._keys = {**KEYS, **(keys or {})}
         self._mutex = threading.RLock()
         self._parents: OrderedDict[str, str | None] = OrderedDict()
@@ -219,6 +230,10 @@ class FitrouterCallbackHandler(BaseCallbackHandler):
 
     def on_chain_error(self, *_args: Any, run_id: UUID, **_more: Any) -> None:
         """Note the failure of a chain, agent, node or model."""
+        run = str(run_id)
+        with self._mutex:
+            if self._parents.get(run) is None and (decision := self._decided.get(run)) is not None:
+                self._outbox.put(RunVote(run=decision, value=False, source="adapter"))
         self._finished(run_id, [])
 
     on_llm_error = on_chain_error

@@ -66,6 +66,7 @@ class ChatFitrouter(BaseChatModel):
     role: str | None = None
     task: str | None = None
     session: str | None = None
+    run: str | None = None
     tier: str = ""
     """Cost tier: quality, balanced or economy."""
     temperature: float | None = None
@@ -126,7 +127,7 @@ class ChatFitrouter(BaseChatModel):
         metadata = ensure_config().get("metadata")
         who, tier = identity_of(self._own_identity(), metadata, kwargs), tier_of(self.tier, metadata, kwargs)
         asked = {name: value for name, value in kwargs.items() if name != KEY and name not in SETTINGS}
-        return f"{super()._get_llm_string(stop, **asked)}---{replace(who, session=None)!r}{tier}"
+        return f"{super()._get_llm_string(stop, **asked)}---{replace(who, session=None, run=None)!r}{tier}"
 
     def _convert_cached_generations(self, cache_val: list[Generation]) -> list[ChatGeneration]:
         """Convert cached answers, which keep their decision for feedback, and cost nothing.
@@ -335,7 +336,7 @@ class ChatFitrouter(BaseChatModel):
         )
 
     def _own_identity(self) -> Identity:
-        return Identity(tenant=self.tenant, user=self.user, role=self.role, task=self.task, session=self.session)
+        return Identity(**{name: getattr(self, name) for name in Identity.__struct_fields__})
 
     def _sampling(self) -> dict[str, Any]:
         given = {"temperature": self.temperature, "max_tokens": self.max_tokens, "stop": self.stop}

@@ -15,6 +15,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
 
 from fitrouter.errors import InvalidRequest
+from fitrouter.identity import RUN
 from fitrouter.routing.tiers import TIERS
 from fitrouter.types import Identity
 from fitrouter_integrations._identity import TIER, channel_of, first_said, one_line
@@ -67,6 +68,8 @@ def identity_of(own: Identity, metadata: Mapping[str, Any] | None, kwargs: Mappi
     if thread is not None and found.get("session") == thread and "role" in found:
         # Agents that hand over within a thread each have a session of their own.
         found["session"] = hashlib.sha256(f"{thread}\0{found['role']}".encode()).hexdigest()[:32]
+    if around := RUN.get() or thread:
+        found.setdefault("run", around)
     return Identity(**found)
 
 

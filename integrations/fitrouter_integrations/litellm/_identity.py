@@ -36,7 +36,7 @@ def identity_of(
         InvalidRequest: a channel has an invalid name, or a client of litellm's proxy names a tenant.
 
     >>> identity_of(Identity(role="clerk"), {"metadata": {"thread_id": 7}}, "ann")
-    Identity(tenant='default', user='ann', role='clerk', task=None, session='7')
+    Identity(tenant='default', user='ann', role='clerk', task=None, session='7', run=None)
     """
     params = litellm_params or {}
     metadata = {**_mapping(params.get("litellm_metadata")), **_mapping(params.get("metadata"))}

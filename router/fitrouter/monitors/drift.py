@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from fitrouter.types import Projection
+from fitrouter.plain import Projection
 
 
 class DriftParams(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,7 +30,8 @@ import msgspec
 
 from fitrouter.identity import role_key
 from fitrouter.monitors.e_process import EProcess
-from fitrouter.types import Decision, Projection
+from fitrouter.plain import Projection
+from fitrouter.types import Decision
 
 Verdict: TypeAlias = Literal["helps", "harms", "not known"]
 

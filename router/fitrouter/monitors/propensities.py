@@ -24,7 +24,8 @@ import numpy as np
 
 from fitrouter.draw import replay
 from fitrouter.monitors.e_process import MixtureEProcess
-from fitrouter.types import Decision, Floats, Projection
+from fitrouter.plain import Projection
+from fitrouter.types import Decision, Floats
 
 ALPHA = 1e-3
 """Level of the alarm."""

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import msgspec
 
 from fitrouter.monitors.e_process import EProcess, Moments
-from fitrouter.types import Projection
+from fitrouter.plain import Projection
 
 ARMS, ROLES, CLUSTERS = 512, 32, 64
 """Arms, roles and clusters with statistics of their own, in order of appearance."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import msgspec
@@ -39,6 +40,15 @@ class Answered(msgspec.Struct, frozen=True):
         convert_fields(self)
 
 
+class Share(NamedTuple):
+    """An answer of a label, and how much it counts in the rating that the label is of."""
+
+    weight: float
+    answer: Answered
+    role: str | None = None
+    task: str | None = None
+
+
 class Label(msgspec.Struct, frozen=True):
     """A person's verdict, ready to be learnt from. Its numbers are plain floats and ints (`fitrouter.plain`).
 
@@ -58,6 +68,10 @@ class Label(msgspec.Struct, frozen=True):
     tokens: int = 0
     """Length of the answer, which a stay depends on."""
     ts: float = 0.0
+    run: tuple[Share, ...] = ()
+    """Of an outcome, the answers of the run, of which `answer` is the first; their weights sum to 1."""
+    stream: str = ""
+    """Of an outcome, its kind, which has noise and an offset of its own."""
     limited: bool = False
     """Whether its key vouches for a limited number of people (`state.vouching`): it raises no alarm about a model."""
 
@@ -67,7 +81,21 @@ class Label(msgspec.Struct, frozen=True):
     @property
     def has_features(self) -> bool:
         """Whether the answers that the label judges have known features."""
-        return self.answer.h is not None and (self.against is None or self.against.h is not None)
+        return all(share.answer.h is not None for share in self.shares)
+
+    @property
+    def part(self) -> float:
+        """Variance of the mean of a run's answers as a share of one's, if they vary alike; 1 for other labels."""
+        return math.fsum([share.weight**2 for share in self.run]) if self.run else 1.0
+
+    @property
+    def shares(self) -> tuple[Share, ...]:
+        """The answers with their weights: 1 for a judged one, and −1 for the one that it is compared with."""
+        if self.run:
+            return self.run
+        of = self.identity.role, self.identity.task
+        first = Share(1.0, self.answer, *of)
+        return (first,) if self.against is None else (first, Share(-1.0, self.against, *of))
 
 
 class Prequential(NamedTuple):

@@ -19,7 +19,8 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from fitrouter.types import Floats, Projection
+from fitrouter.plain import Projection
+from fitrouter.types import Floats
 
 EXPERTS = ("population", "declared", "narrow", "length", "form", "recent", "medium", "wide")
 """Heads of a person: without any own term; with declared values; and with a taste and offsets of six priors."""

@@ -26,10 +26,11 @@ import numpy as np
 from fitrouter.identity import canonical_role, role_key, task_of
 from fitrouter.monitors.drift import Drift
 from fitrouter.monitors.reward_bias import RewardBiasMonitor
+from fitrouter.plain import Projection
 from fitrouter.posterior.arms import Arms, base_arm, context_of
 from fitrouter.posterior.gaussian import Gaussian, GaussianUpdate, ordered_sum
 from fitrouter.posterior.heads import Rows
-from fitrouter.posterior.labels import Answered, Estimate, FitParams, Label, Prequential
+from fitrouter.posterior.labels import Answered, Estimate, FitParams, Label, Prequential, Share
 from fitrouter.posterior.likelihoods import (
     REMARK_STEP,
     REMARKS,
@@ -41,10 +42,17 @@ from fitrouter.posterior.likelihoods import (
 from fitrouter.posterior.mixture import TEMPERATURES, Context, MixturePrior, ModelAverage, updated
 from fitrouter.posterior.people import Deviation, Observed, Person
 from fitrouter.posterior.tastes import OVERALL, TastePrior, Tastes, learn
-from fitrouter.types import FeedbackKind, Floats, Identity, Projection, Remark
+from fitrouter.types import FeedbackKind, Floats, Identity, Remark
 
 NOISE_LABELS = 50.0
 """Prior weight of a Gaussian signal's fitted noise, in labels of this installation."""
+
+NO_OFFSET = 0.0, 0.04
+"""Prior mean and variance of the offset of a kind of outcomes: a run may fail more often than its answers are bad."""
+_NO_OFFSET_AT_ALL = 0.0, 0.0
+
+NOISE_OUTCOMES = 1.0
+"""The same for outcomes of runs, whose noise nothing is known of: a check may have next to none."""
 
 DRIFT_INFLATION = 25.0
 """Factor of a drifted arm's variances, up to the prior's."""
@@ -63,12 +71,12 @@ _CACHED, _CACHED_BYTES = 1024, 1 << 25
 
 
 class _Side(NamedTuple):
-    """Correction of one answer of a label: sign +1 for the answer, −1 for the one it is compared with."""
+    """Correction of the answers of one model in a label."""
 
-    sign: float
     k: int
     """Row of the model."""
     x: Floats
+    """Weighted sum of their contexts."""
     gains: Floats
     """S x at every width of c, float64[C, d]."""
     means: Floats
@@ -93,12 +101,29 @@ class _Shared(NamedTuple):
     """Mean and variance of the corrections' sum at every width, float64[2, C]."""
 
 
+class _OfRole(NamedTuple):
+    """A role of a label, and the part of the label's regressor that is of its answers."""
+
+    person: Person
+    rows: Rows
+    seen: Observed
+
+
 class _Personal(NamedTuple):
-    """Deviations of role and user for a label, before it is learnt."""
+    """Deviations of roles and user for a label, before it is learnt."""
 
     rows: Rows
-    role: Observed | None = None
+    roles: Sequence[_OfRole] = ()
     user: Observed | None = None
+
+    @property
+    def role(self) -> Observed | None:
+        """Deviation of the roles together; None without any."""
+        seen = [each.seen for each in self.roles]
+        if len(seen) < 2:
+            return seen[0] if seen else None
+        mean, variance = (ordered_sum(getattr(each, name) for each in seen) for name in ("mean", "variance"))
+        return Observed([], [], [], mean, variance, [])
 
     @property
     def mean(self) -> float:
@@ -167,6 +192,8 @@ class Fit:
         self._sensitive = {canonical_role(role) for role in self.params.sensitive_roles}
         self.residuals: dict[str, tuple[float, float]] = {}
         """Kind of a Gaussian signal → sum of squared prediction errors, and their number."""
+        self.offsets: dict[str, tuple[float, float]] = {}
+        """Kind of outcomes of runs → mean and variance of their offset (`NO_OFFSET` before the first)."""
         self.labels = 0
         self.drift, self.reward_bias = Drift(), RewardBiasMonitor()
         self._bases: tuple[tuple[str, ...], tuple[str, ...]] = (), ()
@@ -219,13 +246,17 @@ class Fit:
         self._known[key] = state, found
         return found
 
-    def _observe(self, identity: Identity, role: Person | None, user: Person | None, rows: Rows) -> _Personal:
-        """Predict how a role and a user deviate from everybody for the one row of a label."""
-        of_role = None if role is None else role.observe(rows, role.weights_in("role", self.mixture))
+    def _observe(
+        self, context: Context, roles: Sequence[tuple[Person, Rows]], user: Person | None, rows: Rows
+    ) -> _Personal:
+        """Predict how roles, each for its part, and a user deviate from everybody for the one row of a label."""
+        of_roles = [
+            _OfRole(role, part, role.observe(part, role.weights_in("role", self.mixture))) for role, part in roles
+        ]
+        found = _Personal(rows, of_roles)
         if user is None:
-            return _Personal(rows, of_role)
-        weights = user.weights_in(self.context(identity), self.mixture)
-        return _Personal(rows, of_role, user.observe(rows, weights, of_role))
+            return found
+        return found._replace(user=user.observe(rows, user.weights_in(context, self.mixture), found.role))
 
     def estimate(
         self, identity: Identity, x: Floats, names: tuple[str, ...], now: float, *, stuck: bool = False
@@ -326,41 +357,53 @@ class Fit:
         """
         if not self._finite(label):
             return None
-        self.tastes.meet(label.identity)
+        for role_name in dict.fromkeys(share.role for share in label.shares):
+            self.tastes.meet(msgspec.structs.replace(label.identity, role=role_name) if label.run else label.identity)
         if label.dimension != OVERALL:
             self._learn_dimension(label)
             return None
         self.labels += 1
-        role, user = self._labelled(label)
-        for person in (role, user):
+        shared = self._shared(label)
+        roles, user, rows = self._labelled(label, shared.h)
+        for person in (*(role for role, _ in roles), user):
             if person is not None:
                 person.labels += 1
                 for heads in person.heads:
                     heads.age()
-        shared = self._shared(label)
-        personal = self._observe(label.identity, role, user, self._rows(label, shared.h))
+        context = self._context(label)
+        personal = self._observe(context, roles, user, rows)
         mean, variance = shared.mean + personal.mean, shared.variance + personal.variance
         seen = self._fitted(label)
         if user is not None and label.kind is FeedbackKind.RATING:
             seen = self._on_common_scale(label.y, seen, user, mean, variance)
         if seen.signal.link == "gaussian" and label.pooled:
-            squares, n = self.residuals.get(label.kind.value, (0.0, 0.0))
+            squares, n = self.residuals.get(label.stream or label.kind.value, (0.0, 0.0))
             # What is still to be learnt is no noise (the update of a normal-inverse-gamma posterior).
-            corrections = _scale(seen) * (shared.variance - shared.text_variance)
-            share = seen.signal.noise / (seen.signal.noise + shared.text_variance + corrections)
-            self.residuals[label.kind.value] = squares + share * (seen.y - mean) ** 2, n + 1.0
-        novel = self._novel(label, seen, personal.rows, role, user) if label.pooled else (seen, 1.0)
+            corrections = _scale(seen, label.part) * (shared.variance - shared.text_variance)
+            offset = self.offsets.get(label.stream, NO_OFFSET) if label.stream else _NO_OFFSET_AT_ALL
+            share = seen.signal.noise / (seen.signal.noise + shared.text_variance + corrections + offset[1])
+            self.residuals[label.stream or label.kind.value] = (
+                squares + share * (seen.y - offset[0] - mean) ** 2,
+                n + 1.0,
+            )
+        if label.stream:
+            seen = self._without_offset(label, seen, mean, variance)
+        novel = self._novel(context, seen, personal, user) if label.pooled else (seen, 1.0)
         judged = seen.at(self.temperature(label.identity))
         of_choice = shared.variance + CHOICE_SHARE * personal.variance
         self._learn_temperature(seen, user, mean, of_choice, pooled=label.pooled)
-        self._learn_people(label, seen, judged, shared, personal, role, user)
+        self._learn_people(label, seen, judged, shared, personal, user)
         update = seen.gaussian_update(mean, variance)
         if label.pooled:
-            own = personal.own[0] * (user or role or self.tastes.nobody).known
+            if user is None and len(personal.roles) > 1:
+                own = ordered_sum(each.seen.mean * each.person.known for each in personal.roles)
+            else:
+                known = (user or next((each.person for each in personal.roles), None) or self.tastes.nobody).known
+                own = personal.own[0] * known
             if self._updates_tastes(label):
                 of_all = seen.gaussian_update(shared.mean + own, shared.variance)
                 self.tastes.population.learn(shared.gain, of_all)
-            self._learn_corrections(shared, *novel, own)
+            self._learn_corrections(shared, *novel, own, label.part)
         self._monitor(label, shared.text + personal.mean, seen, update)
         if not label.pooled or seen.signal.link != "gaussian" or label.against is not None:
             return None
@@ -369,7 +412,7 @@ class Fit:
     def predict(self, label: Label) -> Prediction:
         """Predict a label's rating, or the difference of a pair's ratings, before it is learnt."""
         shared = self._shared(label)
-        personal, h = self._observe(label.identity, *self._labelled(label), self._rows(label, shared.h)), shared.h
+        personal, h = self._observe(self._context(label), *self._labelled(label, shared.h)), shared.h
         along = [block.along(h) for block in self.heads(label.identity)]
         score = (
             ordered_sum(mean for _, mean in along),
@@ -378,48 +421,66 @@ class Fit:
         full = shared.mean + personal.mean, shared.variance + personal.variance
         return Prediction((shared.text, shared.text_variance), (shared.mean, shared.variance), score, full)
 
-    def _labelled(self, label: Label) -> tuple[Person | None, Person | None]:
-        """Return the role and the user of a label; None for one without terms of its own."""
+    def _labelled(self, label: Label, h: Floats) -> tuple[list[tuple[Person, Rows]], Person | None, Rows]:
+        """Return the roles of a label, each with its part of the regressor, the user, and the row of the label.
+
+        A role or user without terms of its own is left out, or None.
+        """
+        shares = label.shares
+        rows, parts = _rows(shares, h), dict[str | None, list[Share]]()
         if not self.params.personal:
-            return None, None
-        return self.tastes.role(label.identity), self.tastes.user(label.identity) if self.params.users else None
+            return [], None, rows
+        for share in shares:
+            parts.setdefault(share.role, []).append(share)
+        roles = []
+        for name, some in parts.items():
+            role = self.tastes.role(msgspec.structs.replace(label.identity, role=name) if label.run else label.identity)
+            if role is not None:
+                roles.append((role, rows if len(parts) == 1 else _rows(some, self._h(some))))
+        return roles, self.tastes.user(label.identity) if self.params.users else None, rows
+
+    def _context(self, label: Label) -> Context:
+        """Return the context of a label's user: "sensitive" if any of its answers served a role that is."""
+        if not label.run:
+            return self.context(label.identity)
+        sensitive = any(share.role and canonical_role(share.role) in self._sensitive for share in label.run)
+        return "sensitive" if sensitive else "user"
+
+    def _without_offset(self, label: Label, seen: Observation, mean: float, variance: float) -> Observation:
+        """Return an outcome less the expected offset of its kind, and learn the offset: one more block of the sum."""
+        level, spread = self.offsets.get(label.stream, NO_OFFSET)
+        found = Observation(seen.y - level, msgspec.structs.replace(seen.signal, noise=seen.signal.noise + spread))
+        if label.pooled:
+            update = found.gaussian_update(mean, variance)
+            self.offsets[label.stream] = level + spread * update.step, spread - spread * spread * update.shrink
+        return found
 
     def _shared(self, label: Label) -> _Shared:
         """Predict a label by the population's taste and the corrections."""
-        h = self._h(label)
+        h = self._h(label.shares)
         gain, text = self.tastes.population.along(h)
         # Without its text, an error of the taste is not distinguishable from one of the correction.
         text_variance = float(np.einsum("i,i->", h, gain)) if self._updates_tastes(label) else 0.0
         sides, widths = self._sides(label), self.widths.weights
         corrections = np.zeros((2, len(widths)))
         for side in sides:
-            corrections[0] += side.sign * side.means
+            corrections[0] += side.means
             corrections[1] += side.variances
         mean, of_widths = np.einsum("bc,c->b", corrections, widths).tolist()
         of_widths += float(np.einsum("c,c->", widths, (corrections[0] - mean) ** 2))
         return _Shared(h, text + mean, text_variance + of_widths, text, gain, text_variance, sides, corrections)
 
     def _sides(self, label: Label) -> list[_Side]:
-        """Corrections of the answers of a label; one for a pair of a model's answers at two contexts."""
-        found = dict[int, tuple[float, Floats]]()
-        for sign, answer in ((1.0, label.answer), (-1.0, label.against)):
-            if answer is None:
-                continue
+        """Corrections of the models of a label; one for a pair of a model's answers at two contexts."""
+        contexts: dict[int, Floats] = {}
+        for weight, answer, role, task in label.shares:
+            who = msgspec.structs.replace(label.identity, role=role, task=task) if label.run else label.identity
             rows = self.arms.corrected(answer.arm, stuck=answer.stuck)
             for i, k in enumerate(rows):
                 where = _where if answer.stuck and k == rows[-1] else task_of
-                x = context_of(where(label.identity, answer.x), self.d) if i else answer.x
-                found[k] = (1.0, found[k][1] - x) if k in found else (sign, x)
-        return [_Side(sign, k, x, *self.arms.along(k, x)) for k, (sign, x) in found.items()]
-
-    @staticmethod
-    def _rows(label: Label, h: Floats) -> Rows:
-        """Build the row that a label with the regressor h has in people's heads."""
-        counted = {base_arm(label.answer.arm): 1.0}
-        if label.against is not None:
-            other = base_arm(label.against.arm)
-            counted[other] = counted.get(other, 0.0) - 1.0
-        return Rows(h[None], tuple(counted), np.array([list(counted.values())]))
+                x = weight * (context_of(where(who, answer.x), self.d) if i else answer.x)
+                contexts[k] = contexts[k] + x if k in contexts else x
+        return [_Side(k, x, *self.arms.along(k, x)) for k, x in contexts.items()]
 
     def _learn_people(
         self,
@@ -428,23 +489,25 @@ class Fit:
         judged: Observation,
         shared: _Shared,
         personal: _Personal,
-        role: Person | None,
         user: Person | None,
     ) -> None:
-        """Update heads of the user, and of the role if the label is pooled; their weights by the label as `judged`."""
+        """Update heads of the user, and of roles if the label is pooled; their weights by the label as `judged`."""
         if user is not None and personal.user is not None:
             _learn_person(user, personal.user, personal.rows, seen, shared.mean, shared.variance)
             nats = _log_likelihoods(personal.user, judged, shared.mean, shared.variance)
-            user.reweigh(self.context(label.identity), nats, self.mixture, pooled=label.pooled)
-        if role is not None and personal.role is not None and label.pooled:
+            user.reweigh(self._context(label), nats, self.mixture, pooled=label.pooled)
+        for role, rows, of_role in personal.roles if label.pooled else ():
             own, own_variance = personal.own if user is not None else (0.0, 0.0)
             mean, variance = shared.mean + own, shared.variance + own_variance
-            _learn_person(role, personal.role, personal.rows, seen, mean, variance)
-            nats = _log_likelihoods(personal.role, judged, mean, variance)
+            for other in personal.roles:
+                if other.person is not role:
+                    mean, variance = mean + other.seen.mean, variance + other.seen.variance
+            _learn_person(role, of_role, rows, seen, mean, variance)
+            nats = _log_likelihoods(of_role, judged, mean, variance)
             role.reweigh("role", nats, self.mixture, pooled=True)
 
     def _novel(
-        self, label: Label, seen: Observation, rows: Rows, role: Person | None, user: Person | None
+        self, context: Context, seen: Observation, personal: _Personal, user: Person | None
     ) -> tuple[Observation, float]:
         """The observation that corrections learn from, and what it says of their level (`Person.novelty`).
 
@@ -452,13 +515,14 @@ class Fit:
         as much as anybody's about its slopes. A role's offset is also a slope, of the role's column in x.
         """
         if user is not None:
-            return seen, user.novelty(rows, user.weights_in(self.context(label.identity), self.mixture))
-        if role is None:
+            return seen, user.novelty(personal.rows, user.weights_in(context, self.mixture))
+        if not personal.roles:
             return seen, 1.0
-        weight = seen.signal.weight * role.novelty(rows, role.weights_in("role", self.mixture))
+        found = [role.novelty(rows, role.weights_in("role", self.mixture)) for role, rows, _ in personal.roles]
+        weight = seen.signal.weight * min(found)
         return Observation(seen.y, msgspec.structs.replace(seen.signal, weight=weight)), 1.0
 
-    def _learn_corrections(self, shared: _Shared, seen: Observation, novelty: float, own: float) -> None:
+    def _learn_corrections(self, shared: _Shared, seen: Observation, novelty: float, own: float, part: float) -> None:
         """Update c at every width, and the weights of the widths.
 
         What is known of the person is subtracted (`Person.known`), so that nobody dominates c. What is not known of
@@ -469,10 +533,11 @@ class Fit:
             seen: the label.
             novelty: what it says of a model's level, as a share of what a new person's label says.
             own: what is subtracted.
+            part: `Label.part`.
         """
-        noisy, mean, rest = _in_thumbs(seen), shared.text + own, shared.text_variance
+        noisy, mean, rest = _in_thumbs(seen, part), shared.text + own, shared.text_variance
         means, variances = shared.corrections.tolist()
-        means, scale = [mean + m for m in means], _scale(seen)
+        means, scale = [mean + m for m in means], _scale(seen, part)
         self.widths.learn(np.array(seen.log_likelihoods(means, [rest + scale * v for v in variances])))
         gains = [side.gains for side in shared.sides]
         if novelty < 1.0:
@@ -480,14 +545,14 @@ class Fit:
             gains, variances = [gain for gain, _, _ in found], np.sum([v for _, _, v in found], axis=0).tolist()
         step, shrink = map(np.array, noisy.gaussian_updates(means, [rest + v for v in variances]))
         for side, gain in zip(shared.sides, gains, strict=True):
-            self.arms.correct(side.k, gain, step if side.sign > 0 else -step, shrink)
+            self.arms.correct(side.k, gain, step, shrink)
 
     def _learn_dimension(self, label: Label) -> None:
         """Learn a label of a dimension other than overall into that dimension's tastes, if its answers are scored."""
         if not self._updates_tastes(label):
             return
         identity = label.identity if self.params.personal else Identity(tenant=label.identity.tenant)
-        blocks, h = self.tastes.blocks(identity, label.dimension, label.pooled), self._h(label)
+        blocks, h = self.tastes.blocks(identity, label.dimension, label.pooled), self._h(label.shares)
         found = [block.taste.along(h) for block in blocks]
         variance = ordered_sum(float(np.einsum("i,i->", h, gain)) for gain, _ in found)
         if blocks:
@@ -496,8 +561,8 @@ class Fit:
 
     @staticmethod
     def _finite(label: Label) -> bool:
-        total = label.y + label.ts + float(np.add.reduce(label.answer.x))
-        return math.isfinite(total if label.against is None else total + float(np.add.reduce(label.against.x)))
+        total = label.y + label.ts
+        return math.isfinite(total + ordered_sum(float(np.add.reduce(share.answer.x)) for share in label.shares))
 
     def observation(self, label: Label) -> Observation:
         """Build the observation of a label as it is expected of its person, for the probability of their choice."""
@@ -531,8 +596,9 @@ class Fit:
         seen = observation_of(label.kind, label.y, label.tokens)
         if seen.signal.link == "logistic":
             return seen
-        squares, n = self.residuals.get(label.kind.value, (0.0, 0.0))
-        noise = (NOISE_LABELS * seen.signal.noise + squares) / (NOISE_LABELS + n)
+        squares, n = self.residuals.get(label.stream or label.kind.value, (0.0, 0.0))
+        prior = NOISE_OUTCOMES if label.stream else NOISE_LABELS
+        noise = (prior * seen.signal.noise + squares) / (prior + n)
         return Observation(seen.y, msgspec.structs.replace(seen.signal, noise=noise))
 
     def _on_common_scale(self, y: float, seen: Observation, user: Person, mean: float, variance: float) -> Observation:
@@ -546,12 +612,14 @@ class Fit:
         """Whether a label updates tastes: its answers are scored, by scores that are not ignored."""
         if not label.has_features or not self.arms.distrusted:
             return label.has_features
-        return not any(answer and self.arms.distrusts(answer.arm) for answer in (label.answer, label.against))
+        return not any(self.arms.distrusts(share.answer.arm) for share in label.shares)
 
-    def _h(self, label: Label) -> Floats:
-        """Regressor of a label, float64[D]: features, or a pair's difference; missing ones are average."""
-        h = self._h_of(label.answer)
-        return h if label.against is None else h - self._h_of(label.against)
+    def _h(self, shares: Sequence[Share]) -> Floats:
+        """Regressor of answers, float64[D]: the weighted sum of their features; missing ones are average."""
+        h = shares[0].weight * self._h_of(shares[0].answer)
+        for share in shares[1:]:
+            h = h + share.weight * self._h_of(share.answer)
+        return h
 
     def _h_of(self, answer: Answered) -> Floats:
         h = answer.h
@@ -575,26 +643,28 @@ class Fit:
         if label.dimension != OVERALL:
             self._revise_dimension(label, seen, earlier)
             return
-        role, user = self._labelled(label)
         shared = self._shared(label)
-        personal = self._observe(label.identity, role, user, self._rows(label, shared.h))
+        roles, user, rows = self._labelled(label, shared.h)
+        personal = self._observe(self._context(label), roles, user, rows)
         mean = shared.mean + personal.mean
         y, noise = seen.linear(mean)
+        if label.stream:
+            noise += self.offsets.get(label.stream, NO_OFFSET)[1]
         change = y - earlier.linear(mean)[0]
         if label.kind is FeedbackKind.RATING and user is not None:
             change, noise = change / user.scale.gain, noise / user.scale.gain**2
         corrections = shared.variance - shared.text_variance
         text, model = _earlier((shared.text_variance, corrections), noise)
-        for person, deviation, learns in ((role, personal.role, label.pooled), (user, personal.user, True)):
-            if person is not None and deviation is not None and learns:
-                for heads in person.heads:
-                    heads.shift(personal.rows, change / (noise + text + model))
+        people = [(role, part) for role, part, _ in personal.roles] if label.pooled else []
+        for person, part in people if user is None else [*people, (user, rows)]:
+            for heads in person.heads:
+                heads.shift(part, change / (noise + text + model))
         if label.pooled:
             if self._updates_tastes(label):
                 self.tastes.population.learn(shared.gain, GaussianUpdate(change / (noise + model), 0.0))
-            least = max(noise, _in_thumbs(seen).signal.noise) if seen.signal.link == "gaussian" else noise
+            least = max(noise, _in_thumbs(seen, label.part).signal.noise) if seen.signal.link == "gaussian" else noise
             for side in shared.sides:
-                step = np.full(len(side.gains), side.sign * change / (least + text))
+                step = np.full(len(side.gains), change / (least + text))
                 self.arms.correct(side.k, side.gains, step, np.zeros(len(step)))
 
     def _revise_dimension(self, label: Label, seen: Observation, earlier: Observation) -> None:
@@ -602,7 +672,7 @@ class Fit:
         if not self._updates_tastes(label):
             return
         identity = label.identity if self.params.personal else Identity(tenant=label.identity.tenant)
-        blocks, h = self.tastes.blocks(identity, label.dimension, label.pooled), self._h(label)
+        blocks, h = self.tastes.blocks(identity, label.dimension, label.pooled), self._h(label.shares)
         found = [block.taste.along(h) for block in blocks]
         variances = [float(np.einsum("i,i->", h, gain)) for gain, _ in found]
         y, noise = seen.linear(ordered_sum(mean for _, mean in found))
@@ -628,21 +698,21 @@ class Fit:
         self._combined.clear()
         self.tastes.voter(remark.identity)
         label = Label(remark.identity, answer, remark.y or 0.0, FeedbackKind.ACCEPT, pooled=False)
-        role, user = self._labelled(label)
+        (roles, user, _), context = self._labelled(label, answer.h), self.context(remark.identity)
         assert user is not None
         said = self._observations(remark, label, answer.h)
         if not withdraw and said:
             for heads in user.heads:
                 heads.age()
         for rows, seen, mean, variance in reversed(said) if withdraw else said:
-            deviation = self._observe(remark.identity, role, user, rows).user
+            deviation = self._observe(context, [(role, rows) for role, _ in roles], user, rows).user
             assert deviation is not None
             if withdraw:
                 _unlearn_person(user, deviation, rows, seen, mean, variance)
                 continue
             nats = _log_likelihoods(deviation, seen, mean, variance)
             _learn_person(user, deviation, rows, seen, mean, variance)
-            user.reweigh(self.context(remark.identity), nats, self.mixture, pooled=False)
+            user.reweigh(context, nats, self.mixture, pooled=False)
 
     def _observations(self, remark: Remark, label: Label, h: Floats) -> list[tuple[Rows, Observation, float, float]]:
         """Return the observations that a remark makes, each with its mean and variance by what all people share."""
@@ -660,7 +730,7 @@ class Fit:
                 found.append((rows, seen, mean, float(np.einsum("i,i->", row, gain))))
         if remark.y is not None:
             shared = self._shared(label)
-            rows = self._rows(label, shared.h)
+            rows = _rows(label.shares, shared.h)
             found.append((rows, Observation(remark.y, VERDICT), shared.mean, shared.variance))
         return found
 
@@ -669,7 +739,7 @@ class Fit:
     def _monitor(self, label: Label, text: float, seen: Observation, update: GaussianUpdate) -> None:
         """Update the drift and reward-bias monitors with the label's residuals, and react to their alarms."""
         model = base_arm(label.answer.arm)
-        if not label.pooled or label.limited:
+        if not label.pooled or label.limited or len(label.run) > 1:  # of several answers none is accused
             return
         if update.shrink > 0.0:
             z = update.step / math.sqrt(update.shrink)
@@ -701,6 +771,15 @@ class Fit:
         model = base_arm(arm)
         self.arms.distrust(model)
         self.tastes.forget(model)
+
+
+def _rows(shares: Sequence[Share], h: Floats) -> Rows:
+    """Build the row that answers with the regressor h have in people's heads."""
+    counted: dict[str, float] = {}
+    for share in shares:
+        base = base_arm(share.answer.arm)
+        counted[base] = counted.get(base, 0.0) + share.weight
+    return Rows(h[None], tuple(counted), np.array([list(counted.values())]))
 
 
 def _along(
@@ -767,18 +846,19 @@ def _with_level(x: Floats, factor: float) -> Floats:
     return out
 
 
-def _in_thumbs(seen: Observation) -> Observation:
+def _in_thumbs(seen: Observation, part: float) -> Observation:
     """Raise an observation's noise to at least that of a thumb; c and d learn from the result.
 
     Their prior variances are calibrated on thumbs. Kinds of labels with less noise also vary less between models and
-    prompts; with their own small noise and the wide prior, chance would be learnt as a model's strength.
+    prompts; with their own small noise and the wide prior, chance would be learnt as a model's strength. The mean of
+    several answers has as much less of that chance as `Label.part` says.
     """
-    noise = SIGNALS[FeedbackKind.THUMB].noise
+    noise = SIGNALS[FeedbackKind.THUMB].noise * part
     if seen.signal.link != "gaussian" or seen.signal.noise >= noise:
         return seen
     return Observation(seen.y, msgspec.structs.replace(seen.signal, noise=noise))
 
 
-def _scale(seen: Observation) -> float:
+def _scale(seen: Observation, part: float) -> float:
     """Factor from the noise of `_in_thumbs`, for which the variances of c are calibrated, to a label's own noise."""
-    return seen.signal.noise / _in_thumbs(seen).signal.noise
+    return seen.signal.noise / _in_thumbs(seen, part).signal.noise

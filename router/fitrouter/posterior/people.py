@@ -14,11 +14,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from fitrouter.plain import Projection
 from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.posterior.heads import CompactTaste, HeadPriors, Heads, Rows, Seen
 from fitrouter.posterior.mixture import EXPERTS, Context, MixturePrior, updated
 from fitrouter.posterior.rating_scale import RatingScale
-from fitrouter.types import Floats, Projection
+from fitrouter.types import Floats
 
 DAY_S = 86_400.0
 """Seconds of a day."""
@@ -275,18 +276,19 @@ class Person(Projection):
                 heads.forget(model)
         self.alarms = len(models)
 
-    def count_vote(self, arm: str, day: int, cap: int, vote: str) -> bool:
-        """Whether a new vote updates shared terms, as the first `cap` on an arm and day do; records it if so."""
+    def count_vote(self, arm: str, day: int, cap: int, vote: str, *others: str) -> bool:
+        """Whether a new vote updates shared terms, as the first `cap` on an arm and day do; records it if so.
+
+        One that is about several arms counts on each, and must be among the first on each.
+        """
         if day != self.day:
             self.day, self.votes = day, b""
-        of_arm = _short(arm)
-        if (
-            sum(counted == of_arm for counted, _ in self._counted()) >= cap
-            or len(self.votes) >= 2 * _HASH * MOST_COUNTED
-        ):
+        arms, counted = [_short(each) for each in (arm, *others)], Counter(arm for arm, _ in self._counted())
+        if any(counted[each] >= cap for each in arms) or len(self.votes) >= 2 * _HASH * MOST_COUNTED:
             return False
         self.days += not self.votes
-        self.votes += of_arm + _short(vote)
+        for each in arms:
+            self.votes += each + _short(vote)
         return True
 
     def has_counted(self, vote: str) -> bool:

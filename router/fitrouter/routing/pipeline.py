@@ -17,6 +17,7 @@ from fitrouter.context.impasse import impasse
 from fitrouter.draw import uuid7
 from fitrouter.errors import InvalidRequest, NoEligibleModel, Unavailable
 from fitrouter.hooks import Hooks
+from fitrouter.identity import RUN, run_key
 from fitrouter.policies import Uniform
 from fitrouter.routing.breakers import TenantBreakers
 from fitrouter.routing.decider import CurrentModel, Decider, exhausted
@@ -280,7 +281,9 @@ class Pipeline:
         given = request.identity
         subject = None if given.user is None else await self._subject(given.tenant, given.user)
         key, implicit = session_key(request, self.identities.salt)
-        identity = msgspec.structs.replace(given, user=subject, session=key)
+        named = given.run or RUN.get()
+        run = run_key(given.tenant, subject, named) if named else None
+        identity = msgspec.structs.replace(given, user=subject, session=key, run=run)
         session = self._session(given.tenant, key)
         # A conversation that starts again with the same words is a new session.
         if session is None or (implicit and not is_followup(request)):

@@ -31,8 +31,8 @@ from fitrouter.routing.eligibility import Roster, Wants, wants
 from fitrouter.routing.pipeline import Pipeline, Proposal
 from fitrouter.routing.variants import called
 from fitrouter.serving.attempts import Timers, said_tokens
+from fitrouter.serving.feedback import RemarkListener
 from fitrouter.serving.recorder import LOOK_S, STORE_WAIT_S, Recorder, declined, execution_of, read_in_time
-from fitrouter.serving.remarks import RemarkListener
 from fitrouter.serving.spending import PLAN_S, Charge, Cover, Spending, charge, checked_usage, counted
 from fitrouter.state.learner import Learner
 from fitrouter.stores.journal import LONGEST_MS, MOST_TOKENS, MOST_USD, Journal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -32,6 +32,7 @@ from fitrouter.types import (
     Message,
     Refusal,
     Request,
+    RunStep,
 )
 
 T = TypeVar("T")
@@ -80,7 +81,7 @@ class Recorder:
 
         Refusing is cheap, and clients try again at once: the log grows by the kinds of refused requests, not by each.
         """
-        group = msgspec.structs.replace(identity, session=None, task=None), reason, model, key
+        group = msgspec.structs.replace(identity, session=None, task=None, run=None), reason, model, key
         if group not in self._refused and len(self._refused) >= GROUPS:
             group = Identity(tenant=identity.tenant), reason, "", ""
         self._refused[group] += 1
@@ -96,12 +97,15 @@ class Recorder:
     def append_event(self, event: Event) -> Future[int] | None:
         """Notify the hooks of an event, and queue it."""
         self.hooks.happened(event)
+        if isinstance(event, Decision) and event.identity.run:
+            step = RunStep(id=f"{event.id}:run", ts=event.ts, decision_id=event.id, identity=event.identity)
+            return self._append(Entry(event), Entry(step))
         return self._append(Entry(event))
 
-    def _append(self, entry: Entry) -> Future[int] | None:
-        """Queue an entry for the journal; a failure is reported to the hooks, not raised."""
+    def _append(self, *entries: Entry) -> Future[int] | None:
+        """Queue entries for the journal; a failure is reported to the hooks, not raised."""
         try:
-            future = self.journal.append(entry)
+            future = self.journal.append(*entries)
         except Exception as error:  # noqa: BLE001 - a broken store costs learning, never an answer
             self.hooks.trouble("journal", error)
             return None
@@ -226,11 +230,14 @@ class Recorder:
         if self._storing:
             await asyncio.wait(self._storing.values(), timeout=STORE_WAIT_S)
 
+    async def stored(self, decision_ids: Iterable[str]) -> None:
+        """Wait until the queued outcomes of some decisions are appended."""
+        if storing := [self._storing[each] for each in decision_ids if each in self._storing]:
+            await asyncio.wait(storing, timeout=STORE_WAIT_S)
+
     async def events(self, decision_id: str, tenant: str | None) -> list[Event]:
         """All events of a logged decision, the decision first; see `story`."""
-        storing = self._storing.get(decision_id_of(decision_id))
-        if storing is not None:
-            await asyncio.wait([storing], timeout=STORE_WAIT_S)
+        await self.stored([decision_id_of(decision_id)])
         return await read_in_time(story, self.journal, decision_id, tenant)
 
 

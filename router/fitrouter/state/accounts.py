@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 
-from fitrouter.types import Payer, Projection
+from fitrouter.plain import Projection
+from fitrouter.types import Payer
 
 DAY_S = 86_400.0
 KEYS = 10_000

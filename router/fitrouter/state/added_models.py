@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from fitrouter.types import PolicyChange, Projection
+from fitrouter.plain import Projection
+from fitrouter.types import PolicyChange
 
 ADD, REMOVE = "add_model", "remove_model"
 """Actions of `PolicyChange`."""

@@ -33,7 +33,8 @@ import msgspec
 import numpy as np
 
 from fitrouter.errors import InvalidRequest
-from fitrouter.types import Floats, PolicyChange, Projection
+from fitrouter.plain import Projection
+from fitrouter.types import Floats, PolicyChange
 
 LOWEST, HIGHEST = 1e-4, 10.0
 """Bounds of λ, in rating per unit: from a tie-break to more than any gain in rating can outweigh."""

@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from fitrouter.hooks import Hooks
-from fitrouter.state.learner import Batch, Learner, read_batch
+from fitrouter.state.learner import Learner
+from fitrouter.state.reading import Batch, read_batch
 from fitrouter.state.refit import find_poison, refit
 from fitrouter.stores.journal import Entry, Journal, Snapshot
 from fitrouter.types import Event, Quarantine

@@ -8,25 +8,28 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Self, TypeGuard, TypeVar
+from typing import ClassVar, Self, TypeGuard, TypeVar
 
 import msgspec
 import numpy as np
 
 from fitrouter.identity import role_key, task_of
+from fitrouter.plain import Projection
 from fitrouter.posterior.arm_prior import ArmPrior
 from fitrouter.posterior.arms import base_arm, impasse_of
 from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.posterior.labels import Answered, FitParams, Label, Prequential
 from fitrouter.posterior.likelihoods import REMARK_STEP, REMARKS, SIGNALS, VERDICT
-from fitrouter.posterior.model import Fit
+from fitrouter.posterior.model import NO_OFFSET, NOISE_OUTCOMES, Fit
 from fitrouter.posterior.people import DAY_S, Person
 from fitrouter.posterior.tastes import OVERALL, TastePrior, voter_key
 from fitrouter.posterior.users import Users
 from fitrouter.state.projections import ProjectionParams, Projections
 from fitrouter.state.quality_floor import BASE
+from fitrouter.state.reading import Batch
+from fitrouter.state.run_outcomes import by_decision, effective, reports_on, run_label, standing
 from fitrouter.stores.journal import Journal, Row, Snapshot, decision_of, fault_in
 from fitrouter.types import (
     CHOSEN,
@@ -46,103 +49,18 @@ from fitrouter.types import (
     PlanRun,
     PolicyChange,
     ProfileChange,
-    Projection,
     Quarantine,
     Refit,
     Remark,
+    RunOutcome,
     Score,
-    standing,
     unpack,
 )
-
-
-class Batch(NamedTuple):
-    """Rows of the journal, each with the earlier events of its decision that learning needs."""
-
-    rows: Sequence[tuple[Row, Sequence[Event]]]
-
-
-def read_batch(
-    journal: Journal, after: int, limit: int = 256, waiting: Callable[[Score], Sequence[str]] = lambda _: ()
-) -> Batch:
-    """Read the next rows and the events they refer to, a pair's other answer included. Blocks on disk I/O.
-
-    Args:
-        journal: the event log.
-        after: the last sequence number that was read.
-        limit: most rows.
-        waiting: decisions before these rows whose votes wait for a score (`Learner.waiting`, of who folds the rows).
-    """
-    found = journal.tail(after, limit)
-    by_decision: dict[str, list[Row]] = {row.event.id: [] for row in found if isinstance(row.event, Decision)}
-    for row in found:  # a decision comes before all that follows from it
-        if (decision_id := decision_of(row.event)) in by_decision:
-            by_decision[decision_id].append(row)
-    _read_decisions(journal, (decision_of(row.event) for row in found if _refers(row.event)), by_decision)
-    votes = [row.event for rows in ([*found], *by_decision.values()) for row in rows if isinstance(row.event, Feedback)]
-    _read_decisions(journal, (vote.other for vote in votes), by_decision)
-    voted: dict[str, dict[str, None]] = {}  # answer → decisions whose votes compare it with theirs
-    for vote in votes:
-        if vote.other:
-            voted.setdefault(vote.other, {})[vote.decision_id] = None
-    for row in found:
-        if isinstance(row.event, Score):
-            voted.setdefault(row.event.decision_id, {}).update(dict.fromkeys(waiting(row.event)))
-    scored = (row.event.decision_id for row in found if isinstance(row.event, Score))
-    _read_decisions(journal, (name for answer in scored for name in voted[answer]), by_decision)
-    batch = []
-    for row in found:
-        related: list[Event] = []
-        if isinstance(row.event, Erasure) and row.event.subject:  # whose tenant is found so
-            related = [other.event for other in journal.of(row.event.subject) if other.seq < row.seq][:1]
-        if _refers(row.event):
-            own = row.event.decision_id
-            related = _earlier(by_decision, own, row.seq)
-            votes = [vote for vote in (row.event, *related) if isinstance(vote, Feedback)]
-            others = [vote.other for vote in votes if vote.other]
-            others += voted[own] if isinstance(row.event, Score) else ()
-            for other_id in dict.fromkeys(others):
-                related += _earlier(by_decision, other_id, row.seq) if other_id != own else ()
-        batch.append((row, related))
-    return Batch(batch)
-
-
-def _refers(event: Event) -> TypeGuard[PlanRun | Score | Feedback | Remark]:
-    """Whether learning from an event needs the earlier events of its decision."""
-    return isinstance(event, (PlanRun, Score, Feedback, Remark))
-
-
-def _read_decisions(journal: Journal, ids: Iterable[str | None], into: dict[str, list[Row]]) -> None:
-    """Read all rows of the decisions that are missing, with one query for each `_TOGETHER` of them."""
-    missing = sorted({name for name in ids if name and name not in into})
-    into.update({name: [] for name in missing})
-    for start in range(0, len(missing), _TOGETHER):
-        for row in journal.of(*missing[start : start + _TOGETHER]):
-            if (decision_id := decision_of(row.event)) in into:
-                into[decision_id].append(row)
-
-
-def _earlier(by_decision: Mapping[str, Sequence[Row]], decision_id: str, seq: int) -> list[Event]:
-    """The events of a decision before a sequence number, in order."""
-    return [row.event for row in by_decision.get(decision_id, ()) if row.seq < seq]
-
-
-def tenant_of(event: Event, related: Sequence[Event] = ()) -> str | None:
-    """The tenant that an event is about; None for all."""
-    identity = getattr(event, "identity", None)
-    if isinstance(event, Erasure) and event.tenant:
-        return event.tenant
-    if identity is None and isinstance(event, Erasure) and related:
-        identity = getattr(related[0], "identity", None)
-    return None if identity is None else str(identity.tenant)
-
 
 _POSITION = "position"
 """Key of a snapshot: its position. Another version may have moved the journal's since then."""
 
 
-_TOGETHER = 500
-"""Decisions that one query reads."""
 _CHECKED = 4096
 """Ids of sound events that are kept."""
 _ASIDE = 4096
@@ -162,6 +80,7 @@ class _Scalars(msgspec.Struct, array_like=True):
     open: list[tuple[str, float]]
     skipped: int = 0
     quarantined: list[str] = []
+    offsets: list[tuple[str, float, float]] = []
 
 
 _AnyLearner = TypeVar("_AnyLearner", bound="Learner")
@@ -247,8 +166,8 @@ class Learner:
         fit = self.fit
         priors = [prior.id for prior in (self.prior, self.arm_prior) if prior]
         own = (self.schema, priors, self.votes_per_day, self.people_per_key, self.expects_scores)
-        likelihoods = SIGNALS, REMARKS, REMARK_STEP, VERDICT
-        text = repr((17, self.kind, fit.d, fit.D, *own, fit.params, likelihoods, self.projections.params))
+        likelihoods = SIGNALS, REMARKS, REMARK_STEP, VERDICT, NO_OFFSET, NOISE_OUTCOMES
+        text = repr((18, self.kind, fit.d, fit.D, *own, fit.params, likelihoods, self.projections.params))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def blank(self) -> Self:
@@ -366,6 +285,8 @@ class Learner:
                 self._feedback(event, related)
             case Remark() as event:
                 self._remark(event, related)
+            case RunOutcome() as event:
+                self._outcome(event, related)
             case ModelChange() as event:
                 self.join(card.arm for card in event.cards)
             case ProfileChange() as event:
@@ -408,14 +329,14 @@ class Learner:
             self._touch(arm)
 
     def waiting(self, score: Score) -> Sequence[str]:
-        """Decisions with a vote on a pair that waits for a score; see `read_batch`."""
+        """Decisions with a vote on a pair, and runs with an outcome, that wait for a score; see `read_batch`."""
         return self.of(score.identity.tenant).projections.waiting_pairs.get(score.decision_id)
 
     def load(self, batch: Batch) -> None:
         """Bring the people that a batch changes into memory, so that folding it needs no I/O. Blocks on the disk."""
         for row, related in batch.rows:
             for event in (row.event, *related):
-                if isinstance(event, (Feedback, ProfileChange)):
+                if isinstance(event, (Feedback, ProfileChange, RunOutcome)):
                     self.of(event.identity.tenant).users.load(voter_key(event.identity))
 
     def _sound(self, event: Event) -> bool:
@@ -508,12 +429,85 @@ class Learner:
         for vote in votes.values():
             self._vote(vote, [*related, event])
         self._say(standing(_remarks_on(event.decision_id, related)), [*related, event])
+        ended = [one for one in related if isinstance(one, RunOutcome) and decision_of(one) in voted]
+        for who in {one.identity.run: one.identity for one in ended}.values():
+            if who.tenant == event.identity.tenant:
+                self._ended(reports_on(who, related), [*related, event])
 
     def _feedback(self, event: Feedback, related: Sequence[Event]) -> None:
         earlier = [vote for vote in related if _votes_on(vote, event.decision_id) and _key(vote) == _key(event)]
         self._vote(event, related, earlier[-1] if earlier else None)
         if self.expects_scores and event.source != PREFERRED:
             self.projections.waiting_pairs.observe(event, related)
+
+    def _outcome(self, event: RunOutcome, related: Sequence[Event]) -> None:
+        earlier = reports_on(event.identity, related)
+        self._ended([*earlier, event], related, earlier)
+        if self.expects_scores:
+            self.projections.waiting_pairs.observe(earlier[0] if earlier else event, related)
+
+    def _ended(
+        self, reports: Sequence[RunOutcome], events: Sequence[Event], earlier: Sequence[RunOutcome] = ()
+    ) -> None:
+        """Learn how a run ended, or correct it after a further report, once all its answers are known."""
+        standing, before = effective(reports), effective(earlier)
+        if standing is None or standing is before:
+            return
+        of_answer = by_decision(reports[0].decisions, events)
+        answers = {name: self._answered(name, own) for name, own in of_answer.items()}
+        if (label := run_label(standing, reports[0], before, answers, of_answer)) is None:
+            return
+        who, name = standing.identity, f"{standing.identity.run} outcome"
+        voter, arms = self.fit.tastes.voter(who), list(dict.fromkeys(share.answer.arm for share in label.run))
+        self._dirty.add(f"user:{voter_key(who)}")
+        left = math.inf
+        if before is not None:
+            pooled = voter.has_counted(name)
+        elif pooled := all(_believed(each, own) for each, own in of_answer.items()):
+            pooled, left = self._counted(voter, standing, name, [(arm, arm) for arm in arms])
+        label = msgspec.structs.replace(label, pooled=pooled, limited=left < math.inf)
+        if before is not None:
+            self.fit.revise(label, before.y)
+        else:
+            only = next(iter(of_answer.values())) if len(of_answer) == 1 else ()
+            self._learn(label, next((one for one in only if isinstance(one, Decision)), None))
+            if len(of_answer) == 1 and pooled:
+                self.projections.arm_counts.observe_label(arms[0])
+        if pooled:
+            self.projections.publication.observe(who.user, self.fit.tastes)
+        self._touch(*arms, *(impasse_of(share.answer.arm) for share in label.run if share.answer.stuck))
+        keys = (role_key(Identity(tenant=who.tenant, role=share.role)) for share in label.run)
+        self._dirty.update(f"role:{key}" for key in keys if key in self.fit.tastes.roles)
+
+    def _learn(self, label: Label, decision: Decision | None) -> None:
+        alarms = len(self.fit.tastes.forgotten)
+        self._monitor(label, self.fit.learn(label), decision)
+        if len(self.fit.tastes.forgotten) != alarms:
+            self._touch(*self.fit.arms.names)
+
+    def _counted(
+        self, voter: Person, vote: Feedback | RunOutcome, name: str, ons: Sequence[tuple[str, str]]
+    ) -> tuple[bool, float]:
+        """Count a vote, and return whether it counts for others, and how many more of its key do.
+
+        Args:
+            voter: whose it is.
+            vote: on one arm, or on several.
+            name: of the vote.
+            ons: what the votes of a day, and those of a key, are counted on.
+        """
+        vouching, day = self.projections.vouching, int(vote.ts // DAY_S)
+        left = min(
+            vouching.left(vote.vouched, on, people=self.people_per_key, votes_per_day=self.votes_per_day)
+            for _, on in ons
+        )
+        before, arms = voter.days, [arm for arm, _ in ons]
+        if not voter.count_vote(arms[0], day, self.votes_per_day, name if left > 0 else "", *arms[1:]):
+            return False, left
+        for _, on in ons:
+            vouching.observe(vote.vouched, on, days=voter.days, before=before, left=left)
+            before = voter.days
+        return left > 0, left
 
     def _remark(self, event: Remark, related: Sequence[Event]) -> None:
         earlier = _remarks_on(event.decision_id, related)
@@ -585,12 +579,8 @@ class Learner:
         if earlier is not None:
             pooled = voter.has_counted(name)
         elif pooled := all(_believed(one, events) for one in (vote.decision_id, vote.other)):
-            on, vouching = on if vote.dimension == OVERALL else f"{on} *", self.projections.vouching
-            left = vouching.left(vote.vouched, on, people=self.people_per_key, votes_per_day=self.votes_per_day)
-            before, day = voter.days, int(vote.ts // DAY_S)
-            if pooled := voter.count_vote(counted, day, self.votes_per_day, name if left > 0 else ""):
-                vouching.observe(vote.vouched, on, days=voter.days, before=before, left=left)
-                pooled = left > 0
+            on = on if vote.dimension == OVERALL else f"{on} *"
+            pooled, left = self._counted(voter, vote, name, [(counted, on)])
         if vote.dimension == BASE:
             if pooled:
                 self.projections.quality_floor.observe(answer.arm, task_of(vote.identity, answer.x), vote.y, vote.ts)
@@ -602,11 +592,8 @@ class Learner:
         if earlier is not None:
             self.fit.revise(label, earlier.y)
         else:
-            alarms = len(self.fit.tastes.forgotten)
             decision = next((one for one in events if isinstance(one, Decision) and one.id == vote.decision_id), None)
-            self._monitor(label, self.fit.learn(label), decision)
-            if len(self.fit.tastes.forgotten) != alarms:
-                self._touch(*self.fit.arms.names)
+            self._learn(label, decision)
             for arm in (answer, against):
                 if arm is not None and pooled and vote.dimension == OVERALL:
                     self.projections.arm_counts.observe_label(arm.arm)
@@ -780,6 +767,7 @@ class Learner:
                 list(self.open.items()),
                 self.skipped,
                 sorted(self.quarantined),
+                [(stream, *offset) for stream, offset in sorted(fit.offsets.items())],
             )
         )
 
@@ -794,6 +782,7 @@ class Learner:
         self.fit.tastes.population, self.fit.tastes.others = population, others
         self.fit.labels, self.stale, self.fit.tastes.forgotten = stored.labels, stored.stale, stored.forgotten
         self.fit.residuals = {kind: (squares, n) for kind, squares, n in stored.residuals}
+        self.fit.offsets = {stream: (mean, variance) for stream, mean, variance in stored.offsets}
         for name in stored.arms:  # in their order, which fixes their rows
             self.fit.arms.row(name)
         self.open = dict(stored.open)

@@ -8,6 +8,7 @@ import msgspec
 
 from fitrouter.monitors.personalisation import PersonalisationMonitor
 from fitrouter.monitors.propensities import Propensities
+from fitrouter.plain import Projection
 from fitrouter.state.accounts import Accounts, day_left_s
 from fitrouter.state.added_models import AddedModels
 from fitrouter.state.budgets import BudgetParams, Budgets
@@ -17,7 +18,7 @@ from fitrouter.state.sessions import LIMIT, Sessions
 from fitrouter.state.settings import PolicySettings
 from fitrouter.state.vouching import Vouching
 from fitrouter.state.waiting_pairs import WaitingPairs
-from fitrouter.types import NOT_CALLED, Attempt, Erasure, Payer, Projection
+from fitrouter.types import NOT_CALLED, Attempt, Erasure, Payer
 
 
 class _StoredProjections(msgspec.Struct, array_like=True):

@@ -10,9 +10,9 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from fitrouter.plain import Projection
 from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.posterior.tastes import OVERALL, Tastes
-from fitrouter.types import Projection
 
 PEOPLE = 200
 """People whose votes a renewal mixes."""

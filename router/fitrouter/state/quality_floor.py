@@ -13,7 +13,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from fitrouter.types import Floats, Projection
+from fitrouter.plain import Projection
+from fitrouter.types import Floats
 
 BASE = "base"
 """Dimension of its labels; y ≥ ½ is ok."""

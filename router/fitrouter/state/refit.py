@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
-from fitrouter.state.learner import Learner, read_batch, tenant_of
+from fitrouter.state.learner import Learner
+from fitrouter.state.reading import read_batch, tenant_of
+from fitrouter.state.run_outcomes import effective, standing
 from fitrouter.stores.journal import Journal, Row, fault_in
-from fitrouter.types import Erasure, Event, Feedback, Quarantine, Remark, standing
+from fitrouter.types import Erasure, Event, Feedback, Quarantine, Remark, RunOutcome
 
 _ROWS = 256
+_SAID = Feedback | Remark | RunOutcome
 
 
 def refit(
@@ -40,9 +43,9 @@ def refit(
             continue
         if like.tenant is not None and tenant_of(row.event, related) not in {None, like.tenant}:
             continue
-        if isinstance(row.event, Feedback | Remark) and row.event.id not in counted:
+        if isinstance(row.event, _SAID) and row.event.id not in counted:
             continue
-        kept = [event for event in related if not isinstance(event, Feedback | Remark) or event.id in counted]
+        kept = [event for event in related if not isinstance(event, _SAID) or event.id in counted]
         fresh.apply(row, kept)
         if isinstance(row.event, Erasure):
             fresh.projections.book(row.event)
@@ -91,10 +94,11 @@ class _Found(Exception):
 
 
 def _survey(journal: Journal, until: int) -> tuple[set[str], set[str], set[str]]:
-    """Collect the erased subjects, the votes (last versions) and remarks that count, and the quarantined events."""
+    """Collect the erased subjects, the votes, remarks and outcomes that count, and the quarantined events."""
     erased, quarantined = set[str](), set[str]()
     votes: dict[tuple[str, ...], list[str]] = {}
     remarks: dict[str, list[Remark]] = {}
+    ended: dict[str, list[RunOutcome]] = {}
     for row in _tail(journal, until):
         if isinstance(row.event, Erasure):
             erased.update({row.event.subject} - {""})
@@ -104,9 +108,12 @@ def _survey(journal: Journal, until: int) -> tuple[set[str], set[str], set[str]]
             votes.setdefault(_vote_key(row.event), []).append(row.event.id)
         elif isinstance(row.event, Remark) and not fault_in(row.event):
             remarks.setdefault(row.event.decision_id, []).append(row.event)
+        elif isinstance(row.event, RunOutcome) and not fault_in(row.event):
+            ended.setdefault(row.event.identity.run or "", []).append(row.event)
     kept = [[vote for vote in ids if vote not in quarantined] for ids in votes.values()]
     said = (standing([remark for remark in each if remark.id not in quarantined]) for each in remarks.values())
-    counted = {ids[-1] for ids in kept if ids} | {remark.id for remark in said if remark is not None}
+    runs = (effective([report for report in each if report.id not in quarantined]) for each in ended.values())
+    counted = {ids[-1] for ids in kept if ids} | {one.id for one in (*said, *runs) if one is not None}
     return erased, counted, quarantined
 
 

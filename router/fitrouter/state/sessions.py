@@ -18,7 +18,8 @@ import msgspec
 import numpy as np
 
 from fitrouter.context.features import last_user_message
-from fitrouter.types import NOT_CALLED, Decision, Execution, Floats, Message, Mode, ModelCard, Projection
+from fitrouter.plain import Projection
+from fitrouter.types import NOT_CALLED, Decision, Execution, Floats, Message, Mode, ModelCard
 
 EVERY = 8
 """Default number of user turns between draws."""

@@ -20,8 +20,9 @@ from pydantic.fields import FieldInfo
 
 from fitrouter.config import Config, ObjectiveConfig, PolicyConfig
 from fitrouter.errors import InvalidRequest
+from fitrouter.plain import Projection
 from fitrouter.policies import parameters
-from fitrouter.types import PolicyChange, Projection
+from fitrouter.types import PolicyChange
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):

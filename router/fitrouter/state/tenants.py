@@ -15,7 +15,8 @@ import msgspec
 from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.posterior.tastes import OVERALL
 from fitrouter.state.added_models import AddedModels
-from fitrouter.state.learner import Learner, tenant_of
+from fitrouter.state.learner import Learner
+from fitrouter.state.reading import tenant_of
 from fitrouter.state.settings import PolicySettings
 from fitrouter.stores.journal import Row
 from fitrouter.types import (

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from fitrouter.plain import Projection
 from fitrouter.posterior.tastes import OVERALL
-from fitrouter.types import Projection
 
 DAYS = 3
 """Days with votes that count, after which a person is established."""

@@ -1,23 +1,25 @@
-"""Votes on pairs whose other answer is not scored yet, so that its score finds them.
+"""Votes on pairs, and outcomes of runs, of which an answer is not scored yet, so that its score finds them.
 
-A vote is an event of the decision that it names first. The events of the other answer do not lead to it, and the state
-holds no events: only which decisions to read again when that answer's score comes.
+A vote is an event of the decision that it names first, an outcome one of its run. The events of the other answers do
+not lead to them, and the state holds no events: only what to read again when an answer's score comes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fitrouter.types import Event, Feedback, FeedbackKind, Projection, Score
+from fitrouter.plain import Projection
+from fitrouter.stores.journal import outcomes_of
+from fitrouter.types import Event, Feedback, FeedbackKind, RunOutcome, Score
 
-LIMIT = 1024
+LIMIT = 4096
 """Answers that are waited for; the first is forgotten for one more."""
 VOTED = 16
-"""Decisions whose votes wait for one answer; later ones are not noted."""
+"""Decisions whose votes, and runs whose outcomes, wait for one answer; later ones are not noted."""
 
 
 class WaitingPairs(Projection):
-    """Answer without a score → decisions with a vote that compares it with theirs, the oldest first."""
+    """Answer without a score → decisions with a vote that compares it with theirs, and runs, the oldest first."""
 
     stored_type = list[tuple[str, list[str]]]
 
@@ -26,19 +28,26 @@ class WaitingPairs(Projection):
         self._waiting: dict[str, list[str]] = {}
 
     def get(self, answer: str) -> Sequence[str]:
-        """The decisions whose votes wait for an answer's score."""
+        """Keys of the journal under which votes and outcomes are that wait for an answer's score."""
         return self._waiting.get(answer, ())
 
     def observe(self, event: Event, related: Sequence[Event]) -> None:
-        """Note a vote whose other answer has no score among the `related` events; drop what waited for a score."""
+        """Note what a vote or outcome waits for, which has no score among the `related` events; drop what is scored."""
         if isinstance(event, Score):
             self._waiting.pop(event.decision_id, None)
         elif isinstance(event, Feedback) and event.kind is FeedbackKind.PAIR and event.other != event.decision_id:
-            if any(isinstance(one, Score) and one.decision_id == event.other for one in related):
-                return
-            voted = self._waiting.setdefault(event.other, [])
-            if event.decision_id not in voted and len(voted) < VOTED:
-                voted.append(event.decision_id)
+            self._note(event.decision_id, [event.other], related)
+        elif isinstance(event, RunOutcome):
+            self._note(outcomes_of(event.identity.run or ""), event.decisions, related)
+
+    def _note(self, key: str, answers: Sequence[str], related: Sequence[Event]) -> None:
+        scored = {one.decision_id for one in related if isinstance(one, Score)}
+        for answer in answers:
+            if answer in scored:
+                continue
+            voted = self._waiting.setdefault(answer, [])
+            if key not in voted and len(voted) < VOTED:
+                voted.append(key)
             if len(self._waiting) > self.limit:
                 del self._waiting[next(iter(self._waiting))]
 

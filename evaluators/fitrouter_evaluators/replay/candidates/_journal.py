@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import cast
 
 from fitrouter.errors import ConfigError
-from fitrouter.state.learner import Learner, read_batch
+from fitrouter.state.learner import Learner
+from fitrouter.state.reading import read_batch
 from fitrouter.stores.cold import Payloads
 from fitrouter.stores.journal import Journal, Row
-from fitrouter.types import Decision, Event, Execution, Feedback, PolicyChange, Score
+from fitrouter.types import Decision, Event, Execution, Feedback, PolicyChange, RunOutcome, Score
 from fitrouter_evaluators.replay.log._journal import connect, damaged, decode_rows
 
 
@@ -80,6 +81,8 @@ def _selected(event: Event, kept: set[str]) -> bool:
             return event.decision_id in kept
         case Feedback():
             return event.decision_id in kept and (not event.other or event.other in kept)
+        case RunOutcome():
+            return kept.issuperset(event.decisions)
         case PolicyChange():
             return False
         case _:

@@ -14,7 +14,8 @@ from fitrouter.errors import ArtifactError, ConfigError
 from fitrouter.posterior.arm_prior import load as load_arm_prior
 from fitrouter.posterior.labels import FitParams
 from fitrouter.serving.services import load_scorer
-from fitrouter.state.learner import Learner, read_batch
+from fitrouter.state.learner import Learner
+from fitrouter.state.reading import read_batch
 from fitrouter.state.refit import refit
 from fitrouter.state.tenants import TenantLearner
 from fitrouter.stores.journal import Journal

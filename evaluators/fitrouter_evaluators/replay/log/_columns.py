@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fitrouter.stores.figures import RATED
+from fitrouter.types import SOURCES
 from fitrouter_evaluators.replay.log._connection import literal, words
 from fitrouter_evaluators.replay.log._constraints import ARRAYS
 from fitrouter_evaluators.replay.log.log import Ints
@@ -27,7 +28,7 @@ _NUMBERS = words(
     "seq ts propensity asked_probability policy_seq seed floor share cost_weight cost_unit_usd latency_weight "
     "latency_unit_s budget_weight budget_unit_usd steps"
 )
-_NAMES = words("mode tenant user role task session encoder policy_algorithm registry tier")
+_NAMES = words("mode tenant user role task session encoder policy_algorithm registry run tier")
 _ANSWERED = "log_scores WHERE status = 'ok'"
 _WINDOW = """
     CREATE TEMP VIEW chosen_decisions AS
@@ -48,6 +49,11 @@ _DECLINED = """
     WHERE log_decisions.ts >= getvariable('since') AND log_decisions.ts < getvariable('until')
     AND status = 'declined' AND mode IN ('online', 'uniform', 'shadow')
 """
+_ENDED = f"""
+    SELECT run, y FROM log_run_outcomes WHERE y IS NOT NULL
+    QUALIFY row_number() OVER (PARTITION BY run ORDER BY list_position({list(SOURCES)}, source) DESC, seq DESC) = 1
+"""
+"""The outcome of each run that counts."""
 _LEFT_OUT = f"SELECT DISTINCT decision_id FROM left_out JOIN places USING (decision_id) WHERE {RATED}"
 
 
@@ -96,6 +102,8 @@ class Columns(NamedTuple):
     statuses: tuple[str, ...]
     votes: dict[str, NDArray[Any]]
     """row, y, asked."""
+    ended: dict[str, NDArray[Any]]
+    """row, y: the outcome of the decision's run."""
     left_out: int
     """Decisions with a rating that does not count for others."""
     declined: int
@@ -112,7 +120,8 @@ def fetch_columns(
     connection.execute("SET VARIABLE until = ?::DOUBLE", [np.inf if until is None else until])
     connection.execute(_WINDOW)
     connection.execute(
-        "CREATE TEMP TABLE places AS SELECT decision_id, draw_id, row_number() OVER () - 1 AS row FROM chosen_decisions"
+        "CREATE TEMP TABLE places AS "
+        "SELECT decision_id, draw_id, run, row_number() OVER () - 1 AS row FROM chosen_decisions"
     )
     lists = ("eligible", *ARRAYS, *(("features",) if features else ()))
     cells = [*_NUMBERS, "asked", "coalesce(redraw, '') = '' AS fresh", "decision_id", 'hash(chosen) AS "hash chosen"']
@@ -150,6 +159,7 @@ def fetch_columns(
         executions=executions,
         statuses=statuses.names,
         votes=_fetch(connection, f"SELECT row, y, asked FROM ({_VOTES}) JOIN places USING (decision_id)"),
+        ended=_fetch(connection, f"SELECT row, y FROM ({_ENDED}) JOIN places USING (run)"),
         left_out=len(connection.execute(_LEFT_OUT).fetchall()),
         declined=connection.execute(_DECLINED).fetchall()[0][0],
         scores=_scores(connection, features),

@@ -34,12 +34,14 @@ NEEDED = {
     "scores": words("seq score_id decision_id user h schema mean status"),
     "feedback": words("seq feedback_id decision_id user kind value scale_low scale_high y dimension asked"),
     "profiles": words("seq ts user declared"),
+    "run_outcomes": words("seq outcome_id user run source y"),
 }
 """Tables that are read, and the columns that a log must have."""
 
 OPTIONAL = {
     "decisions": words(
-        "cost_unit_usd latency_unit_s budget_weight budget_unit_usd switch personal candidates redraw rest steps tier"
+        "cost_unit_usd latency_unit_s budget_weight budget_unit_usd switch personal candidates redraw rest steps run "
+        "tier"
     ),
     "executions": words("cost_assumed"),
     "feedback": words("ts tenant vouched other source"),

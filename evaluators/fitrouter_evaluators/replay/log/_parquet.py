@@ -11,7 +11,7 @@ from typing import NoReturn
 from fitrouter_evaluators.replay.log._connection import NEEDED, OpenLog, open_duckdb, scratch, view_tables
 from fitrouter_evaluators.replay.log.log import refuse
 
-OPTIONAL = ("profiles",)
+OPTIONAL = ("profiles", "run_outcomes")
 """Tables that may be missing."""
 
 

@@ -93,6 +93,8 @@ class Decisions(NamedTuple):
     """Installation seed of the draw (Python ints)."""
     algorithm: NDArray[np.object_] | None = None
     registry: NDArray[np.object_] | None = None
+    run: Ints | None = None
+    """Codes of runs of agents; −1 for none."""
     tier: NDArray[np.object_] | None = None
     """Cost tier that the request asked for; empty or None for balanced."""
 
@@ -149,6 +151,8 @@ class Outcomes(NamedTuple):
     """Number of decisions whose label does not count for others (`state.vouching`), so that they have none."""
     declined: int = 0
     """Number of draws of plans that were looked at and not run; they are no rows."""
+    ended: Floats | None = None
+    """Outcome of the decision's run in [0, 1]; NaN without one."""
     assumed: int = 0
     """Number of answers whose cost is at an assumed price, since none was configured."""
 

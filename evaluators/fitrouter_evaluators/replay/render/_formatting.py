@@ -34,6 +34,7 @@ _METRICS = {
     "cost": Metric("cost", "USD per decision", "USD per decision", False),
     "latency": Metric("latency", "seconds per decision", "seconds per decision", False),
     "utility": Metric("utility", "fit minus weighted cost and latency, in units of fit", "units of fit"),
+    "outcome": Metric("outcome", "outcomes of runs of agents, from 0 (worst) to 1 (best)", "0 to 1"),
     "score": Metric("score", "reward-model scores of the answers, for inspection only"),
 }
 

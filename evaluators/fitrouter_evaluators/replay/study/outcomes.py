@@ -69,6 +69,7 @@ def observe_metric(
     latency.
     * ``utility``: fit − cost_weight · cost / unit − latency_weight · latency / unit, with each decision's weights.
       The budget's dual variable is left out: it paces spending and is not a preference.
+    * ``outcome``: how the decision's run ended, the same for all of its decisions; a silent run does not count.
     * ``score``: the reward model's mean, for inspection only.
 
     Args:
@@ -185,6 +186,15 @@ def _latency(log: Log, stream: str, ceiling: float | None) -> MetricOutcomes:  #
     return _amount("latency", log.outcomes.latency_s, ceiling)
 
 
+def _outcome(log: Log, stream: str, ceiling: float | None) -> MetricOutcomes:  # noqa: ARG001 - runs are told of
+    ended = log.outcomes.ended
+    if ended is None or np.isnan(ended).all():
+        raise InvalidLog(
+            f"--metric outcome: no run of {log.source} has an outcome; report them (POST /v1/runs/ID/outcome)"
+        )
+    return _amount("outcome", ended, 1.0)
+
+
 def _score(log: Log, stream: str, ceiling: float | None) -> MetricOutcomes:  # noqa: ARG001 - nobody is asked
     outcomes = log.outcomes
     least, most = float(np.nanmin(outcomes.score, initial=0.0)), float(np.nanmax(outcomes.score, initial=1.0))
@@ -195,7 +205,7 @@ def _score(log: Log, stream: str, ceiling: float | None) -> MetricOutcomes:  # n
 
 
 _METRICS: Mapping[str, Callable[[Log, str, float | None], MetricOutcomes]] = MappingProxyType(
-    {"fit": _fit, "cost": _cost, "latency": _latency, "utility": _utility, "score": _score}
+    {"fit": _fit, "cost": _cost, "latency": _latency, "utility": _utility, "outcome": _outcome, "score": _score}
 )
 METRICS = tuple(_METRICS)
 """Metrics that can be evaluated."""

@@ -182,6 +182,29 @@ def closed_units(
     )
 
 
+def runs_of(log: Log, **limits: float | None) -> Units:
+    """The closed runs of a log, as `closed_units` selects sessions: units whose draws may be of several sessions.
+
+    A run's weights multiply over all of its draws. One with a call that keeps a model which was drawn outside of the
+    run has no weight, and is excluded; so are decisions of no run.
+    """
+    decisions = log.decisions
+    run = np.full(decisions.n, -1) if decisions.run is None else decisions.run
+    drawn, rows = is_drawn(decisions.mode), np.arange(decisions.n)
+    mine = drawn & (run >= 0)
+    first = np.full(int(run.max(initial=-1)) + 1, decisions.n)
+    np.minimum.at(first, run[mine], rows[mine])
+    begins = mine & (first[run] == rows) if len(first) else np.zeros(decisions.n, dtype=bool)
+    stays = (decisions.mode == MODES.index(Mode.STICKY)) & (run >= 0)
+    apart = stays & ((decisions.draw < 0) | (run[decisions.draw] != run))
+    gone = {"session": np.where(apart, -1, run), "draw": np.where(apart, -1, decisions.draw)}
+    found = closed_units(log._replace(decisions=decisions._replace(begins=begins, **gone)), **limits)  # type: ignore[arg-type]
+    found = found.select(run[found.member[found.start[:-1]]] >= 0, "no run")
+    return found.select(
+        ~np.isin(run[found.member[found.start[:-1]]], run[apart]), "a model was drawn outside of the run"
+    )
+
+
 class _Limits(NamedTuple):
     since: float
     until: float

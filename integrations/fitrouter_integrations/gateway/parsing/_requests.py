@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -12,7 +13,7 @@ from fitrouter.identity import decision_id_of
 from fitrouter.state.budgets import check_limit
 from fitrouter.types import AUTO, FeedbackKind, Identity, Request
 from fitrouter_integrations._identity import FIELDS, TIER, first_said
-from fitrouter_integrations.client import Comment, Vote
+from fitrouter_integrations.client import Comment, RunVote, Vote
 from fitrouter_integrations.gateway.parsing._messages import messages_of
 from fitrouter_integrations.gateway.parsing._transport import forbid_transport
 from fitrouter_integrations.gateway.parsing._typed import BY_DIMENSION, Body, Name, OfUser, Statement, Taste, typed
@@ -28,6 +29,7 @@ _OURS = frozenset({"model", "messages", "stream", "stream_options", "user", "met
 """Fields that are not sent to providers, which get no identities."""
 _AS_N = ("best_of", "candidate_count", "num_completions", "num_generations", "num_return_sequences")
 """What other servers call `n`, or draw as many for."""
+_TRACEPARENT = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}.*")
 _USES_OF = {"tools": ("tool_choice", "parallel_tool_calls"), "functions": ("function_call",)}
 
 
@@ -195,6 +197,41 @@ def feedback(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) ->
     return vote, said
 
 
+class RunOutcomeBody(OfUser, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a run of an agent ended."""
+
+    user: str | int | None = None
+    """must be the user of the run's requests, if they had one; or as x-fitrouter-user"""
+    value: bool | float
+    """success: true or false; rating: on the scale; number: one beyond the scale counts as its end"""
+    kind: Literal["success", "rating", "number"] = "success"
+    scale: Annotated[tuple[float, float], Meta(title="[worst, best], such as [1, 5]")] | None = None
+    """of a rating or number: its worst and its best value, such as [50000, 0] tokens; [0, 1] if left out"""
+    source: Literal["person", "check", "adapter"] = "check"
+    """who says so; a person counts more than a program, and that more than an adapter"""
+    key: Name | None = None
+    """key without `trusted` that began the run, if another one reports"""
+
+
+def run_outcome(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str, run: str) -> RunVote:
+    """Parse a body of POST /v1/runs/{run_id}/outcome.
+
+    Raises:
+        InvalidRequest: names the field and the reason.
+    """
+    given = typed(body, RunOutcomeBody)
+    return RunVote(
+        run=run,
+        value=given.value,
+        kind=given.kind,
+        scale=given.scale,
+        source=given.source,
+        user=identity(headers, tenant, given.user).user,
+        key=given.key or "",
+        tenant=tenant,
+    )
+
+
 class PolicyBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A change of the policy."""
 
@@ -264,11 +301,15 @@ def _check_params(body: dict[str, Any]) -> None:
 
 
 def identity(headers: Mapping[str, bytes], tenant: str, user: object = None, metadata: object = None) -> Identity:
-    """Parse the identity: each field from its header, else from `metadata`, else (the user) from `user`.
+    """Parse the identity: each field from its header, else from `metadata`, else the user from `user`.
+
+    Without any, the trace of a caller that sends one is its run.
 
     The tenant is always that of the key.
     """
-    found = first_said([("", {"tenant": tenant}), *_channels(headers, metadata, FIELDS), ("", {"user": user})])
+    found = first_said(
+        [("", {"tenant": tenant}), *_channels(headers, metadata, FIELDS), ("", {"user": user}), _trace(headers)]
+    )
     return Identity(**found | {"tenant": tenant})
 
 
@@ -276,6 +317,12 @@ def _channels(headers: Mapping[str, bytes], metadata: object, fields: Iterable[s
     """List the channels of fields: their headers, then `metadata`."""
     said = {name: _header(headers, _HEADER + name) for name in fields if _HEADER + name in headers}
     return [(_HEADER, said), ("metadata.", metadata)]
+
+
+def _trace(headers: Mapping[str, bytes]) -> tuple[str, object]:
+    """Return the id of the W3C trace that a request is part of, as a channel of its run."""
+    found = _TRACEPARENT.fullmatch(headers.get("traceparent", b""))
+    return "traceparent: ", {"run": found[1].decode()} if found and set(found[1]) != {ord("0")} else None
 
 
 def _header(headers: Mapping[str, bytes], name: str) -> str | None:

@@ -17,6 +17,7 @@ import yaml
 
 from fitrouter.serving.model_registry import Addition
 from fitrouter.serving.policy_control import Standing
+from fitrouter.serving.runs import Reported, ShownRun
 from fitrouter.stores.erasure import Erased
 from fitrouter.stores.listing import ListedAnswer, ListedFeedback, ListedUser
 from fitrouter_evaluators.personal import FitReport, Leaderboard, Profile, Progress, Scored
@@ -27,7 +28,7 @@ from fitrouter_evaluators.personal.satisfaction import Satisfaction
 from fitrouter_integrations.client import About, Plan
 from fitrouter_integrations.gateway.parsing._external import ObservationBody, OutcomeBody
 from fitrouter_integrations.gateway.parsing._people import HistoryBody, ProfileBody, QuizAnswerBody, QuizBody, ScoreBody
-from fitrouter_integrations.gateway.parsing._requests import FeedbackBody, PolicyBody
+from fitrouter_integrations.gateway.parsing._requests import FeedbackBody, PolicyBody, RunOutcomeBody
 from fitrouter_integrations.gateway.parsing._types import Schema, struct_schema
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -35,7 +36,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _SUMMARY = "An OpenAI-compatible gateway that routes each request to the model that suits its user and task."
 _ALWAYS = (400, 401, 403, 408, 429, 431, 503)
 """Errors of every route: headers that are malformed, late or too long, keys, a crowded tenant, and overload."""
-_WHO = ("user", "role", "task", "session")
+_WHO = ("user", "role", "task", "session", "run")
 _ROUTE = (*_WHO, "tier")
 _RUN = (*_ROUTE, "plan", "chosen-by")
 
@@ -87,6 +88,8 @@ OPERATIONS = {
     "add_model": Operation(Addition, ("added_model",), "fitrouter.model"),
     "remove_model": Operation("removed_found"),
     "feedback": Operation("feedback_id", (FeedbackBody,), headers=("user",), errors=(404,)),
+    "run_outcome": Operation(Reported, (RunOutcomeBody,), "fitrouter.run_outcome", ("user",)),
+    "run": Operation(ShownRun, object="fitrouter.run", headers=("user",), query=("key",)),
     "profile": Operation("profile_found", (ProfileBody,), headers=("user", "role"), errors=(404,)),
     "show_profile": Operation(Profile, headers=("user", "role")),
     "erase_profile": Operation(Erased, object="fitrouter.erasure", headers=("user",)),

@@ -5,7 +5,7 @@ from fitrouter.stores.journal._claims import Claim, Grant
 from fitrouter.stores.journal._copy import BATCH, Copied, FilePlace, Part, Place, Raw, copy, digest_of_place
 from fitrouter.stores.journal._memory import MemoryJournal
 from fitrouter.stores.journal._ranges import LONGEST_MS, LONGEST_NAME, MOST_TOKENS, MOST_USD, fault_in
-from fitrouter.stores.journal._record import decision_of, digest_of, stored
+from fitrouter.stores.journal._record import decision_of, digest_of, outcomes_of, stored
 from fitrouter.stores.journal._salvage import JournalCheck, check, in_use, in_words, leased, salvage
 from fitrouter.stores.journal._sqlite import SqliteJournal
 from fitrouter.stores.journal._unlogged import UnloggedJournal
@@ -42,6 +42,7 @@ __all__ = [
     "in_use",
     "in_words",
     "leased",
+    "outcomes_of",
     "salvage",
     "stored",
 ]

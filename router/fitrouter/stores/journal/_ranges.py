@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from fitrouter.types import (
+    SOURCES,
     TOKENS,
     Decision,
     Erasure,
@@ -20,6 +21,7 @@ from fitrouter.types import (
     ProfileChange,
     Refusal,
     Remark,
+    RunOutcome,
     Score,
 )
 
@@ -135,6 +137,13 @@ def _numbers(event: Event) -> Iterable[tuple[str, float, float, float]]:
             yield "number of dimensions", len(event.declared), 0, MOST_DIMENSIONS
             for value in event.declared.values():
                 yield "declared", value, -_LARGEST, _LARGEST
+        case RunOutcome():
+            worst, best = event.scale
+            yield "value", event.value, -_LARGEST, _LARGEST
+            yield "scale", worst, -_LARGEST, _LARGEST
+            yield "scale", best, -_LARGEST, _LARGEST
+            yield "width of scale", abs(best - worst), 1e-9, math.inf
+            yield "source", float(event.source in SOURCES), 1.0, 1.0
         case Remark():
             yield "number of dimensions", len(event.moved), 0, MOST_DIMENSIONS
             yield "y", event.y or 0.0, 0.0, 1.0

@@ -26,6 +26,8 @@ from fitrouter.types import (
     Refit,
     Remark,
     RoleText,
+    RunOutcome,
+    RunStep,
     Salvage,
     Score,
     Spent,
@@ -68,12 +70,21 @@ def digest_of(subject: str) -> str:
 
 
 def decision_of(event: Event) -> str | None:
-    """Return the id of the decision that an event belongs to; None for other events."""
+    """Return the id of the decision that an event belongs to, or the key of its run; None for other events."""
     if isinstance(event, Decision):
         return event.id
+    if isinstance(event, RunStep):
+        return event.identity.run
+    if isinstance(event, RunOutcome):
+        return outcomes_of(event.identity.run or "")
     if isinstance(event, Execution | PlanRun | Score | Feedback | Remark):
         return event.decision_id
     return None
+
+
+def outcomes_of(run: str) -> str:
+    """Return the key under which a journal finds the outcomes of a run; its steps are under that of the run itself."""
+    return f"{run}:outcome"
 
 
 def subject_of(event: Event) -> str | None:

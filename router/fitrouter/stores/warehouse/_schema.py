@@ -27,6 +27,7 @@ from fitrouter.types import (
     DECLINED,
     OUTCOMES,
     RECORDED,
+    SOURCES,
     TOKENS,
     WHOLE,
     Decision,
@@ -40,6 +41,7 @@ from fitrouter.types import (
     ProfileChange,
     Refusal,
     Remark,
+    RunOutcome,
     Score,
     Variant,
 )
@@ -56,6 +58,7 @@ _EVENTS: dict[str, tuple[type, str]] = {
     "policies": (PolicyChange, "change_id"),
     "remarks": (Remark, "remark_id"),
     "refusals": (Refusal, "refusal_id"),
+    "run_outcomes": (RunOutcome, "outcome_id"),
 }
 """Table → its events, and the column of their id."""
 
@@ -98,11 +101,13 @@ _PAIRS: dict[tuple[type, str], tuple[str, str]] = {
     (Decision, "excluded"): ("model", "reason"),
     (Score, "dimensions"): ("mean", "sd"),
     (Feedback, "scale"): ("low", "high"),
+    (RunOutcome, "scale"): ("worst", "best"),
 }
 """Fields with pairs of values, and what these are called."""
 
 _DERIVED: dict[type, dict[str, tuple[str, Callable[[Any], Any]]]] = {
     Feedback: {"y": ("DOUBLE", lambda vote: vote.y if vote.scale[0] != vote.scale[1] else None)},
+    RunOutcome: {"y": ("DOUBLE", lambda ended: ended.y if ended.scale[0] != ended.scale[1] else None)},
     ModelCard: {"arm": ("VARCHAR", attrgetter("arm"))},
 }
 """Columns that are no fields: type and value."""
@@ -115,6 +120,7 @@ _RUNS = """CREATE TABLE ope_runs (
 """
 
 _OUTCOME = " ".join(f"WHEN '{status}' THEN '{outcome}'" for status, outcome in OUTCOMES.items())
+_RANK = f"list_position([{', '.join(repr(source) for source in SOURCES)}], source)"
 _VIEWS = f"""
 CREATE VIEW latest_feedback AS
     SELECT * FROM feedback
@@ -136,7 +142,7 @@ CREATE VIEW outcomes AS
     SELECT
         decision.decision_id, decision.seq, decision.ts,
         make_timestamp(CAST(decision.ts * 1000000 AS BIGINT)) AS at_utc, decision.draw_id,
-        decision.tenant, decision."user", decision.role, decision.task, decision.session, decision.mode,
+        decision.tenant, decision."user", decision.role, decision.task, decision.session, decision.run, decision.mode,
         decision.chosen, decision.propensity, decision.eligible, decision.probs, decision.twin,
         decision.asked, decision.asked_probability, decision.policy_algorithm, decision.registry,
         execution.served_by, execution.status, execution.prompt_tokens, execution.completion_tokens,
@@ -170,6 +176,20 @@ CREATE VIEW answers AS
         decision_id
     FROM outcomes LEFT JOIN votes USING (decision_id)
     ORDER BY at_utc DESC;
+CREATE VIEW runs AS
+    WITH counted AS (
+        SELECT * FROM run_outcomes
+        QUALIFY row_number() OVER (PARTITION BY run ORDER BY {_RANK} DESC, seq DESC) = 1
+    ), step AS (
+        SELECT
+            run, any_value(tenant) AS tenant, any_value("user") AS "user",
+            make_timestamp(CAST(min(ts) * 1000000 AS BIGINT)) AS began_utc, min(ts) AS began, max(ts) AS last,
+            count(*) AS decisions, list(DISTINCT role) AS roles, list(DISTINCT coalesce(served_by, chosen)) AS models,
+            CASE WHEN count(*) FILTER (price_known IS FALSE) = 0 THEN sum(cost_usd) END AS cost_usd
+        FROM outcomes WHERE run IS NOT NULL GROUP BY run
+    )
+    SELECT step.*, counted.y, counted.kind, counted.value, counted.source, len(counted.decisions) AS covered
+    FROM step LEFT JOIN counted USING (run);
 CREATE VIEW requests AS
     SELECT
         seq, ts, tenant, "user", role, decision_id, chosen, served_by, status,
