@@ -33,6 +33,7 @@ from fitrouter.stores.journal import MemoryJournal
 from fitrouter.stores.keys import FILE, SCOPES, StoredKey, change_keys, digest_of, new_key
 from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
 from fitrouter.types import CHOSEN, Feedback, FeedbackKind, Identity, Request
+from fitrouter_dashboards import console as pages
 from fitrouter_dashboards.console import Reads, assets
 from fitrouter_dashboards.console.pairs import Answer, alike, telling
 from fitrouter_integrations.gateway import _keys
@@ -123,7 +124,12 @@ def test_the_page_and_its_files_are_confined(open_url: str) -> None:
         assert page.headers["content-type"] == "text/html; charset=utf-8"
         assert "<script>" not in page.text
         assert "style=" not in page.text
-        for path in ["/console", "/console/", *(f"/console/static/{name}" for name in assets()), "/console/api/now"]:
+        for path in [
+            "/console",
+            "/console/",
+            *(f"/console/static/{name}" for name in assets(pages)),
+            "/console/api/now",
+        ]:
             reply = http.get(path)
             policy = reply.headers["content-security-policy"]
             assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
@@ -135,8 +141,8 @@ def test_the_page_and_its_files_are_confined(open_url: str) -> None:
         )
         assert (again.status_code, again.content) == (304, b"")
         assert http.get("/console/static/..%2f..%2fmetrics.py").status_code == 404
-    assert sum(len(asset.body) for asset in assets().values()) < 300_000
-    for name, asset in assets().items():
+    assert sum(len(asset.body) for asset in assets(pages).values()) < 300_000
+    for name, asset in assets(pages).items():
         text = asset.body.decode()
         assert "innerHTML" not in text, name
         assert "https://" not in text, name
@@ -144,7 +150,7 @@ def test_the_page_and_its_files_are_confined(open_url: str) -> None:
 
 def test_the_page_has_words_for_each_term() -> None:
     """The terms of an explanation and those that the page has words for are the same."""
-    table = assets()["decisions.js"].body.decode().partition("const TERMS = {")[2].partition("};")[0]
+    table = assets(pages)["decisions.js"].body.decode().partition("const TERMS = {")[2].partition("};")[0]
     assert re.findall(r"(\w+): \"", table) == list(TERMS)
 
 

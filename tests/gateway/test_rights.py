@@ -38,7 +38,7 @@ KINDS: dict[str, tuple[str, ...] | None] = {
 }
 """Kind of key → its scopes; all are one tenant's, but the administrators' and those of nobody."""
 
-ANYBODY, ANY_KEY = "anybody", "any key"
+ANYBODY, ANY_KEY, SESSION = "anybody", "any key", "a session of that person"
 PEOPLE, TRUSTED, ADMIN, METRICS = "people", "trusted", "admin", "metrics"
 ASKED = {"user": "ann", **chat()}
 SAID = {"role": "assistant", "content": "Four."}
@@ -51,6 +51,20 @@ RIGHTS: dict[str, tuple[str, ...]] = {
     "GET /console/static/{name}": (ANYBODY,),
     "GET /console/api/session": (ANYBODY,),
     "POST /console/api/logout": (ANYBODY,),
+    "GET /me": (ANYBODY,),
+    "GET /me/": (ANYBODY,),
+    "GET /quiz": (ANYBODY,),
+    "GET /me/static/{name}": (ANYBODY,),
+    "GET /me/api/session": (ANYBODY,),
+    "POST /me/api/logout": (ANYBODY,),
+    "POST /me/api/redeem": (SESSION,),
+    "POST /me/api/quiz": (SESSION,),
+    "GET /me/api/quiz/{quiz_id}": (SESSION,),
+    "POST /me/api/quiz/{quiz_id}": (SESSION,),
+    "GET /me/api/report": (SESSION,),
+    "GET /me/api/profile": (SESSION,),
+    "PUT /me/api/profile": (SESSION,),
+    "DELETE /me/api/profile": (SESSION,),
     "GET /healthz": (ANYBODY,),
     "GET /readyz": (ANYBODY,),
     "GET /openapi.json": (ANY_KEY,),
@@ -77,6 +91,8 @@ RIGHTS: dict[str, tuple[str, ...]] = {
     "POST /console/api/try": ("chat",),
     "POST /console/api/choice": ("feedback", PEOPLE),
     "DELETE /v1/profile": ("feedback", TRUSTED),
+    "POST /v1/links": ("feedback", PEOPLE),
+    "DELETE /v1/links": ("feedback", PEOPLE),
     "GET /v1/decisions/{decision_id}": ("read",),
     "GET /console/api/decisions/{decision_id}": ("read",),
     "GET /v1/policy": ("read",),
@@ -116,14 +132,15 @@ RIGHTS: dict[str, tuple[str, ...]] = {
 BODIES: dict[str, Any] = {
     "POST /v1/diagnose": {"history": [{"messages": [*ASKED["messages"], SAID]}]},
     "POST /v1/score": {"user": "ann", "items": [{"prompt": "2 + 2?", "answers": ["4"]}]},
+    "POST /me/api/redeem": {"token": "x" * 43},
     "POST /console/api/estimate": CHANGE,
     "POST /v1/policy": CHANGE,
     "POST /console/api/policy": CHANGE,
     "POST /v1/models": ADDED,
     "POST /console/api/models": ADDED,
 }
-LOGIN = "POST /console/api/login"
-DENIED = {"invalid_api_key", "missing_scope", "not_authorized", "not_admin"}
+LOGINS = {"POST /console/api/login", "POST /me/api/login"}
+DENIED = {"no_session", "invalid_api_key", "missing_scope", "not_authorized", "not_admin"}
 
 
 def may(kind: str, route: str) -> bool:
@@ -197,7 +214,7 @@ def test_the_table_has_every_route(tmp_path: Path) -> None:
     """A new route needs a row."""
     app: Any = create_app(make_router(tmp_path), config().model_copy(update={"data": tmp_path}))
     routes = {f"{method} {each.path}" for each in app.routes for method in getattr(each, "methods", ())}
-    assert {route for route in routes if not route.startswith("HEAD ")} == {*RIGHTS, LOGIN}
+    assert {route for route in routes if not route.startswith("HEAD ")} == {*RIGHTS, *LOGINS}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -51,6 +51,8 @@ ROUTES = [
     ("POST", "/v1/plans/x/outcome"),
     ("POST", "/v1/observations"),
     ("POST", "/v1/score"),
+    ("POST", "/v1/links"),
+    ("DELETE", "/v1/links"),
     ("GET", "/v1/leaderboard"),
     ("GET", "/v1/report"),
     ("GET", "/v1/certificate"),

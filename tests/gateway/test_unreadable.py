@@ -33,6 +33,10 @@ READS = {
     "/console/api/now": {W},
     "/console/api/people": {W, J, P},
     "/console/api/policy": {W},
+    "/me/api/profile": {W, J, P},
+    "/me/api/quiz/{quiz_id}": {P},
+    "/me/api/report": {W, P},
+    "/me/api/session": {P},
     "/v1/decisions": {J, P},
     "/v1/decisions/{decision_id}": {J},
     "/v1/feedback": {J, P},
@@ -45,6 +49,7 @@ READS = {
 WITHOUT = {
     "/console/api/pairs",  # where no contents are kept
     *("/", "/console", "/console/", "/console/api/session", "/console/static/{name}", "/healthz", "/metrics"),
+    *("/me", "/me/", "/me/static/{name}", "/quiz"),
     *("/openapi.json", "/readyz", "/v1/audit", "/v1/models", "/v1/models/{model:path}", "/v1/policy"),
     "/v1/quiz/{quiz_id}",
 }
@@ -60,6 +65,8 @@ ADDED = {"name": "added", "provider": "r", "target": "brief"}
 WRITES: dict[str, tuple[Any, set[str]]] = {
     "DELETE /console/api/models/{model:path}": (None, {J}),
     "DELETE /v1/models/{model:path}": (None, {J}),
+    "DELETE /me/api/profile": (None, {J, P}),
+    "DELETE /v1/links": (None, {P}),
     "DELETE /v1/profile": (None, {J, P}),
     "POST /console/api/choice": ({"first": "DECISION", "second": "OTHER", "choice": 1}, {J}),
     "POST /console/api/estimate": ({"action": "budget", "tenant": "default", "usd_per_period": 2.5}, {W}),
@@ -78,6 +85,12 @@ WRITES: dict[str, tuple[Any, set[str]]] = {
     "POST /v1/diagnose": ({"history": [{"messages": [{"role": "user", "content": ASKED}, SAID]}]}, set()),
     "POST /v1/embeddings": ({"model": "embed", "input": "Hello"}, set()),
     "POST /v1/feedback": ({"decision_id": "DECISION", "user": "ann", "kind": "thumb", "value": "up"}, {J, P}),
+    "POST /me/api/login": ({"user": "ann"}, {P}),
+    "POST /me/api/logout": ({}, set()),
+    "POST /me/api/quiz": ({}, {P}),
+    "POST /me/api/quiz/{quiz_id}": ({"question": "NUMBER", "choice": "same"}, {J, P}),
+    "POST /me/api/redeem": ({"token": "LINK"}, set()),
+    "POST /v1/links": ({"user": "ann"}, {P}),
     "POST /v1/messages": ({**CHAT, "max_tokens": 9}, set()),
     "POST /v1/messages/count_tokens": (CHAT, set()),
     "POST /v1/models": (ADDED, {J}),
@@ -88,6 +101,7 @@ WRITES: dict[str, tuple[Any, set[str]]] = {
     "POST /v1/responses": ({"model": "fitrouter/auto", "input": ASKED, "user": "ann"}, set()),
     "POST /v1/responses/input_tokens": ({"model": "fitrouter/auto", "input": ASKED}, set()),
     "POST /v1/score": ({"user": "ann", "items": [{"prompt": ASKED, "answers": ["yes"]}]}, {J, P}),
+    "PUT /me/api/profile": ({"values": {"warmth": 1.0}}, {J, P}),
     "PUT /v1/profile": ({"user": "ann", "values": {"warmth": 1.0}}, {J, P}),
 }
 """Route that takes something → a body, and the stores without which it says what cannot be read; without the others it
@@ -120,6 +134,7 @@ def test_no_route_answers_as_if_there_were_nothing(tmp_path: Path, monkeypatch: 
     config = load_config(install(tmp_path))
     with serving(router := Router.from_config(config), config) as url, client(url) as http:
         http.headers["x-fitrouter-user"] = "ann"
+        http.post("/me/api/login", json={"user": "ann"})
         body = chat("What about 1?", user="ann", metadata={"session": "one"})
         decision = http.post("/v1/chat/completions", json=body).headers["x-fitrouter-decision"]
         vote = {"decision_id": decision, "user": "ann", "kind": "thumb", "value": "up"}
@@ -143,6 +158,13 @@ def test_no_route_answers_as_if_there_were_nothing(tmp_path: Path, monkeypatch: 
 
 def prepared(http: httpx.Client, route: str) -> dict[str, str]:
     """What a route needs that is asked once: an answer, a plan, a quiz, a model or none, a person to erase."""
+    if route.startswith(("POST /me/", "PUT /me/", "DELETE /me/")):
+        if route.endswith("redeem"):
+            return {"LINK": http.post("/v1/links", json={"user": "ann"}).json()["url"].partition("#")[2]}
+        user = "doomed" if route.startswith("DELETE") else "ann"
+        assert http.post("/me/api/login", json={"user": user}).status_code == 200
+        places = prepared(http, route.replace("/me/api/", "/v1/")) if "{quiz_id}" in route else {}
+        return {"CSRF": http.get("/me/api/session").json()["csrf"], **places}
     if "outcome" in route:
         about = http.post("/v1/plans", json=CHAT).json()["about"]
         return {"DECISION": about["decision_id"], "MODEL": about["chosen"]}
@@ -168,7 +190,11 @@ def send(http: httpx.Client, route: str, places: dict[str, str]) -> httpx.Respon
     body = msgspec.json.encode(WRITES[route][0]).decode()
     for name, value in places.items():
         body, path = body.replace(name, value), re.sub(rf"\{{{name.lower()}(_id|:path)?\}}", value, path)
-    headers = {"content-type": "application/json"} | ({"x-fitrouter-user": "doomed"} if method == "DELETE" else {})
+    headers = (
+        {"content-type": "application/json"}
+        | ({TOKEN: places["CSRF"]} if "CSRF" in places else {})
+        | ({"x-fitrouter-user": "doomed"} if method == "DELETE" else {})
+    )
     return http.request(method, path, content=body, headers=headers)
 
 

@@ -1,10 +1,11 @@
-"""The files of the page."""
+"""The files of pages."""
 
 from __future__ import annotations
 
 import hashlib
 from functools import cache
 from importlib import resources
+from types import ModuleType
 from typing import NamedTuple
 
 _TYPES = {
@@ -16,7 +17,7 @@ _TYPES = {
 
 
 class Asset(NamedTuple):
-    """A file of the page."""
+    """A file of a page."""
 
     body: bytes
     media_type: str
@@ -24,10 +25,10 @@ class Asset(NamedTuple):
 
 
 @cache
-def assets() -> dict[str, Asset]:
-    """Load the files of the page: name → file."""
+def assets(pages: ModuleType) -> dict[str, Asset]:
+    """Load the files of a package's pages, in its folder `static`: name → file."""
     found = {}
-    for file in resources.files(__package__ or __name__).joinpath("static").iterdir():
+    for file in resources.files(pages).joinpath("static").iterdir():
         if (media_type := _TYPES.get(file.name.rpartition(".")[2])) is not None:
             body = file.read_bytes()
             found[file.name] = Asset(body, media_type, f'"{hashlib.sha256(body).hexdigest()[:20]}"')

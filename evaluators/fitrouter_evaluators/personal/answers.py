@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fitrouter.config import Config
 from fitrouter.context.encoders import get_encoder
@@ -21,9 +22,11 @@ from fitrouter_evaluators.scoring import Answer, ResponseFeatures, global_scalar
 ASKED = "quiz-answers.jsonl"
 """File in the data folder with the answers that `fitrouter personal quiz --ask` collected."""
 PROMPTS = 60
-"""Most prompts of a pool."""
+"""Most prompts of a pool that models are ranked on, and most that questions are taken from."""
 READABLE = 3000
 """Characters of a prompt or an answer up to which it is preferred for a quiz."""
+PAIRS = 5
+"""Pairs of average length that the words of a quiz suffice for, so that a prompt's answers make short questions."""
 
 
 class AnswerPool(NamedTuple):
@@ -42,6 +45,10 @@ class AnswerPool(NamedTuple):
     """Response features, NaN where missing, float64[P, K, D]."""
     names: tuple[str, ...]
     """Of the response features."""
+    words: NDArray[np.int64]
+    """Of each prompt and answer, int[P, 1 + K]."""
+    typical: NDArray[np.bool_]
+    """Whether a prompt is one of those that models are ranked on, bool[P]; the others only make short questions."""
 
 
 class NoAnswers(ConfigError):
@@ -89,12 +96,19 @@ def read_pool(file: Path, cards: Iterable[ModelCard], config: Config) -> AnswerP
     if not complete:
         raise NoAnswers(f"quiz: no prompt of {str(file)!r} has an answer of each of {', '.join(models)}")
 
-    def rank(prompt: str) -> tuple[bool, bytes]:
+    def readable(prompt: str) -> tuple[bool, bytes]:
         answers = recorded.answers(prompt)
         longest = max(len(prompt), *(len(answers[keys[model]]) for model in models))
         return longest > READABLE, hashlib.sha256(prompt.encode("utf-8", "replace")).digest()
 
-    prompts = tuple(sorted(complete, key=rank)[:PROMPTS])
+    def short(prompt: str) -> int:
+        answers = recorded.answers(prompt)
+        pair = _words(prompt) + 2 * sum(_words(answers[keys[model]]) for model in models) // len(models)
+        return max(pair - config.quiz.words // PAIRS, 0)
+
+    complete.sort(key=readable)
+    typical = complete[:PROMPTS]
+    prompts = tuple(dict.fromkeys((*typical, *sorted(complete, key=short)[:PROMPTS])))
     texts = tuple(tuple(recorded.answers(prompt)[keys[model]] for model in models) for prompt in prompts)
     encoder, scoring = get_encoder(config.encoder), get_encoder(config.scorer.encoder)
     features = ResponseFeatures(scoring, scalar=global_scalar(scoring), declared=True)
@@ -102,7 +116,13 @@ def read_pool(file: Path, cards: Iterable[ModelCard], config: Config) -> AnswerP
     x = [context_features(read_prompt(Request(messages=messages(prompt))), encoder) for prompt in prompts]
     h = features.encode(answers).reshape(len(prompts), len(models), -1)
     digest = hashlib.sha256(repr((models, prompts, texts, features.schema)).encode("utf-8", "replace")).hexdigest()
-    return AnswerPool(digest[:16], prompts, models, texts, np.array(x), h, features.names)
+    words = np.array([[_words(text) for text in (prompt, *row)] for prompt, row in zip(prompts, texts, strict=True)])
+    return AnswerPool(digest[:16], prompts, models, texts, np.array(x), h, features.names, words, np.arange(len(prompts)) < len(typical))
+
+
+def _words(text: str) -> int:
+    """Number of words, as somebody reads them: of a text without spaces, one for every six characters."""
+    return max(len(text.split()), len(text) // 12)
 
 
 def messages(prompt: str) -> tuple[Message, ...]:

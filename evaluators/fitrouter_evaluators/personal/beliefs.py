@@ -57,11 +57,13 @@ class Beliefs:
     Args:
         draws: of the parameters.
         h: features of the pool's answers, float64[P, K, D], NaN where missing.
+        typical: prompts that models are ranked on, bool[P]; all if None.
     """
 
-    def __init__(self, draws: Draws, h: Floats) -> None:
+    def __init__(self, draws: Draws, h: Floats, typical: NDArray[np.bool_] | None = None) -> None:
         self.draws, self.h = draws, np.where(np.isfinite(h), h, 0.0)
-        self.ratings: Floats = draws.taste @ self.h.mean(axis=0).T + draws.fixed.mean(axis=0) + draws.level
+        at = slice(None) if typical is None else typical
+        self.ratings: Floats = draws.taste @ self.h[at].mean(axis=0).T + draws.fixed[at].mean(axis=0) + draws.level
         """Mean rating of each model's answers, float64[S, K]."""
         self.winner = self.ratings.argmax(axis=1)
         """The best model, int[S]."""

@@ -1,7 +1,8 @@
 """State of one quiz: the questions that were answered, and the choice of the next one.
 
 A question is chosen for its information on which model is best, and for the regret that its answer is expected to
-remove: the first is what later questions can use, the second what can be gained now. Which answer is shown first is
+remove: the first is what later questions can use, the second what can be gained now; both are weighed against the words
+to read. Which answer is shown first is
 drawn at random. A quiz is a deterministic function of its draws and answers, so that any process can go on with it.
 """
 
@@ -13,6 +14,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from fitrouter.posterior.draws import Draws
 from fitrouter.types import Floats, Identity
@@ -28,6 +30,8 @@ CANDIDATES = 200
 """Random questions among which one is chosen."""
 LEAST = 3
 """Questions before the quiz may stop: the posterior of a new person may be overconfident."""
+BESIDES = 60
+"""Words that the choice itself takes as long as, besides reading (docs/results/quiz.md)."""
 NEGLIGIBLE = 1e-4
 """Expected reduction of the regret, and information in nats, below which a question is not worth asking."""
 
@@ -61,6 +65,8 @@ class Quiz(msgspec.Struct, frozen=True, kw_only=True):
     """Maximum number of questions."""
     sure: float
     """Probability at which it stops."""
+    words: int
+    """Most words to read in all."""
     step: int = 0
     replies: tuple[QuizReply, ...] = ()
     pending: Question | None = None
@@ -86,16 +92,22 @@ class QuizResult(msgspec.Struct, frozen=True, kw_only=True):
     ended: str
 
 
-def beliefs_of(quiz: Quiz, draws: Draws, h: Floats) -> Beliefs:
-    """Beliefs about the person after all replies of a quiz."""
-    beliefs = Beliefs(draws, h)
+def beliefs_of(quiz: Quiz, draws: Draws, h: Floats, typical: NDArray[np.bool_] | None = None) -> Beliefs:
+    """Beliefs about the person after all replies of a quiz; arguments as of `Beliefs`."""
+    beliefs = Beliefs(draws, h, typical)
     told = [reply for reply in quiz.replies if reply.choice in {"first", "second"}]
     beliefs.learn(_columns([reply.question for reply in told]), [reply.choice == "first" for reply in told])
     return beliefs
 
 
-def advance(quiz: Quiz, beliefs: Beliefs) -> Quiz:
-    """Choose the next question of a quiz, or end it."""
+def advance(quiz: Quiz, beliefs: Beliefs, words: NDArray[np.int64]) -> Quiz:
+    """Choose the next question of a quiz, or end it.
+
+    Args:
+        quiz: with its answers.
+        beliefs: after them.
+        words: of each prompt and answer of the pool, int[P, 1 + K].
+    """
     asked = len(quiz.replies)
     if asked >= quiz.questions:
         return _ended(quiz, "limit")
@@ -108,12 +120,27 @@ def advance(quiz: Quiz, beliefs: Beliefs) -> Quiz:
         return _ended(quiz, "nothing more to learn")
     first = rng.integers(K, size=CANDIDATES)
     questions = Questions(rng.choice(left, CANDIDATES), first, (first + rng.integers(1, K, size=CANDIDATES)) % K)
+    if asked:  # the first question is asked whatever it takes
+        room = quiz.words - to_read([reply.question for reply in quiz.replies], words).sum()
+        fits = to_read(questions, words) <= room
+        if not fits.any():
+            return _ended(quiz, "limit")
+        questions = Questions(*(column[fits] for column in questions))
+    effort = to_read(questions, words) + BESIDES
     information, gain = beliefs.information(questions), beliefs.gain(questions)
     if information.max() < NEGLIGIBLE and gain.max() < NEGLIGIBLE:
         return _ended(quiz, "nothing more to learn")
-    at = int((information / max(information.max(), 1e-12) + gain / max(gain.max(), 1e-12)).argmax())
+    worth = information / max(information.max(), 1e-12) + gain / max(gain.max(), 1e-12)
+    at = int((worth / effort).argmax())
     pending = Question(*(int(column[at]) for column in questions))
     return msgspec.structs.replace(quiz, pending=pending, undone=(), ended="")
+
+
+def to_read(questions: Questions | Sequence[Question], words: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Words of the prompt and the two answers of each question, int[Q]."""
+    prompt, first, second = questions if isinstance(questions, Questions) else _columns(questions)
+    found: NDArray[np.int64] = words[prompt, 0] + words[prompt, 1 + first] + words[prompt, 1 + second]
+    return found
 
 
 def result(

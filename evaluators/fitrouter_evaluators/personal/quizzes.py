@@ -110,8 +110,9 @@ class Quizzes:
         quiz_id = uuid7(now)
         seed = [self.config.seed, uuid.UUID(quiz_id).int]
         draws = await asyncio.to_thread(self._draw, who, pool, seed)
-        quiz = Quiz(id=quiz_id, identity=who, pool=pool.id, ts=now, questions=settings.questions, sure=settings.sure)
-        quiz = advance(quiz, beliefs_of(quiz, draws, pool.h))
+        limits = {"questions": settings.questions, "sure": settings.sure, "words": settings.words}
+        quiz = Quiz(id=quiz_id, identity=who, pool=pool.id, ts=now, **limits)
+        quiz = advance(quiz, beliefs_of(quiz, draws, pool.h, pool.typical), pool.words)
         await asyncio.to_thread(self.store.add, quiz, draws)
         return await asyncio.to_thread(self._progress, quiz, draws)
 
@@ -160,7 +161,7 @@ class Quizzes:
         told: Choice = next(each for each in CHOICES if each == choice)
         reply = QuizReply(quiz.pending, told, quiz.undone)
         after = msgspec.structs.replace(quiz, replies=(*quiz.replies, reply))
-        after = await asyncio.to_thread(lambda: advance(after, beliefs_of(after, draws, pool.h)))
+        after = await asyncio.to_thread(lambda: advance(after, beliefs_of(after, draws, pool.h, pool.typical), pool.words))
         # The step is taken first: of two requests for one question only one is logged.
         progress = await self._step(quiz, after)
         try:
@@ -261,7 +262,7 @@ class Quizzes:
                 second=texts[at.second],
             )
             return Progress(id=quiz.id, question=shown)
-        found = result(quiz, beliefs_of(quiz, draws, pool.h), pool.models, pool.names, _TOLD)
+        found = result(quiz, beliefs_of(quiz, draws, pool.h, pool.typical), pool.models, pool.names, _TOLD)
         return Progress(id=quiz.id, result=found, sentences=sentences(found))
 
 

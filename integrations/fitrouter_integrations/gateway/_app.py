@@ -60,6 +60,7 @@ from fitrouter_integrations.gateway.asgi._wire import (
 from fitrouter_integrations.gateway.console import CONSOLE_ROUTES, confined
 from fitrouter_integrations.gateway.dialects._base import Dialect
 from fitrouter_integrations.gateway.dialects._chat import ChatCompletions
+from fitrouter_integrations.gateway.me import ME_ROUTES
 from fitrouter_integrations.gateway.parsing._external import observation, outcome
 from fitrouter_integrations.gateway.parsing._requests import (
     chat_request,
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
     from fitrouter_integrations.gateway._whole_log import WholeLog
     from fitrouter_integrations.gateway.console._routes import Console
     from fitrouter_integrations.gateway.console._sessions import Sessions
+    from fitrouter_integrations.gateway.me._pages import Me
 
 _log = logging.getLogger("fitrouter.gateway")
 _PORT = re.compile(rb":\d*$")
@@ -100,6 +102,7 @@ _PARTS = {
     "administration": "_models",
     "console": "console._routes",
     "lists": "_lists",
+    "me": "me._pages",
     "personal": "_personal",
     "whole_log": "_whole_log",
 }
@@ -140,6 +143,8 @@ ROUTES = tuple(
         ("POST", "/v1/quiz", "personal.start_quiz", "feedback"),
         ("GET", "/v1/quiz/{quiz_id}", "personal.quiz", "feedback"),
         ("POST", "/v1/quiz/{quiz_id}", "personal.answer_quiz", "feedback"),
+        ("POST", "/v1/links", "me.link", "feedback"),
+        ("DELETE", "/v1/links", "me.unlink", "feedback"),
         ("POST", "/v1/score", "personal.score", "read"),
         ("GET", "/v1/leaderboard", "personal.leaderboard", "read"),
         ("GET", "/v1/report", "personal.report", "read"),
@@ -203,6 +208,9 @@ def create_app(
     app.router.routes.append(Route("/v1/decisions", others, methods=["POST"]))
     for method, path, name, scope in CONSOLE_ROUTES:
         endpoint = gateway.guarded(gateway.handler(f"console.{name}"), scope, gateway.session_headers)
+        app.router.routes.append(Route(path, confined(endpoint), methods=[method]))
+    for method, path, name in ME_ROUTES:
+        endpoint = gateway.guarded(gateway.handler(f"me.{name}"), None)
         app.router.routes.append(Route(path, confined(endpoint), methods=[method]))
     return app
 
@@ -285,6 +293,13 @@ class Gateway:
 
         shared = (self.chat, self.steer, self.administration, self._keys, self.sessions, self._audit, self.closing)
         return Console(self.router, self._config, self.metrics, *shared)
+
+    @cached_property
+    def me(self) -> Me:
+        """The handlers of a person's own page."""
+        from fitrouter_integrations.gateway.me._pages import Me
+
+        return Me(self.router, self.personal, self._keys, self._audit, self._config.data)
 
     @cached_property
     def sessions(self) -> Sessions:

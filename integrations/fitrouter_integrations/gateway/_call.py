@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 
 import msgspec
@@ -23,10 +24,19 @@ class AuthenticatedCall:
     """An HTTP request with the caller that its key authenticates."""
 
     def __init__(self, http: HttpRequest, headers: Mapping[str, bytes], caller: Caller, bodies: Bodies) -> None:
-        self.http, self.headers = http, headers
-        self.tenant, self.admin, self.metrics, self.trusted = caller[:4]
-        self.caller = caller
+        self.http = http
         self.held = bodies.hold(caller.tenant)
+        self._take(headers, caller)
+
+    def acting(self, headers: Mapping[str, bytes], caller: Caller) -> AuthenticatedCall:
+        """Return the same request as another caller's, with other headers."""
+        call = copy.copy(self)
+        call._take(headers, caller)
+        return call
+
+    def _take(self, headers: Mapping[str, bytes], caller: Caller) -> None:
+        self.headers, self.caller = headers, caller
+        self.tenant, self.admin, self.metrics, self.trusted = caller[:4]
         self.known = caller is not NOBODY
         self.sees_people = self.trusted or self.admin
         """Whether it may see what people asked, and what was learnt of them."""

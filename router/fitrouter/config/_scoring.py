@@ -89,7 +89,9 @@ class QuizConfig(_Section):
     answers: Path | None = None
     """Recorded answers, a Parquet or JSONL file with the columns prompt, model, response; by default those of
     `fitrouter personal quiz --ask` in `data`, else those of a `recorded` provider."""
-    questions: int = Field(default=10, ge=1, le=50)
+    questions: int = Field(default=12, ge=1, le=50)
     """Maximum number of questions."""
     sure: float = Field(default=0.9, gt=0.5, lt=1.0)
     """Probability of the best model at which the quiz stops."""
+    words: int = Field(default=900, ge=50, le=100_000)
+    """Most words to read in all; 900 are four minutes."""

@@ -33,7 +33,7 @@ PATIENCE_S = 30.0
 """How long `finish` waits for other processes."""
 POLL_S = 0.25
 """Seconds between looks at the warehouse, which nobody can write meanwhile."""
-_NAMED = (("quizzes.db", "quizzes"), (contents.FILE, contents.TABLE))
+_NAMED = (("quizzes.db", "quizzes"), ("links.db", "links"), (contents.FILE, contents.TABLE))
 """Other files with a table whose column `user` is a subject."""
 _ASIDE = ("*.corrupt-*", f"{WAREHOUSE}.new*", "*.copy.new", "*.salvaging*")
 """Damaged files that were put aside, and what an interrupted process left."""

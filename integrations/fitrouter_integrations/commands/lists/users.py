@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from fitrouter.config import load_config
 from fitrouter.errors import ConfigError
 from fitrouter.routing.explanation_text import FEATURES
 from fitrouter.stores.audit_log import AuditLog, command_act
@@ -19,10 +20,11 @@ from fitrouter.stores.journal import digest_of
 from fitrouter.stores.listing import MOST, ListedAnswer, ListedFeedback, ListedUser, ShownUser
 from fitrouter.types import Identity
 from fitrouter_evaluators.personal import Profile, parsed_profile
+from fitrouter_integrations._http import url_of
 from fitrouter_integrations.commands._files import as_json as text_of
 from fitrouter_integrations.commands._files import write_new
 from fitrouter_integrations.commands._gateway import Gateway, Tenant, Url, connect
-from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, OneUser
+from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, OneUser, Role
 from fitrouter_integrations.commands.lists import _source
 from fitrouter_integrations.commands.lists._source import AsJson, Last
 
@@ -121,6 +123,28 @@ def export(
         found = msgspec.structs.replace(found, contents=kept, events=events)
     write_new(file, text_of(found) + "\n", "FILE")
     typer.echo(f"{file}: {found.known.requests} requests, {found.known.votes} votes, {found.known.remarks} remarks")
+
+
+@app.command()
+def link(
+    user: OneUser,
+    role: Role = None,
+    config: ConfigFile = DEFAULT,
+    url: Url = None,
+    tenant: Tenant = None,
+    withdraw: Annotated[
+        bool, typer.Option("--withdraw", help="End all links and sessions of the user instead.")
+    ] = False,
+) -> None:
+    """Make a one-time link to a user's own page: quiz, fit report and profile in the browser, for a day."""
+    with connect(config, url, tenant=tenant) as gateway:
+        if withdraw:
+            ended = gateway.call("DELETE", "/v1/links", user=user)["links"]
+            typer.echo(f"{ended} links and sessions of {user} have ended")
+            return
+        found = gateway.call("POST", "/v1/links", {}, user=user, role=role)
+    place = url or url_of(load_config(config))
+    typer.echo(f"{place.rstrip('/')}/me#{found['url'].partition('#')[2]}")
 
 
 @app.command()

@@ -45,6 +45,7 @@ _SAFE = {
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
+    "x-robots-tag": "noindex, nofollow",
 }
 
 

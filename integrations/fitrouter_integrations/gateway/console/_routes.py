@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping
 from functools import partial
 from importlib import metadata
 from typing import Any
@@ -24,7 +23,8 @@ from fitrouter.router import Router
 from fitrouter.serving.recorder import read_in_time
 from fitrouter.stores.audit_log import Act, AuditLog
 from fitrouter.types import UNPRICED, Decision, FeedbackKind, Identity
-from fitrouter_dashboards.console import Reads, alarms, assets, decisions, overview
+from fitrouter_dashboards import console
+from fitrouter_dashboards.console import Reads, alarms, decisions, overview
 from fitrouter_dashboards.console.alarms import EVIDENCE, Unhappy
 from fitrouter_dashboards.console.models import calibration, label_rates, model_figures, replays
 from fitrouter_dashboards.console.money import GROUPS, spent
@@ -36,7 +36,14 @@ from fitrouter_integrations.gateway._keys import Keys
 from fitrouter_integrations.gateway._models import ModelAdministration
 from fitrouter_integrations.gateway.asgi._limits import headers_of
 from fitrouter_integrations.gateway.asgi._wire import Problem, readable
-from fitrouter_integrations.gateway.console._calls import Handler, body_of, json_response, tenant_of, unread_part
+from fitrouter_integrations.gateway.console._calls import (
+    Handler,
+    body_of,
+    file_response,
+    json_response,
+    tenant_of,
+    unread_part,
+)
 from fitrouter_integrations.gateway.console._decisions import Decisions
 from fitrouter_integrations.gateway.console._estimates import Estimates
 from fitrouter_integrations.gateway.console._people import People
@@ -103,11 +110,11 @@ class Console:
 
     async def page(self, _call: AuthenticatedCall) -> Response:
         """Serve the console's page."""
-        return _file("index.html", {})
+        return file_response(console, "index.html", {})
 
     async def asset(self, call: AuthenticatedCall) -> Response:
         """Serve a file of the page."""
-        return _file(call.http.path_params["name"], headers_of(call.http.scope))
+        return file_response(console, call.http.path_params["name"], headers_of(call.http.scope))
 
     # --- sessions ---
 
@@ -412,13 +419,3 @@ def _time(text: str | None, now: float) -> float:
     if not 0.0 <= ts < _SHOWN:
         raise Problem(400, "invalid_request", "from and since: give seconds since the epoch")
     return min(ts, now - 60.0) // 60.0 * 60.0
-
-
-def _file(name: str, headers: Mapping[str, bytes]) -> Response:
-    asset = assets().get(name)
-    if asset is None:
-        raise Problem(404, "not_found", f"the console has no file {name[:80]!r}")
-    kept = {"etag": asset.etag, "cache-control": "no-cache"}
-    if headers.get("if-none-match") == asset.etag.encode():
-        return Response(status_code=304, headers=kept)
-    return Response(asset.body, headers=kept, media_type=asset.media_type)

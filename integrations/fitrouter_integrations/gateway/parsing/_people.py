@@ -43,6 +43,13 @@ class QuizBody(OfPerson, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """start anew although a quiz of the user is unfinished"""
 
 
+class LinkBody(OfPerson, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whose page a link opens."""
+
+    user: str | int | None = None
+    """required here or as x-fitrouter-user"""
+
+
 class QuizAnswerBody(OfUser, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Answer to a question of a quiz."""
 

@@ -26,8 +26,16 @@ from fitrouter_evaluators.personal.diagnose.diagnosis import Diagnosis
 from fitrouter_evaluators.personal.exposure import Exposure
 from fitrouter_evaluators.personal.satisfaction import Satisfaction
 from fitrouter_integrations.client import About, Plan
+from fitrouter_integrations.gateway.me._links import Link, Withdrawn
 from fitrouter_integrations.gateway.parsing._external import ObservationBody, OutcomeBody
-from fitrouter_integrations.gateway.parsing._people import HistoryBody, ProfileBody, QuizAnswerBody, QuizBody, ScoreBody
+from fitrouter_integrations.gateway.parsing._people import (
+    HistoryBody,
+    LinkBody,
+    ProfileBody,
+    QuizAnswerBody,
+    QuizBody,
+    ScoreBody,
+)
 from fitrouter_integrations.gateway.parsing._requests import FeedbackBody, PolicyBody, RunOutcomeBody
 from fitrouter_integrations.gateway.parsing._types import Schema, struct_schema
 
@@ -95,6 +103,8 @@ OPERATIONS = {
     "erase_profile": Operation(Erased, object="fitrouter.erasure", headers=("user",)),
     "start_quiz": Operation(Progress, (QuizBody,), "fitrouter.quiz", ("user", "role"), errors=(404,)),
     "quiz": Operation(Progress, object="fitrouter.quiz", headers=("user",)),
+    "link": Operation(Link, (LinkBody,), "fitrouter.link", ("user", "role")),
+    "unlink": Operation(Withdrawn, object="fitrouter.link", headers=("user",)),
     "answer_quiz": Operation(Progress, (QuizAnswerBody,), "fitrouter.quiz", ("user",)),
     "score": Operation(_Scores, (ScoreBody,), "fitrouter.scores", ("user", "role")),
     "leaderboard": Operation(Leaderboard, object="fitrouter.leaderboard", headers=("user", "role")),

@@ -1,0 +1,225 @@
+"""A person's own page: quiz, fit report and profile under `/me`, for whoever has a session of that person.
+
+A session begins with a one-time link, which `POST /v1/links` makes, or with a key that speaks for the users of its
+tenant and a name. The link's token stands in the fragment of its address, which no server, proxy or referrer sees, and
+is redeemed by a POST after a click, so that previews and scanners, which follow links, do not use it up. What a session
+asks for goes the way of the routes of `/v1`, as the call of a trusted key that names this person and nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+from starlette.responses import Response
+
+from fitrouter.errors import InvalidRequest
+from fitrouter.router import Router
+from fitrouter.routing.explanation_text import FEATURES
+from fitrouter.serving.recorder import read_in_time
+from fitrouter.stores.audit_log import Act, AuditLog
+from fitrouter.types import Identity
+from fitrouter_dashboards import me
+from fitrouter_integrations.gateway._call import AuthenticatedCall
+from fitrouter_integrations.gateway._keys import ANYBODY, Caller, Keys
+from fitrouter_integrations.gateway._personal import Personal
+from fitrouter_integrations.gateway.asgi._limits import headers_of
+from fitrouter_integrations.gateway.asgi._wire import Problem, dump
+from fitrouter_integrations.gateway.console._calls import body_of, file_response, json_response
+from fitrouter_integrations.gateway.console._sessions import Place, Sessions, check_origin
+from fitrouter_integrations.gateway.me._links import VALID_S, Link, Links, Withdrawn
+from fitrouter_integrations.gateway.parsing._people import LinkBody
+from fitrouter_integrations.gateway.parsing._requests import identity
+from fitrouter_integrations.gateway.parsing._typed import typed
+
+ME = Place("fitrouter_me", "/me", int(VALID_S // 3600))
+_ENDED = "open your page with a link that has not been used yet; whoever runs this gateway makes one"
+
+
+class _Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a session's cookie holds."""
+
+    tenant: str
+    subject: str
+    role: str = ""
+    link: str = ""
+    """Digest of the link that began it; empty for a key."""
+    key: str = ""
+
+
+def _own(name: str) -> Callable[[Me, AuthenticatedCall], Awaitable[Response]]:
+    """Return a handler that calls one of `_personal.Personal`'s for the person of the session."""
+
+    async def handler(self: Me, call: AuthenticatedCall) -> Response:
+        found: Response = await getattr(self._personal, name)(await self._as_person(call))
+        found.headers["cache-control"] = "no-store"
+        return found
+
+    return handler
+
+
+class Me:
+    """The handlers of a person's own page.
+
+    Args:
+        router: knows the people.
+        personal: handlers that the page's requests go to.
+        keys: of the gateway.
+        audit: gets a line when a link is made or withdrawn.
+        data: folder of the links and of the secret of sessions.
+    """
+
+    def __init__(self, router: Router, personal: Personal, keys: Keys, audit: AuditLog, data: Path) -> None:
+        self._router, self._personal, self._keys = router, personal, keys
+        self._audit, self._links, self._sessions = audit, Links(data), Sessions(data, ME)
+
+    # --- the page ---
+
+    async def page(self, _call: AuthenticatedCall) -> Response:
+        """Serve the page."""
+        return file_response(me, "me.html", {})
+
+    async def asset(self, call: AuthenticatedCall) -> Response:
+        """Serve a file of the page."""
+        return file_response(me, call.http.path_params["name"], headers_of(call.http.scope))
+
+    async def to_quiz(self, _call: AuthenticatedCall) -> Response:
+        """Lead to the page's quiz; relative, for prefixes of proxies."""
+        return Response(status_code=307, headers={"location": "me#/quiz"})
+
+    # --- links ---
+
+    async def link(self, call: AuthenticatedCall) -> Response:
+        """Make a one-time link to a person's own page."""
+        call.require_people("make a link to somebody's page")
+        body = typed(await body_of(call), LinkBody)
+        who = identity(call.headers, call.tenant, body.user, {"role": body.role})
+        if not who.user:
+            raise InvalidRequest("user: missing; give the user whose page the link opens")
+        known = await self._router.people.identify(who)
+        now = self._router.clock()
+        await self._note(call, "link create")
+        token = await asyncio.to_thread(self._links.make, who.tenant, known.user or "", who.role or "", now)
+        base = str(call.http.base_url).rstrip("/")
+        return _json("link", Link(url=f"{base}/me#{token}", expires=now + VALID_S))
+
+    async def unlink(self, call: AuthenticatedCall) -> Response:
+        """Withdraw all links of the user of the headers, and end the sessions that they began."""
+        call.require_people("withdraw links to somebody's page")
+        who = identity(call.headers, call.tenant)
+        if not who.user:
+            raise InvalidRequest("user: missing; name the user in the header x-fitrouter-user")
+        known = await self._router.people.recall(who)
+        await self._note(call, "link withdraw")
+        ended = await asyncio.to_thread(self._links.withdraw, who.tenant, known.user or "")
+        return _json("link", Withdrawn(links=ended))
+
+    async def _note(self, call: AuthenticatedCall, act: str) -> None:
+        entry = Act(ts=self._router.clock(), act=act, by=call.caller.shown, about={"tenant": call.tenant})
+        await asyncio.to_thread(self._audit.note, entry)
+
+    # --- sessions ---
+
+    async def session(self, call: AuthenticatedCall) -> Response:
+        """Return whose page it is, and the CSRF token; without a session, how one can begin."""
+        try:
+            _, who = await self._person(call)
+        except Problem as problem:
+            if problem.status != 401:
+                raise
+            return json_response({"user": None, "keys": bool(self._keys)})
+        shown = {"user": who.user, "role": who.role, "keys": bool(self._keys), "features": FEATURES}
+        return json_response({**shown, "csrf": self._sessions.token(headers_of(call.http.scope))})
+
+    async def redeem(self, call: AuthenticatedCall) -> Response:
+        """Begin a session with a link's token, which is used up."""
+        check_origin(headers_of(call.http.scope))
+        token = (await body_of(call)).get("token")
+        if not isinstance(token, str) or not token:
+            raise Problem(400, "invalid_request", "token: give the part of the link after '#'")
+        found = await asyncio.to_thread(self._links.redeem, token, self._router.clock())
+        if found is None:
+            raise Problem(401, "no_session", f"this link is unknown, used or expired; {_ENDED}")
+        opened = _Session(tenant=found.tenant, subject=found.subject, role=found.role, link=found.digest)
+        return self._begun(call, opened)
+
+    async def enter(self, call: AuthenticatedCall) -> Response:
+        """Begin a session of a user with a key that speaks for the users of its tenant; without keys with the name."""
+        check_origin(headers_of(call.http.scope))
+        body = await body_of(call)
+        key, user = (body.get(name) or "" for name in ("key", "user"))
+        if not isinstance(key, str) or not isinstance(user, str) or not user.strip():
+            raise Problem(400, "invalid_request", "give 'user', and a 'key' where this gateway has keys")
+        caller = self._speaker(key.strip())
+        if caller is None:
+            raise Problem(401, "invalid_api_key", "this key is unknown here, or does not speak for users; use a link")
+        who = identity({}, caller.tenant, user.strip())
+        known = await self._router.people.identify(who)
+        return self._begun(call, _Session(tenant=caller.tenant, subject=known.user or "", key=key.strip()))
+
+    async def leave(self, call: AuthenticatedCall) -> Response:
+        """End the session; a link's cannot be taken up again."""
+        check_origin(headers_of(call.http.scope))
+        seen = self._seen(call)
+        if seen is not None and seen.link:
+            await asyncio.to_thread(self._links.end, seen.link)
+        return json_response({}, {"set-cookie": self._sessions.cookie("", secure=False)})
+
+    def _begun(self, call: AuthenticatedCall, opened: _Session) -> Response:
+        secure = headers_of(call.http.scope).get("x-forwarded-proto", call.http.url.scheme.encode()) == b"https"
+        sealed = msgspec.json.encode(opened).decode()
+        return json_response({}, {"set-cookie": self._sessions.cookie(sealed, secure)})
+
+    def _speaker(self, key: str) -> Caller | None:
+        """The caller of a key that speaks for the users of its tenant; None for another key."""
+        caller = self._keys.caller(b"Bearer " + key.encode()) if self._keys else ANYBODY
+        return caller if caller is not None and (caller.trusted or caller.admin) else None
+
+    def _seen(self, call: AuthenticatedCall) -> _Session | None:
+        try:
+            return msgspec.json.decode(self._sessions.key(headers_of(call.http.scope)), type=_Session)
+        except msgspec.DecodeError:
+            return None
+
+    async def _person(self, call: AuthenticatedCall) -> tuple[_Session, Identity]:
+        """Return the session of a request, and the person whom it names.
+
+        Raises:
+            Problem: there is no session, or it is over: its link or key was withdrawn, or the person was erased.
+        """
+        seen = self._seen(call)
+        if seen is None:
+            raise Problem(401, "no_session", _ENDED)
+        if seen.link:
+            lasts = await asyncio.to_thread(self._links.lasts, seen.link, self._router.clock())
+        else:
+            speaker = self._speaker(seen.key)
+            lasts = speaker is not None and speaker.tenant == seen.tenant
+        names = await read_in_time(self._router.lists.names, [seen.subject])
+        if not lasts or seen.subject not in names:
+            raise Problem(401, "no_session", f"this session is over; {_ENDED}")
+        return seen, Identity(tenant=seen.tenant, user=names[seen.subject], role=seen.role or None)
+
+    async def _as_person(self, call: AuthenticatedCall) -> AuthenticatedCall:
+        """Return the call of a trusted key that names the session's person, in headers that win over any body."""
+        seen, who = await self._person(call)
+        headers = headers_of(call.http.scope)
+        if call.http.method != "GET":
+            self._sessions.check({name: value for name, value in headers.items() if name != "authorization"})
+        named = {name: value for name, value in headers.items() if not name.startswith("x-fitrouter-")}
+        named["x-fitrouter-user"] = (who.user or "").encode()
+        if who.role:
+            named["x-fitrouter-role"] = who.role.encode()
+        caller = Caller(seen.tenant, admin=False, metrics=False, trusted=True, name="own page")
+        return call.acting(named, caller)
+
+    start_quiz, quiz, answer_quiz = _own("start_quiz"), _own("quiz"), _own("answer_quiz")
+    report, show_profile, profile = _own("report"), _own("show_profile"), _own("profile")
+    erase_profile = _own("erase_profile")
+
+
+def _json(kind: str, found: msgspec.Struct) -> Response:
+    body = {"object": f"fitrouter.{kind}", **msgspec.to_builtins(found)}
+    return Response(dump(body), media_type="application/json", headers={"cache-control": "no-store"})

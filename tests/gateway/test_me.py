@@ -1,0 +1,249 @@
+"""A person's own page: links that open it once, sessions that speak for one person, and what attacks on them get."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.kits.gateway import client, folded, serving, wait_for
+from tests.kits.quiz import install, shorter
+
+from fitrouter.config import Config, load_config
+from fitrouter.errors import InvalidRequest
+from fitrouter.router import Router
+from fitrouter.stores.keys import FILE as KEY_FILE
+from fitrouter.stores.keys import StoredKey, change_keys, digest_of, new_key
+from fitrouter_integrations.gateway.console._sessions import TOKEN
+from fitrouter_integrations.gateway.me import _links
+from fitrouter_integrations.gateway.me._links import Links
+
+TRUSTED, OTHER, PLAIN = "a's backend", "b's backend", "a's application"
+
+
+class Place:
+    """A running gateway of two tenants, and its keys."""
+
+    def __init__(self, url: str, router: Router, config: Config, keys: dict[str, str]) -> None:
+        self.url, self.router, self.config, self.keys = url, router, config, keys
+
+    def as_key(self, name: str = TRUSTED) -> httpx.Client:
+        return client(self.url, headers={"authorization": f"Bearer {self.keys[name]}"})
+
+    def link(self, user: str = "ada", key: str = TRUSTED) -> str:
+        """The token of a new link."""
+        with self.as_key(key) as http:
+            reply = http.post("/v1/links", json={"user": user})
+            assert reply.status_code == 200, reply.text
+            return str(reply.json()["url"]).partition("/me#")[2]
+
+    @contextmanager
+    def visit(self, user: str = "ada", key: str = TRUSTED) -> Iterator[httpx.Client]:
+        """A browser with a session of a person."""
+        with client(self.url) as http:
+            assert http.post("/me/api/redeem", json={"token": self.link(user, key)}).status_code == 200
+            http.headers[TOKEN] = http.get("/me/api/session").json()["csrf"]
+            yield http
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    config = load_config(install(tmp_path_factory.mktemp("me")))
+    keys, stored = {}, []
+    for name, tenant, scopes in (
+        (TRUSTED, "a", ("chat", "feedback", "read", "trusted")),
+        (OTHER, "b", ("chat", "feedback", "read", "trusted")),
+        (PLAIN, "a", ("chat", "feedback", "read")),
+    ):
+        key_id, keys[name] = new_key()
+        given = {"tenant": tenant, "scopes": scopes, "created": 0.0}
+        stored.append(StoredKey(id=key_id, digest=digest_of(keys[name]), name=name.replace(" ", "-"), **given))
+    change_keys(config.data / KEY_FILE, lambda _: stored)
+    with serving(router := Router.from_config(config), config) as url:
+        yield Place(url, router, config, keys)
+
+
+def code(reply: httpx.Response) -> tuple[int, Any]:
+    return reply.status_code, reply.json()["error"]["code"]
+
+
+GONE = (401, "no_session")
+
+
+def test_a_person_takes_the_quiz_and_reads_the_report(place: Place) -> None:
+    """By a link alone: quiz to its end, report, profile stated, and all of it under that person's name."""
+    with place.visit("quizzed") as http:
+        step = http.post("/me/api/quiz", json={}).json()
+        while step.get("question"):
+            asked = step["question"]
+            answer = {"question": asked["number"], "choice": shorter(asked)}
+            step = http.post(f"/me/api/quiz/{step['id']}", json=answer).json()
+        assert step["result"]["best"] == "brief"
+        said = http.put("/me/api/profile", json={"statements": ["short answers"]}).json()
+        assert said["declared"]["length"] < 0
+        votes = step["result"]["answered"]
+        wait_for(lambda: http.get("/me/api/profile").json()["said"].get("pair", {}).get("number") == votes)
+        wait_for(lambda: http.get("/me/api/report").json()["board"]["labels"] == votes)
+        report = http.get("/me/api/report").json()
+    with place.as_key() as http:
+        same = http.get("/v1/report", headers={"x-fitrouter-user": "quizzed"}).json()
+    assert report["board"] == same["board"]
+    assert report["board"]["first"] == "brief"
+
+
+def test_a_quiz_stays_within_its_words(tmp_path: Path) -> None:
+    """What is read in all is no more than `quiz.words`, but for a first question that alone takes more."""
+    file = install(tmp_path)
+    file.write_text(file.read_text() + "quiz: {words: 150}\n")
+    config = load_config(file)
+    with serving(Router.from_config(config), config) as url, client(url) as http:
+        step, words, n = http.post("/v1/quiz", json={"user": "ann"}).json(), 0, 0
+        while step.get("question"):
+            asked = step["question"]
+            words, n = words + sum(len(asked[part].split()) for part in ("prompt", "first", "second")), n + 1
+            answer = {"user": "ann", "question": asked["number"], "choice": shorter(asked)}
+            step = http.post(f"/v1/quiz/{step['id']}", json=answer).json()
+        assert step["result"]["ended"] == "limit"
+        assert n == 1 or words <= 150
+
+
+# --- attacks -------------------------------------------------------------------------------------------------------
+
+
+def test_a_link_works_once(place: Place) -> None:
+    """Who comes second, with the same link or a guessed one, gets nothing; a GET, as of a preview, does not use it."""
+    token = place.link()
+    with client(place.url) as http:
+        for page in ("/me", "/me/", "/quiz"):
+            assert http.get(page, follow_redirects=True).status_code == 200
+        assert code(http.post("/me/api/redeem", json={"token": token[:-1]})) == GONE
+        assert http.post("/me/api/redeem", json={"token": token}).status_code == 200
+    with client(place.url) as http:
+        assert code(http.post("/me/api/redeem", json={"token": token})) == GONE
+        assert code(http.get("/me/api/report")) == GONE
+
+
+def test_a_link_and_its_session_end_after_a_day(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An old link cannot be redeemed, and an old session is over."""
+    token = place.link()
+    with place.visit() as http:
+        now = place.router.clock()
+        monkeypatch.setattr(place.router, "clock", lambda: now + _links.VALID_S + 1.0)
+        assert code(http.get("/me/api/profile")) == GONE
+        assert code(http.post("/me/api/redeem", json={"token": token})) == GONE
+
+
+@pytest.mark.parametrize("named", ["header", "body", "metadata", "query"])
+def test_a_session_names_nobody_else(place: Place, named: str) -> None:
+    """However a request names another person, it is about the session's."""
+    with place.visit("victim") as http:
+        assert http.put("/me/api/profile", json={"values": {"warmth": 1.0}}).status_code == 200
+    with place.visit("mallory") as http:
+        headers = {"x-fitrouter-user": "victim"} if named == "header" else {}
+        query = {"user": "victim"} if named == "query" else {}
+        more = {"body": {"user": "victim"}, "metadata": {"metadata": {"user": "victim"}}}.get(named, {})
+        http.put("/me/api/profile", json={"values": {"warmth": -1.0}, **more}, headers=headers, params=query)
+        http.post("/me/api/quiz", json={"again": True, **more}, headers=headers, params=query)
+        assert http.get("/me/api/profile", headers=headers, params=query).json()["declared"].get("warmth", 0.0) <= 0.0
+        assert http.delete("/me/api/profile", headers=headers, params=query).status_code == 200
+    with place.visit("victim") as http:
+        assert http.get("/me/api/profile").json()["declared"]["warmth"] == 1.0
+
+
+def test_another_tenants_person_of_the_same_name_is_another(place: Place) -> None:
+    """A link of tenant b opens nothing of tenant a, and b's key withdraws none of a's links."""
+    with place.visit("ann") as ours, place.visit("ann", OTHER) as theirs:
+        assert ours.put("/me/api/profile", json={"values": {"warmth": 1.0}}).status_code == 200
+        assert not any(theirs.get("/me/api/profile").json()["declared"].values())
+        with place.as_key(OTHER) as http:
+            assert http.delete("/v1/links", headers={"x-fitrouter-user": "ann"}).json()["links"] == 1
+        assert code(theirs.get("/me/api/profile")) == GONE
+        assert ours.get("/me/api/profile").status_code == 200
+
+
+def test_only_a_key_that_speaks_for_users_makes_links(place: Place) -> None:
+    """An application's key opens nobody's page: neither by a link, nor by a login."""
+    with place.as_key(PLAIN) as http:
+        assert code(http.post("/v1/links", json={"user": "ada"})) == (403, "not_authorized")
+    with client(place.url) as http:
+        for key in (place.keys[PLAIN], "", "x" * 40):
+            assert code(http.post("/me/api/login", json={"user": "ada", "key": key})) == (401, "invalid_api_key")
+        entered = http.post("/me/api/login", json={"user": "ada", "key": place.keys[TRUSTED]})
+        assert entered.status_code == 200
+        assert http.get("/me/api/session").json()["user"] == "ada"
+
+
+def test_erasure_ends_links_and_sessions(place: Place) -> None:
+    """Of an erased person no link and no session is left, also for somebody of the same name who comes later."""
+    token = place.link("leaving")
+    with place.visit("leaving") as http:
+        assert http.put("/me/api/profile", json={"values": {"warmth": 1.0}}).status_code == 200
+        folded(place.router)
+        assert http.delete("/me/api/profile").status_code == 200
+        assert code(http.get("/me/api/profile")) == GONE
+        assert place.link("leaving")
+        assert code(http.get("/me/api/profile")) == GONE
+    with client(place.url) as http:
+        http.post("/me/api/redeem", json={"token": token})
+        assert code(http.get("/me/api/profile")) == GONE
+
+
+def test_a_withdrawn_session_and_a_left_one_are_over(place: Place) -> None:
+    """`DELETE /v1/links` ends sessions at once; leaving ends a session also for a copy of its cookie."""
+    with place.visit("kept") as http, place.as_key() as admin:
+        assert admin.delete("/v1/links", headers={"x-fitrouter-user": "kept"}).json()["links"] >= 1
+        assert code(http.get("/me/api/profile")) == GONE
+    with place.visit("kept") as http, client(place.url) as thief:
+        thief.cookies.update(http.cookies)
+        assert thief.get("/me/api/profile").status_code == 200
+        assert http.post("/me/api/logout", json={}).status_code == 200
+        assert code(thief.get("/me/api/profile")) == GONE
+
+
+@pytest.mark.parametrize(
+    "headers", [{TOKEN: ""}, {TOKEN: "0" * 64}, {"origin": "https://evil.example"}, {"sec-fetch-site": "cross-site"}]
+)
+def test_another_sites_page_changes_nothing(place: Place, headers: dict[str, str]) -> None:
+    """Without the session's token, or from another origin, a change is refused; a key in the header does not help."""
+    with place.visit("forged") as http:
+        for more in ({}, {"authorization": f"Bearer {place.keys[TRUSTED]}"}):
+            reply = http.put("/me/api/profile", json={"values": {"warmth": 1.0}}, headers={**headers, **more})
+            assert code(reply) == (403, "forged_request")
+
+
+def test_the_page_tells_nobody_of_its_link(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """No referrer, no index, no foreign script; the token is in no log, no file and no answer after the first."""
+    token = place.link("quiet")
+    with caplog.at_level(logging.DEBUG), client(place.url) as http:
+        page = http.get("/me")
+        assert page.headers["referrer-policy"] == "no-referrer"
+        assert "noindex" in page.headers["x-robots-tag"]
+        assert "default-src 'none'" in page.headers["content-security-policy"]
+        opened = http.post("/me/api/redeem", json={"token": token})
+        cookie = opened.headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=Strict" in cookie
+        assert "Path=/me" in cookie
+        assert token not in cookie + opened.text + http.get("/me/api/session").text
+    assert token not in caplog.text
+    for file in place.config.data.rglob("*"):
+        assert not file.is_file() or token.encode() not in file.read_bytes(), file
+
+
+def test_links_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenant has a bounded number of valid links; those that have ended make room."""
+    monkeypatch.setattr(_links, "MOST", 2)
+    links = Links(tmp_path)
+    for _ in range(2):
+        links.make("a", "s", "", 0.0)
+    with pytest.raises(InvalidRequest, match="are valid, the most of a tenant"):
+        links.make("a", "s", "", 0.0)
+    assert links.make("b", "s", "", 0.0)
+    assert links.make("a", "s", "", _links.VALID_S + 1.0)
+    with sqlite3.connect(links.file) as connection:
+        assert connection.execute("SELECT count(*) FROM links").fetchone() == (1,)
