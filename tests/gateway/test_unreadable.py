@@ -34,7 +34,6 @@ READS = {
     "/console/api/people": {W, J, P},
     "/console/api/policy": {W},
     "/me/api/profile": {W, J, P},
-    "/me/api/quiz/{quiz_id}": {P},
     "/me/api/report": {W, P},
     "/me/api/session": {P},
     "/v1/decisions": {J, P},
@@ -51,7 +50,7 @@ WITHOUT = {
     *("/", "/console", "/console/", "/console/api/session", "/console/static/{name}", "/healthz", "/metrics"),
     *("/me", "/me/", "/me/static/{name}", "/quiz"),
     *("/openapi.json", "/readyz", "/v1/audit", "/v1/models", "/v1/models/{model:path}", "/v1/policy"),
-    "/v1/quiz/{quiz_id}",
+    *("/v1/quiz/{quiz_id}", "/me/api/quiz/{quiz_id}"),
 }
 """Routes that read none of them."""
 APART = {"/v1/certificate", "/v1/exposure", "/v1/satisfaction", "/v1/suite", "/console/api/feed"}

@@ -16,7 +16,6 @@ from typing import NamedTuple
 import msgspec
 
 from fitrouter.errors import InvalidRequest, StoreError
-from fitrouter.stores._files import make_folder
 
 FILE = "links.db"
 VALID_S = 86_400.0
@@ -122,7 +121,7 @@ class Links:
     @contextlib.contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:
         try:
-            make_folder(self.file.parent)
+            self.file.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.closing(sqlite3.connect(self.file, timeout=5.0, isolation_level=None)) as connection:
                 connection.execute(_SCHEMA)
                 connection.execute("BEGIN IMMEDIATE")
