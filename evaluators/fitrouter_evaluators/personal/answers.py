@@ -117,7 +117,8 @@ def read_pool(file: Path, cards: Iterable[ModelCard], config: Config) -> AnswerP
     h = features.encode(answers).reshape(len(prompts), len(models), -1)
     digest = hashlib.sha256(repr((models, prompts, texts, features.schema)).encode("utf-8", "replace")).hexdigest()
     words = np.array([[_words(text) for text in (prompt, *row)] for prompt, row in zip(prompts, texts, strict=True)])
-    return AnswerPool(digest[:16], prompts, models, texts, np.array(x), h, features.names, words, np.arange(len(prompts)) < len(typical))
+    ranked = np.arange(len(prompts)) < len(typical)
+    return AnswerPool(digest[:16], prompts, models, texts, np.array(x), h, features.names, words, ranked)
 
 
 def _words(text: str) -> int:

@@ -161,7 +161,8 @@ class Quizzes:
         told: Choice = next(each for each in CHOICES if each == choice)
         reply = QuizReply(quiz.pending, told, quiz.undone)
         after = msgspec.structs.replace(quiz, replies=(*quiz.replies, reply))
-        after = await asyncio.to_thread(lambda: advance(after, beliefs_of(after, draws, pool.h, pool.typical), pool.words))
+        known = await asyncio.to_thread(beliefs_of, after, draws, pool.h, pool.typical)
+        after = await asyncio.to_thread(advance, after, known, pool.words)
         # The step is taken first: of two requests for one question only one is logged.
         progress = await self._step(quiz, after)
         try:
