@@ -59,7 +59,7 @@ def test_a_quiz_is_logged_and_learnt(tmp_path: Path) -> None:
         assert config.quiz == QuizConfig()
         start = await quizzes.start(ANN)
         assert start.question is not None
-        assert (start.question.number, start.question.of) == (1, 10)
+        assert (start.question.number, start.question.of) == (1, config.quiz.questions)
         end = await finish(quizzes, start)
         assert end.result is not None
         found = end.result
