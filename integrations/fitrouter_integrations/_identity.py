@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
+from uuid import UUID
 
 from fitrouter.errors import InvalidRequest
 from fitrouter.types import Identity
@@ -83,6 +84,7 @@ def first_said(
                 value = getattr(channel, name, None) if mapping is None else mapping.get(name)
                 if field == "run" and callable(value):  # a method of an object that is a channel
                     continue
+                value = str(value) if isinstance(value, UUID) else value  # as frameworks name their runs
                 if value is not None and (said := name_of(value, where + name)) is not None:
                     found[field] = said
                     break

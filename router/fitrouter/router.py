@@ -154,7 +154,7 @@ class Router:
         self._spending = Spending(self._cards, learner, self.clock, self._ledger)
         self._contents = contents
         self._intake = FeedbackIntake(identities, self._recorder, scorer, self.clock, rating_scale)
-        self.lists, self.runs = Lists(journal, identities), Runs(identities, self._recorder, self.clock)
+        self.lists, self.runs = Lists(journal, identities), Runs(identities, self._recorder, clock, rating_scale)
         self.run = self.runs.begin
         self.tokens, self._token_valid_s = OutcomeTokens(identities.salt, self.clock, token_valid_s), token_valid_s
         self._remarks = RemarkListener(self._recorder, scorer, enabled=implicit)

@@ -12,9 +12,9 @@ from tests.kits.gateway import client, make_router, serving
 from typer.testing import CliRunner, Result
 
 from fitrouter.config import parse_config
-from fitrouter.errors import ConfigError, InvalidRequest
+from fitrouter.errors import ConfigError, InvalidRequest, UnknownDecision
 from fitrouter.router import Router
-from fitrouter.types import Feedback, FeedbackKind, Identity, Request
+from fitrouter.types import Feedback, FeedbackKind, Identity, Request, RunOutcome
 from fitrouter_integrations import cli
 from fitrouter_integrations import feedback as say
 from fitrouter_integrations.client import Client, connect
@@ -130,6 +130,24 @@ def test_ratings_over_http_and_on_the_command_line(tmp_path: Path) -> None:
         refused_here = run(id_, "great", "--url", url)
         assert isinstance(refused_here.exception, InvalidRequest)
         assert "give up, down, or a number" in str(refused_here.exception)
+
+
+def test_a_run_is_rated_on_the_command_line(tmp_path: Path) -> None:
+    """`--run` with an answer or an id: up and down are success and failure, a number is on the configured scale."""
+    router = make_router(tmp_path, rating_scale=(1.0, 5.0))
+    with serving(router) as url, connect(url) as python, router.run() as begun:
+        id_ = answered(python)
+        for name, arguments, expected in (
+            (id_, ("up",), ("success", 1.0)),
+            (begun.id, ("2",), ("rating", 0.25)),
+            (begun.id, ("2", "--scale", "0:4"), ("rating", 0.5)),
+        ):
+            result = run(name, *arguments, "--run", "--user", "ann", "--url", url)
+            assert result.exit_code == 0, result.exception
+            event = router._journal.latest(("outcome",), 1)[0].event
+            assert isinstance(event, RunOutcome)
+            assert (event.kind, event.y, event.source) == (*expected, "person")
+        assert isinstance(run("nothing", "up", "--run", "--url", url).exception, UnknownDecision)
 
 
 def test_a_scale_in_the_configuration_is_checked(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import httpx
 import pytest
@@ -18,6 +19,7 @@ from fitrouter.stores.identities import SqliteIdentities
 from fitrouter.stores.journal import MemoryJournal, SqliteJournal
 from fitrouter.sync import SyncRouter
 from fitrouter.types import Decision, Identity, Request, RunOutcome, RunStep
+from fitrouter_integrations._identity import first_said
 from fitrouter_integrations.client import RunVote, connect
 
 SECRETS = {name: f"{name}-secret-of-some-length" for name in ("KEY_A", "KEY_B", "KEY_T", "KEY_X")}
@@ -267,6 +269,17 @@ def test_the_synchronous_router_and_the_clients_have_runs(tmp_path: Path) -> Non
         assert remote.outcome(vote).decisions == 1
         with pytest.raises(UnknownDecision):
             remote.outcome(RunVote(run="none", value=True))
+
+
+def test_what_adapters_take_for_a_run() -> None:
+    """A framework's UUID is the id of a run; a method that is called `run` is none."""
+
+    class Context:
+        def run(self) -> None: ...
+
+    found = UUID("4bf92f35-77b3-4da6-a3ce-929d0e0e4736")
+    assert first_said([("", {"run_id": found})]) == {"run": str(found)}
+    assert first_said([("", Context()), ("", {"run": "r1"})]) == {"run": "r1"}
 
 
 async def test_erasing_a_user_erases_their_runs(tmp_path: Path) -> None:

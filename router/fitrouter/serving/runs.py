@@ -114,10 +114,17 @@ class Runs:
         identities: subjects of users.
         recorder: of the journal.
         clock: seconds since the epoch.
+        scale: of ratings that name none.
     """
 
-    def __init__(self, identities: Identities, recorder: Recorder, clock: Callable[[], float]) -> None:
-        self.identities, self.recorder, self.clock = identities, recorder, clock
+    def __init__(
+        self,
+        identities: Identities,
+        recorder: Recorder,
+        clock: Callable[[], float],
+        scale: tuple[float, float] | None = None,
+    ) -> None:
+        self.identities, self.recorder, self.clock, self._scale = identities, recorder, clock, scale
 
     @contextlib.contextmanager
     def begin(self, run_id: str = "", identity: Identity | None = None) -> Iterator[Run]:
@@ -153,7 +160,7 @@ class Runs:
             run: id of the run, as requests gave it, or one of its decisions.
             value: true or false for success; the rating; or the number.
             kind: success, rating or number.
-            scale: worst and best value of a rating or number; [0, 1] by default.
+            scale: worst and best value of a rating or number; by default the configured one of ratings, else [0, 1].
             source: person, check or adapter.
             identity: tenant and user of the run's requests.
             key: untrusted key that began the run.
@@ -166,7 +173,7 @@ class Runs:
             NotAuthorized: it is another user's.
             StoreError: it cannot be made durable now; try again.
         """
-        found, bounds = _checked(kind, value, scale, source)
+        found, bounds = _checked(kind, value, scale or (self._scale if kind == "rating" else None), source)
         steps, reports = await self._found(run, identity or Identity(), key, trusted=trusted)
         now = self.clock()
         if len(reports) >= MOST_REPORTS:

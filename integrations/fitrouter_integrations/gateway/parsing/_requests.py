@@ -206,7 +206,8 @@ class RunOutcomeBody(OfUser, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """success: true or false; rating: on the scale; number: one beyond the scale counts as its end"""
     kind: Literal["success", "rating", "number"] = "success"
     scale: Annotated[tuple[float, float], Meta(title="[worst, best], such as [1, 5]")] | None = None
-    """of a rating or number: its worst and its best value, such as [50000, 0] tokens; [0, 1] if left out"""
+    """of a rating or number: its worst and its best value, such as [50000, 0] tokens; if left out
+    `feedback.scale` for a rating, else [0, 1]"""
     source: Literal["person", "check", "adapter"] = "check"
     """who says so; a person counts more than a program, and that more than an adapter"""
     key: Name | None = None
