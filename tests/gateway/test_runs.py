@@ -139,6 +139,9 @@ def test_a_run_is_named_by_one_of_its_answers_too(url: str) -> None:
             reply = http.post(f"/v1/runs/chatcmpl-{decision}/outcome", json={"value": True, **body})
             assert reply.status_code == status, (body, reply.text)
         assert app.post(f"/v1/runs/{lonely}/outcome", json={"value": True, "user": "ann"}).status_code == 404
+        nobodys = ask(app, "r2")
+        assert app.post(f"/v1/runs/{nobodys}/outcome", json={"value": True, "user": "ghost"}).status_code == 403
+        assert app.post(f"/v1/runs/{nobodys}/outcome", json={"value": True}).status_code == 200
 
 
 def test_all_reports_are_kept_and_one_counts(url: str, router: Router) -> None:

@@ -249,8 +249,8 @@ class Runs:
         subjects: list[str | None] = [None]
         if user is not None:
             stored = await read_in_time(self.identities.subjects, tenant, user)
-            subjects = [*dict.fromkeys([self.identities.known(tenant, user), *stored])]
-        keys = [run_key(tenant, subject, owned_run(run, key)) for subject in subjects if subject or user is None]
+            subjects = [*dict.fromkeys(each for each in (self.identities.known(tenant, user), *stored) if each)]
+        keys = [run_key(tenant, subject, owned_run(run, key)) for subject in subjects]
         steps, reports = await self._read(keys, tenant)
         if not steps:
             steps, reports = await self._read(await self._handle(run, speaker, key, subjects, trusted=trusted), tenant)
