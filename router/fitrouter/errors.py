@@ -244,6 +244,10 @@ class ContextOverflow(ProviderRejected):
     too_long = True
 
 
+class CheckFailed(ProviderError):
+    """A model answered, and the check of its answers did not let the answer pass; another model is drawn."""
+
+
 class ProviderUnavailable(ProviderError):
     """A provider is down, over its quota, or rate limited; `retry_after_s` is its Retry-After, if any."""
 

@@ -199,6 +199,8 @@ class ModelCard(_Logged, frozen=True, kw_only=True):
     """Each variant becomes an arm of its own (`fitrouter.routing.variants`)."""
     variant: Variant | None = None
     """The variant that this card describes."""
+    check: tuple[str, ...] = ()
+    """Program that checks its answers, with arguments (`fitrouter.providers.checks`)."""
 
     @property
     def arm(self) -> str:

@@ -207,7 +207,8 @@ def test_a_ten_step_tool_agent_with_a_long_history_stays_on_its_model(http: http
         reply = http.post("/v1/chat/completions", json={"model": "fitrouter/auto", "messages": messages, "user": "ann"})
         assert reply.status_code == 200, reply.text
         wait_for(lambda i=i: router._learner.seq >= 2 * i + 2)
-        call = {**CALL, "id": f"call_{i}"}
+        step = {**CALL["function"], "arguments": json.dumps({"step": i})}  # the same again would be stuck
+        call = {**CALL, "id": f"call_{i}", "function": step}
         messages += [
             {"role": "assistant", "content": None, "tool_calls": [call]},
             {"role": "tool", "tool_call_id": call["id"], "content": "a long result " * 2900},

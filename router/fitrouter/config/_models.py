@@ -248,6 +248,9 @@ class ModelConfig(_Section):
     request that names an effort excludes the others. With `variants` at most four."""
     hosts: tuple[HostConfig, ...] = Field(default=(), max_length=4)
     """Further hosts of the same model."""
+    check: tuple[str, ...] = ()
+    """Program, with arguments, that checks its whole answers: it reads `{"messages", "message"}` as JSON, and ends
+    with 1 for one that counts as not given, so that another model is drawn. See [Cascades](routing.md#cascades)."""
     variants: tuple[VariantConfig, ...] = Field(default=(), max_length=4)
 
     @pydantic.model_validator(mode="after")
@@ -289,6 +292,7 @@ class ModelConfig(_Section):
             parameters=self.parameters,
             max_output_tokens=self.max_output_tokens,
             effort=self.effort,
+            check=self.check,
             variants=tuple(Variant(name=v.name, prefix=v.prefix, params=v.params) for v in self.variants),
         )
 
@@ -326,6 +330,13 @@ class ModelAddition(_Section):
     model: ModelConfig
     provider: AddedProviderConfig | None = None
     """Its own server; None for the provider of `providers` that the model names."""
+
+    @pydantic.field_validator("model")
+    @classmethod
+    def _runs_nothing(cls, model: ModelConfig) -> ModelConfig:
+        if model.check:
+            raise ValueError("check: programs are named in the configuration file only")
+        return model
 
     @property
     def record(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from fitrouter.errors import (
+    CheckFailed,
     ContextOverflow,
     KeyRefused,
     NotCalled,
@@ -223,7 +224,7 @@ class Breakers:
         """
         for breaker in entry.probes:
             breaker.probing = False
-        if error is None or isinstance(error, (ProviderRejected, ContextOverflow)):
+        if error is None or isinstance(error, (CheckFailed, ProviderRejected, ContextOverflow)):
             for breaker in self._of[entry.arm]:
                 breaker.answered(breaker in entry.probes, time.monotonic())
         elif counts and isinstance(error, Exception) and not isinstance(error, NotCalled):

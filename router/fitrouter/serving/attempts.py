@@ -18,6 +18,7 @@ from fitrouter.errors import (
     AllModelsFailed,
     AllRateLimited,
     BudgetExhausted,
+    CheckFailed,
     ContextOverflow,
     FitrouterError,
     NotCalled,
@@ -31,6 +32,7 @@ from fitrouter.errors import (
     in_words,
 )
 from fitrouter.providers import Provider, tracing
+from fitrouter.providers.checks import check
 from fitrouter.providers.failures import kind_of
 from fitrouter.routing.breakers import Entry, TenantBreakers
 from fitrouter.routing.eligibility import STATE, without_state
@@ -169,6 +171,8 @@ class Caller:
     ) -> Answering:
         """Call the chosen model, then fallbacks drawn from the pmf, until one starts to answer.
 
+        An answer of a model with a check that fails it is a failure too, unless no other model is left to be drawn.
+
         Once all have failed, those whose failures may pass are drawn once more (`fitrouter.draw.draw_next`). A model
         that must not be called is logged as an attempt with the error `NotCalled`, and the next one is drawn.
 
@@ -210,6 +214,8 @@ class Caller:
                     admitted.hurried = request.deadline_s is not None and patience < self.timers.first_token_s
                     left_out = (dropped or {}).get(arm, ())
                     answering = await self._start(limited(request, cover), arm, left_out, admitted.release, patience)
+                    if not last and answering.completion is not None and (program := self.cards[arm].check):
+                        await check(program, request.messages, answering.completion)
             except ProviderError as error:
                 failure = error
             except TimeoutError:
@@ -229,7 +235,7 @@ class Caller:
                 waited += time.monotonic() - begun
                 begun = time.monotonic()
             calls += not isinstance(failure, NotCalled)
-            if not isinstance(failure, (NotCalled, ProviderRejected)):
+            if not isinstance(failure, (CheckFailed, NotCalled, ProviderRejected)):
                 failed.add(self.cards[arm].provider)
             attempts.append(attempt_of(arm, probability, failure, begun))
             if failure.usage is not None:

@@ -390,7 +390,7 @@ class Learner:
         self.projections.arm_counts.observe(event.attempts)
         for attempt in event.attempts:
             # Requests that were rejected, not sent, or given up by the caller are no evidence on availability.
-            if attempt.error not in {"ProviderRejected", "ContextOverflow", "CancelledError"} | NOT_CALLED:
+            if attempt.error not in _NO_EVIDENCE:
                 arms.observe_answer(arms.answering(attempt.model), attempt.error is None, event.ts)
                 self._touch(attempt.model)
         x = unpack(event.features)
@@ -788,6 +788,9 @@ class Learner:
         self.open = dict(stored.open)
         self.skipped, self.quarantined = stored.skipped, set(stored.quarantined)
         return True
+
+
+_NO_EVIDENCE = NOT_CALLED | {"CheckFailed", "ProviderRejected", "ContextOverflow", "CancelledError"}
 
 
 def _scored(decision_id: str, events: Sequence[Event]) -> bool:

@@ -79,6 +79,7 @@ _NAMES: dict[tuple[type, str], str | None] = {
     (ModelChange, "cards"): None,  # rows of their own
     (ModelCard, "variants"): None,
     (ModelCard, "effort"): None,
+    (ModelCard, "check"): None,
     # Copies of the decision's: those of features were a quarter of all bytes.
     (Execution, "features"): None,
     (Score, "features"): None,
