@@ -581,7 +581,6 @@ class PlanRun(_Event, frozen=True, kw_only=True, tag="plan_run"):
     """A plan that was looked at is run, once: the first event of a plan counts."""
 
     decision_id: str
-    """The plan."""
     identity: Identity
     by: str
     """Decision that is executed: the plan, or the pinned one of an alternative."""
@@ -589,7 +588,6 @@ class PlanRun(_Event, frozen=True, kw_only=True, tag="plan_run"):
     """Of the process that runs it, which reads it back to know that it was the first."""
     arm: str
     worker: int = 0
-    """As `Decision.worker`."""
 
 
 class Refusal(_Event, frozen=True, kw_only=True, tag="refusal"):
