@@ -236,6 +236,42 @@ def test_a_change_of_taste_is_followed() -> None:
     assert fit.taste(user)[1] < 0.0
 
 
+@pytest.mark.parametrize("kind", [FeedbackKind.THUMB, FeedbackKind.PAIR])
+def test_a_change_of_mind_is_noticed_and_noise_is_not(kind: FeedbackKind) -> None:
+    """Fifteen labels against a settled taste make a person uncertain again; three hundred random ones hardly ever."""
+    for noisy in (False, True):
+        fit, rng, user = Fit(2, D, names=NAMES), np.random.default_rng(1), Identity(user="u")
+        with patch.object(LowRankHeads, "loosen", autospec=True, side_effect=LowRankHeads.loosen) as loosen:
+            for t in range(300 if noisy else 75):
+                h = np.concatenate([[1.0], rng.normal(size=D - 1)])
+                y = float(rng.random() < 0.5 if noisy else (h[1] > 0) == (t < 60))
+                against = Answered("n", np.array([1.0, 0.0]), -h) if kind is FeedbackKind.PAIR else None
+                answer = Answered("m", np.array([1.0, 0.0]), h)
+                fit.learn(Label(user, answer, y, kind, against=against))
+                assert noisy or t >= 60 or not loosen.called
+        person = fit.tastes.users["u"]
+        assert loosen.call_count == person.changes * len(person.heads)
+        assert person.changes <= 3 if noisy else person.changes == 1
+    person.surprise, restored = 0.5, fit.tastes.new_person()
+    assert restored.load(person.dump())
+    assert [getattr(restored, name) for name in ("surprise", "changes", "usual")] == [0.5, person.changes, person.usual]
+
+
+def test_loosened_heads_are_as_uncertain_as_new_ones() -> None:
+    """Loosened heads keep the share of the mean that they are told to, and have the prior's variances."""
+    width, rng = Width(level=0.1, offset=0.1, taste=0.4), np.random.default_rng(0)
+    for kind in (LowRankHeads, DenseHeads):
+        heads = _heads(kind, width)
+        for _ in range(2 * RANK):
+            _learn(heads, _row(rng), float(rng.normal()), 0.1, 0.0)
+        mean, row = heads.mean.copy(), _row(rng)
+        heads.loosen(0.5)
+        np.testing.assert_allclose(heads.mean, 0.5 * mean)
+        np.testing.assert_allclose(heads.predict(row)[1], _heads(kind, width).predict(row)[1])
+        _learn(heads, row, 1.0, 0.1, 0.0)
+        assert heads.finite()
+
+
 def test_uncertainty_that_all_arms_share_cancels() -> None:
     """A person's level, however unknown, adds nothing to the standard deviations that policies explore by."""
     sds = []

@@ -221,8 +221,8 @@ class Heads(abc.ABC):
         """Subtract the outer products of float64[E, n] times float64[E] from the covariances."""
 
     @abc.abstractmethod
-    def _age(self) -> None:
-        """Return a share `HeadPriors.forget` of the prior to the covariances of the heads that forget."""
+    def _age(self, at: slice, forget: Floats) -> None:
+        """Return shares of the prior to the covariances of some heads."""
 
     @abc.abstractmethod
     def _clear(self, place: int) -> None:
@@ -349,10 +349,18 @@ class Heads(abc.ABC):
         """Advance the heads that forget by one step of their AR(1) process, before a label."""
         at = self.priors.forgetful
         if at.stop and self.labelled:
-            mean = self.mean.copy()
-            mean[at] = mean[at] * np.sqrt(1.0 - self.priors.forget[at])[:, None]
-            self._age()
-            self.mean = mean
+            self._fade(at, np.sqrt(1.0 - self.priors.forget[at]), self.priors.forget[at])
+
+    def loosen(self, kept: float) -> None:
+        """Keep a share of the means, and return the covariances to the prior: the person may have changed."""
+        if self.labelled:
+            self._fade(slice(None), np.full(len(self), kept), np.ones(len(self)))
+
+    def _fade(self, at: slice, kept: Floats, forget: Floats) -> None:
+        mean = self.mean.copy()
+        mean[at] = mean[at] * kept[:, None]
+        self._age(at, forget)
+        self.mean = mean
 
     def forget(self, model: str) -> None:
         """Reset the offset of a model to its prior, independent of everything else."""
@@ -463,9 +471,9 @@ class LowRankHeads(Heads):
         np.multiply(gains, np.sqrt(shrink)[:, None], out=factors[:, k], casting="same_kind")
         self.factors = _without_least(factors, self._diagonal).astype(np.float16) if k >= RANK else factors
 
-    def _age(self) -> None:
-        at, factors = self.priors.forgetful, self.factors.copy()
-        factors[at] = factors[at] * np.sqrt(1.0 - self.priors.forget[at])[:, None, None]
+    def _age(self, at: slice, forget: Floats) -> None:
+        factors = self.factors.copy()
+        factors[at] = factors[at] * np.sqrt(1.0 - forget)[:, None, None]
         self.factors = factors
 
     def _clear(self, place: int) -> None:
@@ -621,9 +629,8 @@ class DenseHeads(Heads):
         removed = gains[:, :, None] * (gains * shrink[:, None])[:, None]
         self.cov = np.subtract(self._full(), removed, out=removed)
 
-    def _age(self) -> None:
-        at, cov = self.priors.forgetful, self._full().copy()
-        forget = self.priors.forget[at]
+    def _age(self, at: slice, forget: Floats) -> None:
+        cov = self._full().copy()
         cov[at] *= (1.0 - forget)[:, None, None]
         np.einsum("eii->ei", cov[at])[...] += forget[:, None] * self._diagonal[at]
         self.cov = cov

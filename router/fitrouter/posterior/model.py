@@ -494,6 +494,7 @@ class Fit:
         """Update heads of the user, and of roles if the label is pooled; their weights by the label as `judged`."""
         if user is not None and personal.user is not None:
             _learn_person(user, personal.user, personal.rows, seen, shared.mean, shared.variance)
+            user.watch(judged, shared.mean + personal.mean, shared.variance + personal.variance)
             nats = _log_likelihoods(personal.user, judged, shared.mean, shared.variance)
             user.reweigh(self._context(label), nats, self.mixture, pooled=label.pooled)
         for role, rows, of_role in personal.roles if label.pooled else ():

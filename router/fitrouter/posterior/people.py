@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fitrouter.plain import Projection
 from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.posterior.heads import CompactTaste, HeadPriors, Heads, Rows, Seen
+from fitrouter.posterior.likelihoods import Observation
 from fitrouter.posterior.mixture import EXPERTS, Context, MixturePrior, updated
 from fitrouter.posterior.rating_scale import RatingScale
 from fitrouter.types import Floats
@@ -25,6 +26,9 @@ DAY_S = 86_400.0
 """Seconds of a day."""
 SHARED_LABELS = 22.0
 """Labels of a person from which on mostly their own terms learn (`Person.known`)."""
+SURPRISE, MOST, KEPT, FIRST = 2.0, 0.65, 0.5, 10
+"""Nats at which a person is held to have changed (each time that many more), most of them from one label, share of
+their means that is kept then, and labels that are learnt before any are summed (docs/results/people.md)."""
 MOST_COUNTED = 4096
 """Votes of a person and day that count for others, at most."""
 
@@ -40,6 +44,9 @@ class _StoredPeople(msgspec.Struct, array_like=True):
     alarms: int
     days: int
     labels: int
+    surprise: float
+    changes: int
+    usual: float | None
 
 
 @lru_cache
@@ -151,8 +158,8 @@ class Person(Projection):
     """
 
     __slots__ = (
-        *("D", "_places", "alarms", "compact", "day", "days", "declared"),
-        *("heads", "labels", "others", "scale", "votes", "weights"),
+        *("D", "_places", "alarms", "changes", "compact", "day", "days", "declared"),
+        *("heads", "labels", "others", "scale", "surprise", "usual", "votes", "weights"),
     )
     stored_type = _StoredPeople
 
@@ -168,6 +175,9 @@ class Person(Projection):
         """Dimension other than overall → the taste in it. The dictionary is replaced, never changed."""
         self.scale = RatingScale()
         self.labels = self.day = self.days = 0
+        self.surprise, self.changes = 0.0, 0
+        self.usual: float | None = None
+        """Nats of `watch`, how often they were too many, and the mean of the person's thumbs and ratings."""
         self.votes = b""
         """Hashes of arm and name of each vote that counted for others on `day`, the last of `days` such days."""
         self.alarms = alarms
@@ -259,6 +269,24 @@ class Person(Projection):
         if pooled:
             prior.learn(context, posterior - before)
 
+    def watch(self, seen: Observation, mean: float, variance: float) -> None:
+        """Forget half of a person whose last labels, this one predicted by N(mean, variance), say that they changed.
+
+        A CUSUM test (Page 1954) of what follows a change: a rating half a standard deviation of its noise below the
+        person's mean, and a choice as likely as its opposite was. Noisy labels are as surprising under either.
+        """
+        signal, other, spread = seen.signal, 2.0 * seen.signal.level - mean, variance
+        if signal.link == "gaussian":
+            usual = mean if self.usual is None else self.usual
+            other, spread = usual - 0.5 * math.sqrt(signal.noise / signal.weight), 0.0
+            self.usual = usual + (seen.y - usual) / (self.labels + 5.0)
+        told = seen.log_likelihood(other, spread) - seen.log_likelihood(mean, spread)
+        self.surprise = max(self.surprise + min(told, MOST), 0.0) if self.labels > FIRST else 0.0
+        if self.surprise > SURPRISE * (1.0 + self.changes):
+            self.surprise, self.changes = 0.0, self.changes + 1
+            for heads in self.heads:
+                heads.loosen(KEPT)
+
     def declare(self, mean: Floats) -> None:
         """Replace the declared mean of the taste; labels that the heads have learnt keep their evidence."""
         for heads in self.heads:
@@ -319,6 +347,9 @@ class Person(Projection):
             alarms,
             self.days,
             self.labels,
+            self.surprise,
+            self.changes,
+            self.usual,
         )
 
     def _restore(self, stored: _StoredPeople) -> bool:
@@ -334,8 +365,11 @@ class Person(Projection):
             return False
         if any((row < 0).any() or not 0.999 < row.sum() < 1.001 for row in weights.values()):
             return False
+        if not 0.0 <= stored.surprise <= SURPRISE * (1.0 + stored.changes) or not math.isfinite(stored.usual or 0.0):
+            return False
         self.scale.load(stored.scale)
         self.heads, self.weights, self.declared, self.others = groups, weights, declared, others
+        self.surprise, self.changes, self.usual = stored.surprise, stored.changes, stored.usual
         self.labels = stored.labels
         self.day, self.votes, self.alarms, self.days = stored.day, stored.votes, stored.alarms, stored.days
         return True
