@@ -267,7 +267,7 @@ def test_loosened_heads_are_as_uncertain_as_new_ones() -> None:
         mean, row = heads.mean.copy(), _row(rng)
         heads.loosen(0.5)
         np.testing.assert_allclose(heads.mean, 0.5 * mean)
-        np.testing.assert_allclose(heads.predict(row)[1], _heads(kind, width).predict(row)[1])
+        np.testing.assert_allclose(heads.observe(row).variance, _heads(kind, width).observe(row).variance)
         _learn(heads, row, 1.0, 0.1, 0.0)
         assert heads.finite()
 

@@ -167,7 +167,7 @@ class Learner:
         priors = [prior.id for prior in (self.prior, self.arm_prior) if prior]
         own = (self.schema, priors, self.votes_per_day, self.people_per_key, self.expects_scores)
         likelihoods = SIGNALS, REMARKS, REMARK_STEP, VERDICT, NO_OFFSET, NOISE_OUTCOMES
-        text = repr((18, self.kind, fit.d, fit.D, *own, fit.params, likelihoods, self.projections.params))
+        text = repr((19, self.kind, fit.d, fit.D, *own, fit.params, likelihoods, self.projections.params))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def blank(self) -> Self:
