@@ -34,7 +34,8 @@ from fitrouter.posterior.labels import Answered, Label
 from fitrouter.posterior.model import Fit
 from fitrouter.router import Router
 from fitrouter.state.follower import SLICE
-from fitrouter.state.learner import Batch, Learner
+from fitrouter.state.learner import Learner
+from fitrouter.state.reading import Batch
 from fitrouter.stores.journal import Entry, Row, Snapshot
 from fitrouter.types import Feedback, FeedbackKind, Floats, Identity, ModelChange, Request, Score, pack
 

@@ -45,7 +45,7 @@ from benchmarks.gateway.process import (
 from fitrouter.config import load_config
 from fitrouter.draw import uuid7
 from fitrouter.router import Router
-from fitrouter.state.learner import read_batch
+from fitrouter.state.reading import read_batch
 from fitrouter.stores.journal import Entry, Journal, SqliteJournal
 from fitrouter.types import Attempt, Decision, Event, Execution, Identity, Mode, PolicyVersion
 

@@ -29,7 +29,8 @@ import numpy as np
 
 from fitrouter.config import Config, parse_config
 from fitrouter.router import Router
-from fitrouter.state.learner import Learner, read_batch
+from fitrouter.state.learner import Learner
+from fitrouter.state.reading import read_batch
 from fitrouter.stores.journal import Entry, Journal, SqliteJournal
 from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
 from fitrouter.types import FeedbackKind, Identity, Request, encode_event

@@ -30,7 +30,8 @@ from fitrouter.errors import JournalFull
 from fitrouter.policies import SquareCB
 from fitrouter.router import Router
 from fitrouter.routing.decider import Decider, Rules
-from fitrouter.state.learner import Learner, read_batch
+from fitrouter.state.learner import Learner
+from fitrouter.state.reading import read_batch
 from fitrouter.state.sessions import Sessions
 from fitrouter.stores.identities import Identities
 from fitrouter.stores.journal import Entry, Journal, Row, SqliteJournal
