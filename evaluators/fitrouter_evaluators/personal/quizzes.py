@@ -110,8 +110,15 @@ class Quizzes:
         quiz_id = uuid7(now)
         seed = [self.config.seed, uuid.UUID(quiz_id).int]
         draws = await asyncio.to_thread(self._draw, who, pool, seed)
-        limits = {"questions": settings.questions, "sure": settings.sure, "words": settings.words}
-        quiz = Quiz(id=quiz_id, identity=who, pool=pool.id, ts=now, **limits)
+        quiz = Quiz(
+            id=quiz_id,
+            identity=who,
+            pool=pool.id,
+            ts=now,
+            questions=settings.questions,
+            sure=settings.sure,
+            words=settings.words,
+        )
         quiz = advance(quiz, beliefs_of(quiz, draws, pool.h, pool.typical), pool.words)
         await asyncio.to_thread(self.store.add, quiz, draws)
         return await asyncio.to_thread(self._progress, quiz, draws)
