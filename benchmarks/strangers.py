@@ -2,29 +2,36 @@
 
     python -m benchmarks.strangers                      # 40 seeds, default configuration; minutes on two idle cores
     python -m benchmarks.strangers --seeds 4 --policy linear_thompson --set scale=0.5
+    python -m benchmarks.strangers --served 8           # four people each in eight installations, over HTTP
 
 Recorded answers (`../shared/data/alpaca_eval`) of 3 or 11 models, and people who give 60 thumbs each: P(thumb up)
-depends on the form of the answer alone (its length, its list items), one thumb in ten is random. An installation is
+depends on the form of the answer alone (its length, its list items; with `--tastes more` whether it asks a question
+back, is formal, has code), one thumb in ten is random. An installation is
 fresh, or has 400 labels of a crowd of 40 people, most of whom like short answers. Everything runs through the product's
 decider and learner with the default configuration, features, encoder and trained prior.
 
 Reported per cell, over people: satisfaction with the logged probabilities as a share of each person's best model (mean
 of 60 thumbs, the last 20, the worst decile of people); probability ≥ ½ for a model within .05 of the best at thumbs 15
 to 20 and 55 to 60; and the 95 % quantile of the longest run of thumbs down on one model. `change`: the taste turns into
-another one after 40 thumbs; thumbs until a good model has probability ≥ ½ for five thumbs in a row.
+another one after 40 thumbs; thumbs until a good model has probability ≥ ½ for five thumbs in a row. `--served`: people
+of strong tastes by turns, in gateways of their own; the next round begins when everything is scored and folded. Stuck
+is who gets a good model in fewer than ten of the last twenty answers.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from benchmarks.gateway.process import Gateway, new_client, wait_for, write_config
 
 from fitrouter.config import CandidateConfig, PolicyConfig
 from fitrouter.context.encoders import get_encoder
@@ -53,6 +60,12 @@ TASTES: Mapping[str, Taste] = {
     "no bullets": lambda n, b: np.where(b >= 3, 0.1, 0.85) + 0.0 * n,
     "middle": lambda n, b: np.where((n > 500) & (n < 1300), 0.85, 0.2) + 0.0 * b,
 }
+MORE: Mapping[str, Callable[[str], float]] = {
+    "asks questions back": lambda text: 0.9 if "?" in text else 0.15,
+    "formal": lambda text: 0.15 if re.search(r"!|\b(?:I|you|we|it|let|don|can|won|isn|doesn)['\u2019]", text) else 0.9,
+    "no code": lambda text: 0.1 if "`" in text else 0.85,
+}
+"""Tastes that no rule was chosen on: of the text."""
 CROWD: Mapping[str, float] = {"short": 0.6, "bullets": 0.2, "middle": 0.2}
 """Taste → share of the crowd."""
 
@@ -61,9 +74,11 @@ class Pool(NamedTuple):
     """Recorded answers of M models to P prompts."""
 
     models: tuple[str, ...]
+    prompts: tuple[str, ...]
     n: Floats
-    b: Floats
-    """float64[P, M]: characters and list items of the answers."""
+    """float64[P, M]: characters of the answers."""
+    liked: Mapping[str, Floats]
+    """Taste → P(thumb up) of the answers, float64[P, M]."""
     x: Floats
     """float64[P, d]: contexts."""
     h: Floats
@@ -90,13 +105,20 @@ def read_pool(file: Path = DATA, prompts: int = 10**9, models: Sequence[str] = (
     features = ResponseFeatures(encoder, scalar=global_scalar(encoder))
     P = 1 + max(row[0] for row in rows)
     n, b = np.zeros((2, P, len(models)))
+    more = {name: np.zeros((P, len(models))) for name in MORE}
     x, h = np.zeros((P, len(context_names()))), np.zeros((P, len(models), features.dim))
     for p, model, prompt, text in rows:
         k, lines = models.index(model), [line.lstrip()[:2] for line in text.split("\n")]
         n[p, k], b[p, k] = len(text), sum(mark in {"- ", "* "} or mark.rstrip(".").isdigit() for mark in lines)
+        for name, taste in MORE.items():
+            more[name][p, k] = taste(text)
         x[p] = context_features(read_prompt(Request(messages=({"role": "user", "content": prompt or " "},))), encoder)
         h[p, k] = features.encode([Answer(prompt=prompt, text=text)])[0]
-    return Pool(models, n, b, x, h, features.names, features.schema, shipped_prior(features.names, encoder.id))
+    liked = {name: taste(n, b) for name, taste in TASTES.items()} | more
+    prompts = tuple(dict(sorted((row[0], row[2]) for row in rows)).values())
+    return Pool(
+        models, prompts, n, liked, x, h, features.names, features.schema, shipped_prior(features.names, encoder.id)
+    )
 
 
 class Person(NamedTuple):
@@ -132,7 +154,7 @@ class Installation:
     def thumb(
         self,
         user: str,
-        taste: Taste,
+        taste: str,
         i: int,
         ts: float,
         rng: np.random.Generator,
@@ -145,7 +167,7 @@ class Installation:
         decision = self.router.decide(number, ts, Identity(user=user), pool.x[i], cards=cards)
         k = self.arms[decision.chosen]
         turn = self.router.answer(decision, h=pool.h[i, k], completion_tokens=int(pool.n[i, k] / 4))
-        liked = float(taste(pool.n[i, k], pool.b[i, k])) if rng.random() > RANDOM else 0.5
+        liked = float(pool.liked[taste][i, k]) if rng.random() > RANDOM else 0.5
         up = bool(rng.random() < liked)
         self.router.vote(turn, FeedbackKind.THUMB, float(up))
         probs = dict(zip(decision.eligible, decision.probs, strict=True))
@@ -154,7 +176,7 @@ class Installation:
     def crowd(self, rng: np.random.Generator) -> None:
         """Record labels of a crowd on models drawn at random, two a day and person."""
         names = list(CROWD)
-        tastes = [TASTES[names[i]] for i in rng.choice(len(names), p=list(CROWD.values()), size=CROWD_PEOPLE)]
+        tastes = [names[i] for i in rng.choice(len(names), p=list(CROWD.values()), size=CROWD_PEOPLE)]
         for t in range(CROWD_LABELS):
             user = int(rng.integers(CROWD_PEOPLE))
             ts = 1e9 + t * DAY_S / CROWD_PEOPLE * 2
@@ -171,18 +193,18 @@ class Installation:
 def live(
     pool: Pool,
     models: Sequence[int],
-    taste: Taste,
+    taste: str,
     crowd: bool,
     policy: Mapping[str, Any],
     seed: int,
-    then: Taste | None = None,
+    then: str | None = None,
 ) -> Person:
     """Simulate one person's sixty thumbs."""
     rng = np.random.default_rng([seed, 7])
     home = Installation(pool, models, policy, seed)
     if crowd:
         home.crowd(rng)
-    worth = {t: np.array([t(pool.n[:, m], pool.b[:, m]).mean() for m in models]) for t in (taste, then) if t}
+    worth = {name: pool.liked[name][:, list(models)].mean(axis=0) for name in (taste, then) if name}
     good, shares, run, longest, last = [], [], 0, 0, -1
     total = THUMBS + (CHANGE // 2 if then else 0)
     for t, i in enumerate(rng.permutation(len(pool.n))[:total].tolist()):
@@ -205,6 +227,52 @@ def live(
     )
 
 
+STRONG = ("short", "long", "bullets", "no bullets", "formal")
+ROUND = 4
+
+
+def served(installation: int, pool: Pool) -> dict[str, dict[str, float]]:
+    """Let four people give sixty thumbs over HTTP to a gateway of three models; returns each person's results."""
+    tastes = [STRONG[(ROUND * installation + i) % len(STRONG)] for i in range(ROUND)]
+    places = [pool.models.index(name) for name in THREE]
+    rngs = [np.random.default_rng([installation, i]) for i in range(ROUND)]
+    orders = [rng.permutation(len(pool.n))[:THUMBS].tolist() for rng in rngs]
+    chosen = np.zeros((ROUND, THUMBS), dtype=int)
+    down = np.zeros((ROUND, THUMBS), dtype=bool)
+    with tempfile.TemporaryDirectory() as folder:
+        config = write_config(
+            Path(folder), models=[{"name": name, "provider": "recorded"} for name in THREE], seed=installation
+        )
+        with Gateway(config) as gateway, new_client(gateway.url) as http:
+            for t in range(THUMBS):
+                for i, taste in enumerate(tastes):
+                    p = orders[i][t]
+                    said = {"role": "user", "content": pool.prompts[p]}
+                    body = {"model": "fitrouter/auto", "messages": [said], "user": f"stranger {i}"}
+                    answer = http.post("/v1/chat/completions", json=body).raise_for_status().json()
+                    k = chosen[i, t] = pool.models.index(answer["model"])
+                    liked = pool.liked[taste][p, k] if rngs[i].random() > RANDOM else 0.5
+                    up = bool(rngs[i].random() < liked)
+                    down[i, t] = not up
+                    vote = {"decision_id": answer["id"], "kind": "thumb", "value": float(up), "user": f"stranger {i}"}
+                    http.post("/v1/feedback", json=vote).raise_for_status()
+                wait_for(lambda: not any(http.get("/readyz").json()["lag"].values()), 60.0)
+    found = {}
+    for i, taste in enumerate(tastes):
+        worth = pool.liked[taste].mean(axis=0)
+        best = worth[places].max()
+        run = longest = 0
+        for t in range(THUMBS):
+            run = (run + 1 if t and chosen[i, t] == chosen[i, t - 1] else 1) if down[i, t] else 0
+            longest = max(longest, run)
+        found[f"{installation} {i} {taste}"] = {
+            "share_of_best": float((worth[chosen[i]] / best).mean()),
+            "good_of_last_20": int((worth[chosen[i, -20:]] >= best - 0.05).sum()),
+            "run": longest,
+        }
+    return found
+
+
 class Cell(NamedTuple):
     """A setting to run."""
 
@@ -222,23 +290,19 @@ def _start(file: Path) -> None:
     _pool = read_pool(file)
 
 
-def _play(task: tuple[Cell, int, Mapping[str, Any]]) -> list[Person]:
-    """Simulate people of all tastes under one seed."""
-    cell, seed, policy = task
+def _play(task: tuple[Cell, int, Mapping[str, Any], Sequence[str]]) -> dict[str, Person]:
+    """Simulate a person of each taste under one seed, by name."""
+    cell, seed, policy, names = task
     models = [_pool.models.index(name) for name in THREE] if cell.models == 3 else range(len(_pool.models))
-    names = list(TASTES)
-    return [
-        live(
-            _pool,
-            models,
-            TASTES[name],
-            cell.crowd,
-            policy,
-            seed * 100 + t,
-            TASTES[names[(t ^ 1) if t < 4 else 0]] if cell.change else None,
+    others = (*list(TASTES)[1::-1], *list(TASTES)[3:1:-1], *["short"] * len(MORE), "short")
+    after = dict(zip((*TASTES, *MORE), others, strict=True))
+    return {
+        f"{seed} {name}": live(
+            _pool, models, name, cell.crowd, policy, seed * 100 + t, after[name] if cell.change else None
         )
-        for t, name in enumerate(names)
-    ]
+        for t, name in enumerate(after)
+        if name in names
+    }
 
 
 def summary(people: Sequence[Person], change: bool) -> dict[str, float]:
@@ -264,16 +328,21 @@ def summary(people: Sequence[Person], change: bool) -> dict[str, float]:
 
 
 def measure(
-    policy: Mapping[str, Any], seeds: int, jobs: int, file: Path = DATA, cells: Sequence[Cell] = CELLS
-) -> dict[str, Any]:
-    """Summarise every cell."""
-    out = {}
+    policy: Mapping[str, Any],
+    seeds: int,
+    jobs: int,
+    file: Path = DATA,
+    cells: Sequence[Cell] = CELLS,
+    tastes: Sequence[str] = tuple(TASTES),
+) -> dict[str, dict[str, Person]]:
+    """Play every cell: cell → person → results."""
+    out: dict[str, dict[str, Person]] = {}
     with ProcessPoolExecutor(jobs, initializer=_start, initargs=(file,)) as workers:
         for cell in cells:
-            played = workers.map(_play, [(cell, seed, policy) for seed in range(seeds)])
+            played = workers.map(_play, [(cell, seed, policy, tastes) for seed in range(seeds)])
             name = f"{cell.models} models, {'crowd' if cell.crowd else 'fresh'}{', change' if cell.change else ''}"
-            out[name] = summary([person for people in played for person in people], cell.change)
-            print(name, out[name], file=sys.stderr, flush=True)
+            out[name] = {who: person for people in played for who, person in people.items()}
+            print(name, summary(list(out[name].values()), cell.change), file=sys.stderr, flush=True)
     return out
 
 
@@ -284,6 +353,8 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--policy", default=None, help="algorithm; the configuration's default if not given")
+    parser.add_argument("--served", type=int, default=0, help="installations of four people, over HTTP")
+    parser.add_argument("--tastes", choices=("usual", "more", "all"), default="usual")
     parser.add_argument("--set", nargs="*", default=[], help="settings of the policy, name=number")
     args = parser.parse_args()
     if not args.data.exists():
@@ -291,9 +362,25 @@ def main() -> None:
         return
     policy: dict[str, Any] = {} if args.policy is None else {"algorithm": args.policy}
     policy |= {name: float(value) for name, value in (each.split("=") for each in args.set)}
-    print(
-        json.dumps({"policy": policy, "seeds": args.seeds, "cells": measure(policy, args.seeds, args.jobs, args.data)})
-    )
+    if args.served:
+        people: dict[str, dict[str, float]] = {}
+        pool = read_pool(args.data)
+        for installation in range(args.served):
+            people |= served(installation, pool)
+            print(list(people.items())[-ROUND:], file=sys.stderr, flush=True)
+        share, last, run = np.array([list(each.values()) for each in people.values()]).T
+        stuck = [name for name, good in zip(people, last.tolist(), strict=True) if good < 10]
+        summed = {
+            "share_of_best": share.mean(),
+            "worst_decile": np.quantile(share, 0.1),
+            "run_95": np.quantile(run, 0.95),
+        }
+        print(json.dumps({"people": people, "stuck": stuck} | {name: float(each) for name, each in summed.items()}))
+        return
+    tastes = {"usual": tuple(TASTES), "more": tuple(MORE), "all": (*TASTES, *MORE)}[args.tastes]
+    found = measure(policy, args.seeds, args.jobs, args.data, tastes=tastes)
+    cells = {name: summary(list(people.values()), "change" in name) for name, people in found.items()}
+    print(json.dumps({"policy": policy, "seeds": args.seeds, "cells": cells}))
 
 
 if __name__ == "__main__":

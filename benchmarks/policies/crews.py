@@ -164,6 +164,23 @@ def summary(days: Sequence[tuple[Floats, Floats]], best: Sequence[int]) -> dict[
     }
 
 
+def at_round(mark: int, names: Sequence[str], seeds: int, jobs: int) -> dict[str, list[tuple[bool, float]]]:
+    """Play each setting up to a round; of each seed, whether all roles' best models lead, and the late worth."""
+    pool = recorded(RECORDED)
+    worth = truth(pool, {role: pool.tastes[taste] for role, taste in TASTES.items()})
+    best = [max(pool.models, key=of.__getitem__) for of in worth.values()]
+    places = [pool.models.index(model) for model in best]
+    found: dict[str, list[tuple[bool, float]]] = {}
+    with ProcessPoolExecutor(jobs, initializer=start, initargs=(pool, read(pool))) as workers:
+        for name in names:
+            days = workers.map(play, [Play(SETTINGS[name][0], mark, seed) for seed in range(seeds)])
+            found[name] = [
+                (bool((probs[-LATE:].mean(axis=0).argmax(axis=1) == places).all()), float(satisfied[-100:].mean()))
+                for probs, satisfied in days
+            ]
+    return found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pool", type=Path, default=RECORDED)

@@ -93,30 +93,47 @@ def measure(cell: Cell, setting: Setting, orders: int) -> dict[str, Any]:
     return found if cell.ceiling is None else found | {"spent": float(cost.mean() / cell.ceiling)}
 
 
+def peer_rewards(name: str, matrix: Matrix, order: Floats, seed: int) -> Floats:
+    """Rewards of another bandit's pass, in the order played.
+
+    Raises:
+        ImportError: its library is not installed.
+    """
+    n, K = matrix.reward.shape
+    peer = (SIMPLE | PEERS)[name](matrix.x.shape[1], K, seed)
+    rewards = np.empty(n)
+    for place, t in enumerate(order.tolist()):
+        arm = peer.decide(matrix.x[t])
+        rewards[place] = reward = float(matrix.reward[t, arm])
+        peer.update(matrix.x[t], arm, reward)
+    return rewards
+
+
+def installed() -> list[str]:
+    """Names of the simple bandits, and of those whose libraries are installed."""
+    found = list(SIMPLE)
+    for name, make in PEERS.items():
+        try:
+            make(2, 2, 0)
+        except ImportError as error:
+            print(f"skipped {name}: {error}", file=sys.stderr)
+        else:
+            found.append(name)
+    return found
+
+
 def measure_peers(matrix: Matrix, ours: Floats) -> dict[str, dict[str, float]]:
     """Last half of the peers' passes minus the best single model, and ours minus theirs, paired by order."""
-    best, (n, K) = int(np.nanmean(matrix.reward, axis=0).argmax()), matrix.reward.shape
+    best, n = int(np.nanmean(matrix.reward, axis=0).argmax()), len(matrix.reward)
     found = {}
-    for name, make in (SIMPLE | PEERS).items():
+    for name in installed():
         late = []
         for seed in range(len(ours)):
             order = np.random.default_rng(1000 + seed).permutation(n)
-            try:
-                peer = make(matrix.x.shape[1], K, seed)
-            except ImportError as error:
-                print(f"skipped {name}: {error}", file=sys.stderr)
-                break
-            lead = []
-            for t in order.tolist():
-                arm = peer.decide(matrix.x[t])
-                reward = float(matrix.reward[t, arm])
-                lead.append(reward - float(matrix.reward[t, best]))
-                peer.update(matrix.x[t], arm, reward)
-            late.append(np.mean(lead[n // 2 :]))
-        if late:
-            ahead = ours - late
-            error = float(ahead.std(ddof=1) / np.sqrt(len(ours)))
-            found[name] = {"last_half": float(np.mean(late)), "ours_minus": float(ahead.mean()), "se": error}
+            late.append((peer_rewards(name, matrix, order, seed) - matrix.reward[order, best])[n // 2 :].mean())
+        ahead = ours - late
+        error = float(ahead.std(ddof=1) / np.sqrt(len(ours)))
+        found[name] = {"last_half": float(np.mean(late)), "ours_minus": float(ahead.mean()), "se": error}
     return found
 
 

@@ -28,7 +28,7 @@ def test_strangers_with_opposite_tastes_get_their_models(pool: Pool, crowd: bool
     people = [
         live(pool, range(3), taste, crowd, {}, 10 * n + seed)
         for n in range(4)
-        for seed, taste in enumerate(TASTES.values())
+        for seed, taste in enumerate(TASTES)
     ]
     assert np.mean([person.mean for person in people]) > mean
     assert min(person.mean for person in people) > least
@@ -39,9 +39,9 @@ def test_strangers_with_opposite_tastes_get_their_models(pool: Pool, crowd: bool
 def test_a_change_of_taste_is_followed(pool: Pool) -> None:
     """After 40 thumbs people want another form: most have a model that they like within 20, half of them within 15."""
     people = [
-        live(pool, range(3), taste, False, {}, 10 * n + seed, TASTES[OTHER[name]])
+        live(pool, range(3), name, False, {}, 10 * n + seed, OTHER[name])
         for n in range(2)
-        for seed, (name, taste) in enumerate(TASTES.items())
+        for seed, name in enumerate(TASTES)
     ]
     followed = np.array([person.followed for person in people])
     assert (followed <= 15).sum() >= 5
