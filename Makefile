@@ -143,8 +143,8 @@ bench-scorer: install ## cost of scoring an answer
 bench-pool: install ## the personal pool: recorded responses, simulated tastes, 20 seeds
 	$(BIN)/python -m benchmarks.simulation.personal_pool $(ARGS)
 
-bench-people: install ## real people's judgements, predicted and learnt: full decision beside user-blind, in crowds, teams and alone
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.people $(ARGS)
+bench-people: install ## people, strangers, recorded outcomes, crews and other bandits, beside a stored baseline: a quarter of an hour
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.people.page $(ARGS)
 
 bench-policies: install ## speed and regret compared with other bandit libraries (creates its own environment)
 	$(BIN)/python -m benchmarks.policies.libraries $(ARGS)

@@ -35,6 +35,7 @@ from fitrouter_evaluators.bench._routing import Point, area, mixture
 from fitrouter_evaluators.simulation.matrix_stream import Matrix, Setting, play
 
 BASELINE = Path(__file__).parent / "baseline_11a3449.json"
+GAPS = (("full decision", "user-blind"), ("served score", "population"))
 AREA = "four models, area over nine ceilings"
 CREWS = ("default", "the examples'")
 
@@ -145,7 +146,9 @@ def paired(mine: Mapping[str, Sequence[float]], theirs: Mapping[str, Sequence[fl
 
 
 def _beside(rows: Sequence[str], before: Sequence[str]) -> str:
-    return " | ".join(f"{old} → **{new}**" if old else f"**{new}**" for old, new in zip(before, rows, strict=True))
+    """Join the cells of two rows, the one of before first; what is not measured is a dash."""
+    both = zip(before, rows, strict=True)
+    return " | ".join(new if new == "–" else f"{old} → **{new}**" if old else f"**{new}**" for old, new in both)
 
 
 def _people_table(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
@@ -179,9 +182,6 @@ def _people_table(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str
         gaps = ["{:+.4f} ± {:.4f}".format(*all_[f"{row} minus {to}"]) for row, to in GAPS]
         lines.append(f"| {cell} | {text['people']} | {blind} | {moved} | {gaps[0]} | {who} | {gaps[1]} | {auc} |")
     return lines
-
-
-GAPS = (("full decision", "user-blind"), ("served score", "population"))
 
 
 def _strangers_table(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
@@ -224,7 +224,8 @@ def _outcomes_table(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[s
         if not units:
             return [""] * 4
         late, first, spent, _ = np.array(list(units.values())).T
-        return [f"{late.mean():+.3f}", f"{late.min():+.3f}", f"{first.mean():+.3f}", f"{spent.mean():.2f}"]
+        money = f"{spent.mean():.2f}" if spent.any() else "–"
+        return [f"{late.mean():+.3f}", f"{late.min():+.3f}", f"{first.mean():+.3f}", money]
 
     for cell, found in now.items():
         units, earlier = found["units"], before.get(cell, {}).get("units", {})
