@@ -94,6 +94,15 @@ def test_a_plan_and_its_outcome(shared: Shared) -> None:
     assert shared.http.post("/v1/feedback", json=vote).status_code == 200
 
 
+def test_a_plan_that_was_looked_at_in_one_trace_is_run_in_another(shared: Shared) -> None:
+    """Instrumented clients send a trace of its own with each call: it is no part of what a plan is for."""
+    traces = ({"traceparent": f"00-{n:032x}-00f067aa0ba902b7-01"} for n in (1, 2))
+    look = shared.http.post("/v1/plans", json=chat("traced") | {"kind": "look"}, headers=next(traces)).json()
+    headers = next(traces) | {"x-fitrouter-plan": look["about"]["decision_id"]}
+    answer = shared.http.post("/v1/chat/completions", json=chat("traced"), headers=headers)
+    assert answer.status_code == 200, answer.text
+
+
 def test_probabilities_come_from_the_log(shared: Shared) -> None:
     """A client's probabilities for a logged draw are ignored; a second report changes nothing."""
     plan, path = shared.plan()

@@ -170,6 +170,8 @@ def test_all_reports_are_kept_and_one_counts(url: str, router: Router) -> None:
         ({"value": 0.5}, "value"),
         ({"value": True, "scale": [0, 1]}, "value"),
         ({"value": 7, "kind": "rating", "scale": [1, 5]}, "value"),
+        ({"value": True, "kind": "rating", "scale": [1, 5]}, "value"),
+        ({"value": False, "kind": "number"}, "value"),
         ({"value": 3, "kind": "rating", "scale": [1, 1]}, "scale"),
         ({"value": 1e300, "kind": "number", "scale": [0, 1e308]}, "scale"),
         ({"value": 1, "kind": "vibes"}, "kind"),

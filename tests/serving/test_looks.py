@@ -24,7 +24,18 @@ from fitrouter.state.budgets import BudgetParams
 from fitrouter.state.learner import Learner
 from fitrouter.state.projections import ProjectionParams
 from fitrouter.stores.journal import MemoryJournal, SqliteJournal
-from fitrouter.types import Decision, Event, Execution, Feedback, Identity, Message, Mode, PlanRun, Request
+from fitrouter.types import (
+    Decision,
+    Event,
+    Execution,
+    Feedback,
+    FeedbackKind,
+    Identity,
+    Message,
+    Mode,
+    PlanRun,
+    Request,
+)
 from fitrouter_evaluators.replay.log.sources import read_log
 
 USER: Message = {"role": "user", "content": "Hello"}
@@ -167,6 +178,31 @@ async def test_a_declined_plan_tells_nothing(tmp_path: Path) -> None:
     assert log.decisions.n == 3
     assert plan.id not in log.decisions.id
     assert log.outcomes.declined == 1
+
+
+async def test_a_plan_that_is_run_is_a_step_of_its_run(tmp_path: Path) -> None:
+    """Looking joins no run, running the pick or an alternative does, and the run's outcome is about both."""
+    async with make_router(tmp_path, {"echo": Echo()}) as router:
+        who = Identity(user="ann", run="r")
+        pick = (await router.look(ask(identity=who))).decision
+        with pytest.raises(UnknownDecision):
+            await router.runs.show("r", who)
+        await router.complete(ask(identity=who, plan=pick.id))
+        plan = (await router.look(ask(identity=who))).decision
+        other = next(arm for arm in plan.eligible if arm != plan.chosen)
+        named = await router.complete(ask(identity=who, plan=plan.id, model=other))
+        shown = await router.runs.show("r", who)
+        assert [step.decision_id for step in shown.decisions] == [pick.id, named.decision.id]
+        assert (await router.runs.outcome("r", True, identity=who)).decisions == 2
+
+
+async def test_a_vote_on_a_plan_does_not_end_it(tmp_path: Path) -> None:
+    """Nobody gets another draw by saying something of the plan, and it can be run afterwards."""
+    async with make_router(tmp_path, {"echo": Echo()}) as router:
+        plan = (await router.look(ask())).decision
+        await router.feedback(plan.id, FeedbackKind.THUMB, 0.0, identity=Identity(user="ann"))
+        assert (await router.look(ask())).decision.id == plan.id
+        assert (await router.complete(ask(plan=plan.id))).served_by == plan.chosen
 
 
 async def test_an_unused_plan_is_declined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

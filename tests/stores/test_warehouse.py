@@ -343,6 +343,13 @@ def test_outcomes(warehouse: Warehouse) -> None:
     assert votes == [("f1-1",), ("f1-2",), ("f1-3",), ("f2-0",)]
 
 
+def test_a_plan_that_nobody_ran_is_no_decision_of_its_run(warehouse: Warehouse) -> None:
+    """The view of runs counts what was served or failed, not what was looked at and declined."""
+    in_run = [msgspec.structs.replace(decision(n), identity=Identity(tenant="acme", run="run-1")) for n in (1, 2)]
+    warehouse.ingest(rows([*in_run, execution(1), execution(2, status="declined", served_by=None)]))
+    assert warehouse.query("SELECT run, decisions, models FROM runs") == [("run-1", 1, ["a"])]
+
+
 def test_answers_are_for_people(warehouse: Warehouse) -> None:
     """The newest first: who, model, probability, cost, score, and the standing votes in words."""
     events: list[Event] = [

@@ -532,7 +532,7 @@ class Gateway:
         body = await self._body(call)
         if (kind := body.pop("kind", "call")) not in ("call", "look"):
             raise InvalidRequest(f"kind: got {shown(kind)}; allowed are 'call' and 'look'")
-        request = call.paying(chat_request(body, call.headers, call.tenant))
+        request = call.paying(chat_request(body, call.headers, call.tenant, look=kind == "look"))
         self._check_model(request.model)
         plan = await (self._backend.look if kind == "look" else self._backend.decide)(request)
         found = {"object": "fitrouter.plan", **msgspec.to_builtins(plan), "about": about_json(plan.about)}

@@ -32,7 +32,15 @@ from fitrouter.routing.pipeline import Pipeline, Proposal
 from fitrouter.routing.variants import called
 from fitrouter.serving.attempts import Timers, said_tokens
 from fitrouter.serving.feedback import RemarkListener
-from fitrouter.serving.recorder import LOOK_S, STORE_WAIT_S, Recorder, declined, execution_of, read_in_time
+from fitrouter.serving.recorder import (
+    LOOK_S,
+    STORE_WAIT_S,
+    Recorder,
+    declined,
+    execution_of,
+    read_in_time,
+    step_of,
+)
 from fitrouter.serving.spending import PLAN_S, Charge, Cover, Spending, charge, checked_usage, counted
 from fitrouter.state.learner import Learner
 from fitrouter.stores.journal import LONGEST_MS, MOST_TOKENS, MOST_USD, Journal
@@ -267,6 +275,8 @@ class ExternalExecution:
                 self.recorder.append_event(_preference(decision, plan, now))
         text = read_prompt(request, asked.history_tokens).text
         served = decision if preferred else msgspec.structs.replace(plan, ts=now, look="")
+        if served.identity.run and not preferred:  # it was no step when it was looked at
+            self.recorder.append_event(step_of(served))
         return Proposal(served, None, can.dropped, text, asked), stored
 
     async def _plan_of(self, request: Request) -> Decision:
@@ -280,7 +290,7 @@ class ExternalExecution:
             )
         if any(isinstance(event, PlanRun) for event in events):
             raise InvalidRequest(_USED)
-        if self.clock() - plan.ts >= LOOK_S or events:
+        if self.clock() - plan.ts >= LOOK_S or _is_over(events):
             raise InvalidRequest(f"plan: it has expired, after {LOOK_S / 60.0:g} minutes; make another one")
         return plan
 
@@ -308,7 +318,7 @@ class ExternalExecution:
             rising = rising and bool(found)
             step = 2 * step if rising else step // 2
         plan = next((event for event in last if isinstance(event, Decision)), None)
-        return count, plan if plan is not None and len(last) == 1 else None
+        return count, None if _is_over(last) else plan
 
     async def _covered(self, decision: Decision, asked: Wants, request: Request, valid_s: float) -> Cover:
         """Reserve what the call of a decision may cost; raises BudgetExhausted if no hard limit covers it."""
@@ -460,6 +470,11 @@ class ExternalExecution:
 _DURABLE: Future[int] = Future()
 _DURABLE.set_result(0)
 _USED = "plan: it was run already; make another one"
+
+
+def _is_over(events: Sequence[Event]) -> bool:
+    """Whether a plan was run or declined; votes on it, for one, leave it as it is."""
+    return any(isinstance(event, PlanRun | Execution) for event in events)
 
 
 def _look_id(bound: str, start: float, number: int) -> str:

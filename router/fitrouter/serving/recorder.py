@@ -98,8 +98,7 @@ class Recorder:
         """Notify the hooks of an event, and queue it."""
         self.hooks.happened(event)
         if isinstance(event, Decision) and event.identity.run:
-            step = RunStep(id=f"{event.id}:run", ts=event.ts, decision_id=event.id, identity=event.identity)
-            return self._append(Entry(event), Entry(step))
+            return self._append(Entry(event), Entry(step_of(event)))
         return self._append(Entry(event))
 
     def _append(self, *entries: Entry) -> Future[int] | None:
@@ -254,6 +253,11 @@ async def read_in_time(function: Callable[..., T], *arguments: Any) -> T:
         raise
     except Exception as error:
         raise StoreError(f"the store cannot be read now ({in_words(error)}); try again") from error
+
+
+def step_of(decision: Decision) -> RunStep:
+    """Make the event that a decision is a step of its run."""
+    return RunStep(id=f"{decision.id}:step", ts=decision.ts, decision_id=decision.id, identity=decision.identity)
 
 
 def declined(decision: Decision, ts: float) -> Execution:

@@ -321,6 +321,8 @@ def _checked(
         if scale is not None or value not in (0, 1):
             raise InvalidRequest(f"value: got {value!r}; success is true or false, and has no scale")
         return float(value), (0.0, 1.0)
+    if isinstance(value, bool):
+        raise InvalidRequest(f"value: got {value!r}; a {kind} is a number, and true or false are a success")
     given = (value, *(scale or (0.0, 1.0)))
     if len(given) != 3 or not all(isinstance(number, Real) and math.isfinite(number) for number in given):
         raise InvalidRequest(f"value: got {value!r} with scale {scale!r}; give numbers, the scale as worst and best")

@@ -36,7 +36,9 @@ _USES_OF = {"tools": ("tool_choice", "parallel_tool_calls"), "functions": ("func
 Scale: TypeAlias = Annotated[tuple[float, float], Meta(title="[lowest, highest], such as [1, 5]")]
 
 
-def chat_request(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str, most_choices: int = 1) -> Request:
+def chat_request(
+    body: dict[str, Any], headers: Mapping[str, bytes], tenant: str, most_choices: int = 1, *, look: bool = False
+) -> Request:
     """Parse a body of POST /v1/chat/completions into a request.
 
     Args:
@@ -44,6 +46,7 @@ def chat_request(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str
         headers: lower-case name → value.
         tenant: of the caller's key.
         most_choices: highest `n`.
+        look: whether it is for a plan to be looked at. The trace is no run then, nor where a plan is run: two traces.
 
     Raises:
         ForbiddenField: the body sets transport.
@@ -60,17 +63,17 @@ def chat_request(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str
     if not 1 <= n <= most_choices:
         raise InvalidRequest(f"n: got {n}; allowed is {'1' if most_choices == 1 else f'1 to {most_choices}'}")
     _check_params(body)
-    metadata = optional(body, "metadata", dict, "an object")
+    metadata, plan = optional(body, "metadata", dict, "an object"), _header(headers, PLAN) or ""
     return Request(
         messages=messages_of(body.get("messages")),
         model=model,
         params=_params(body),
-        identity=identity(headers, tenant, body.get("user"), metadata),
+        identity=identity(headers, tenant, body.get("user"), metadata, traced=not (look or plan)),
         stream=stream,
         n=n,
         implicit=str((metadata or {}).get("implicit", True)).lower() != "false",
         tier=first_said(_channels(headers, metadata, TIER), TIER).get("tier", ""),
-        plan=_header(headers, PLAN) or "",
+        plan=plan,
         person=_header(headers, PLAN_BY) == "person",
     )
 
@@ -301,16 +304,17 @@ def _check_params(body: dict[str, Any]) -> None:
 # --- identity ------------------------------------------------------------------------------------------------------
 
 
-def identity(headers: Mapping[str, bytes], tenant: str, user: object = None, metadata: object = None) -> Identity:
+def identity(
+    headers: Mapping[str, bytes], tenant: str, user: object = None, metadata: object = None, *, traced: bool = True
+) -> Identity:
     """Parse the identity: each field from its header, else from `metadata`, else the user from `user`.
 
-    Without any, the trace of a caller that sends one is its run.
+    Without any, the trace of a caller that sends one is its run, if it is `traced`.
 
     The tenant is always that of the key.
     """
-    found = first_said(
-        [("", {"tenant": tenant}), *_channels(headers, metadata, FIELDS), ("", {"user": user}), _trace(headers)]
-    )
+    trace = [_trace(headers)] if traced else []
+    found = first_said([("", {"tenant": tenant}), *_channels(headers, metadata, FIELDS), ("", {"user": user}), *trace])
     return Identity(**found | {"tenant": tenant})
 
 

@@ -187,7 +187,7 @@ CREATE VIEW runs AS
             make_timestamp(CAST(min(ts) * 1000000 AS BIGINT)) AS began_utc, min(ts) AS began, max(ts) AS last,
             count(*) AS decisions, list(DISTINCT role) AS roles, list(DISTINCT coalesce(served_by, chosen)) AS models,
             CASE WHEN count(*) FILTER (price_known IS FALSE) = 0 THEN sum(cost_usd) END AS cost_usd
-        FROM outcomes WHERE run IS NOT NULL GROUP BY run
+        FROM outcomes WHERE run IS NOT NULL AND status IS DISTINCT FROM '{DECLINED}' GROUP BY run
     )
     SELECT step.*, counted.y, counted.kind, counted.value, counted.source, len(counted.decisions) AS covered
     FROM step LEFT JOIN counted USING (run);
