@@ -33,7 +33,7 @@ CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs the program chromium (apt-get install chromium)")
 HOSTILE = ["<img src=x onerror=alert(1)>", "\u202eevil role", "w" * 512, "<script>alert(2)</script>"]
 MODELS = ["alpha", "<b>beta</b>", "\u202eammag"]
-VIEWS = ["now", "decisions", "people", "try", "money", "policy", "models", "learning"]
+VIEWS = ["now", "decisions", "people", "runs", "try", "money", "policy", "models", "learning"]
 
 
 class Shown(NamedTuple):

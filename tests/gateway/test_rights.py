@@ -108,6 +108,7 @@ RIGHTS: dict[str, tuple[str, ...]] = {
     "GET /v1/feedback": ("read", PEOPLE),
     "GET /v1/users": ("read", PEOPLE),
     "GET /console/api/people": ("read", PEOPLE),
+    "GET /console/api/runs": ("read", PEOPLE),
     "GET /console/api/pairs": ("read", PEOPLE),
     "GET /v1/profile": ("read", PEOPLE),
     "POST /v1/score": ("read", PEOPLE),

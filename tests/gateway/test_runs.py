@@ -10,13 +10,14 @@ from uuid import UUID
 
 import httpx
 import pytest
-from tests.kits.gateway import chat, client, config, make_router, serving
+from tests.kits.gateway import chat, client, config, make_router, serving, wait_for
 
 from fitrouter.errors import InvalidRequest, UnknownDecision
 from fitrouter.router import Router
 from fitrouter.serving.runs import MOST_ANSWERS, MOST_REPORTS, OPEN_S
 from fitrouter.stores.identities import SqliteIdentities
 from fitrouter.stores.journal import MemoryJournal, SqliteJournal
+from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
 from fitrouter.sync import SyncRouter
 from fitrouter.types import Decision, Identity, Request, RunOutcome, RunStep
 from fitrouter_integrations._identity import first_said
@@ -298,3 +299,29 @@ async def test_erasing_a_user_erases_their_runs(tmp_path: Path) -> None:
         assert not [row for row in journal.tail(0, 100) if isinstance(row.event, RunStep | RunOutcome)]
         with pytest.raises(UnknownDecision):
             await router.runs.show("r1", Identity(user="ann"))
+
+
+def test_the_consoles_runs_are_the_logs(tmp_path: Path) -> None:
+    """Steps, roles, cost and the outcome that counts are those of `GET /v1/runs`; a silent run has none."""
+    journal, identities = MemoryJournal(), SqliteIdentities(tmp_path / "identities.db")
+    feed = WarehouseFeed(journal, Warehouse(tmp_path / "fitrouter.duckdb"))
+    router = make_router(tmp_path, journal=journal, identities=identities, feed=feed)
+    with serving(router, config()) as url, client(url) as http:
+        for name, roles in (("silent", ["cook"]), ("told", ["cook", "judge", "cook"])):
+            for role in roles:
+                ask(http, name, metadata={"role": role}, user="ann")
+        http.post("/v1/runs/told/outcome", json={"value": True, "user": "ann"})
+        person = {"kind": "rating", "value": 2, "scale": [1, 5], "source": "person", "user": "ann"}
+        http.post("/v1/runs/told/outcome", json=person)
+        http.post("/v1/runs/told/outcome", json={"value": True, "user": "ann"})
+        headers = {"x-fitrouter-user": "ann"}
+        shown = {name: http.get(f"/v1/runs/{name}", headers=headers).json() for name in ("silent", "told")}
+        wait_for(lambda: feed.step() == 0 and feed.lag == 0)
+        found = wait_for(lambda: len(rows := http.get("/console/api/runs").json().get("runs", [])) == 2 and rows)
+    told, silent = found
+    assert (told["steps"], told["roles"], silent["steps"], silent["outcome"]) == (3, ["cook", "judge"], 1, None)
+    assert told["outcome"] == {"y": 0.25, "kind": "rating", "value": 2.0, "source": "person"}
+    for row, name in ((told, "told"), (silent, "silent")):
+        assert row["run"] == shown[name]["run"]
+        assert row["steps"] == len(shown[name]["decisions"])
+        assert row["cost"]["usd"] == pytest.approx(shown[name]["cost_usd"])

@@ -26,9 +26,7 @@ def test_strangers_with_opposite_tastes_get_their_models(pool: Pool, crowd: bool
     `benchmarks.strangers` measures it with forty people a cell.
     """
     people = [
-        live(pool, range(3), taste, crowd, {}, 10 * n + seed)
-        for n in range(4)
-        for seed, taste in enumerate(TASTES)
+        live(pool, range(3), taste, crowd, {}, 10 * n + seed) for n in range(4) for seed, taste in enumerate(TASTES)
     ]
     assert np.mean([person.mean for person in people]) > mean
     assert min(person.mean for person in people) > least

@@ -10,7 +10,7 @@ from fitrouter_dashboards.console.reads import Reads
 
 PAGE = 50
 """Decisions of a page."""
-FILTERS = ("role", "model", "mode", "status", "rated", "id", "session")
+FILTERS = ("role", "model", "mode", "status", "rated", "id", "session", "run")
 """Names that `filters` may hold; `rated` is `any`, `low` (below 0.5) or `high`; `id` is a prefix."""
 LATEST = 1000
 """Latest decisions of which the worst are found."""
@@ -19,7 +19,7 @@ _QUERY = f"""
     WITH {{changed}}page AS (
         SELECT seq, decision_id, ts, left(role, 200) AS role, left(task, 200) AS task, "user", tenant, mode, chosen,
             propensity, asked, eligible[list_position(probs, list_max(probs))] AS likeliest, len(eligible) AS models,
-            CASE WHEN len(mean) = len(eligible) THEN mean[list_position(eligible, $11)] END AS expected
+            CASE WHEN len(mean) = len(eligible) THEN mean[list_position(eligible, $12)] END AS expected
         FROM decisions WHERE rowid IN (SELECT rowid FROM decisions  -- arrays are read for the rows of the page only
         WHERE ($1::VARCHAR IS NULL OR tenant = $1) AND ($2::BIGINT IS NULL OR seq < $2)
             AND ($3::VARCHAR IS NULL OR left(coalesce(role, ''), 200) = $3)
@@ -27,8 +27,8 @@ _QUERY = f"""
             AND ($5::VARCHAR IS NULL OR mode = $5)
             AND {{status}} AND {{rated}}
             AND ($8::VARCHAR IS NULL OR starts_with(decision_id, $8))
-            AND ($9::VARCHAR IS NULL OR session = $9){{since}}
-        ORDER BY seq DESC LIMIT $10)
+            AND ($9::VARCHAR IS NULL OR session = $9) AND ($10::VARCHAR IS NULL OR run = $10){{since}}
+        ORDER BY seq DESC LIMIT $11)
     ), ended AS (
         SELECT decision_id, arg_max(served_by, seq) AS served_by, arg_max(status, seq) AS status,
             arg_max(coalesce(cost_assumed, false), seq) AS unpriced,
@@ -50,7 +50,7 @@ _QUERY = f"""
         coalesce(y, CASE WHEN status IN ('failed', 'partial', 'refused') THEN 0.0 END) - coalesce(expected, 0.5) AS gap
     FROM page LEFT JOIN ended USING (decision_id) LEFT JOIN scored USING (decision_id)
         LEFT JOIN rated USING (decision_id)
-    ORDER BY CASE WHEN $12 THEN gap END NULLS LAST, page.seq DESC LIMIT $13
+    ORDER BY CASE WHEN $13 THEN gap END NULLS LAST, page.seq DESC LIMIT $14
 """  # noqa: S608 - constants
 _STATUS = "decision_id IN (SELECT decision_id FROM executions WHERE status = $6)"
 _RATED = f"""decision_id IN (
@@ -58,11 +58,11 @@ _RATED = f"""decision_id IN (
     HAVING $7 NOT IN ('low', 'high') OR (arg_max(y, seq) < 0.5) = ($7 = 'low')
 )"""  # noqa: S608 - constants
 _CHANGED = """changed AS (
-    SELECT decision_id FROM executions WHERE seq > $14
-    UNION ALL SELECT decision_id FROM scores WHERE seq > $14
-    UNION ALL SELECT decision_id FROM feedback WHERE seq > $14
+    SELECT decision_id FROM executions WHERE seq > $15
+    UNION ALL SELECT decision_id FROM scores WHERE seq > $15
+    UNION ALL SELECT decision_id FROM feedback WHERE seq > $15
 ), """
-_SINCE = " AND (seq > $14 OR (seq >= $15 AND decision_id IN (SELECT decision_id FROM changed)))"
+_SINCE = " AND (seq > $15 OR (seq >= $16 AND decision_id IN (SELECT decision_id FROM changed)))"
 _FIELDS = (
     *("seq", "decision_id", "ts", "role", "task", "user", "tenant", "mode", "chosen", "propensity", "asked"),
     *("likeliest", "models", "served_by", "status", "cost_usd", "unpriced", "latency_ms", "score", "score_sd"),

@@ -18,7 +18,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import msgspec
 
 from fitrouter.types import OUTCOMES as STATUSES
-from fitrouter.types import TOKENS, Event, Execution, Feedback, Identity
+from fitrouter.types import SOURCES, TOKENS, Event, Execution, Feedback, Identity
 
 T = TypeVar("T")
 Query = tuple[str, Sequence[Any]]
@@ -32,6 +32,11 @@ RATED = "dimension = 'overall' AND kind IN ('thumb', 'rating')"
 """Condition for feedback that is a rating."""
 MODEL = "coalesce(served_by, chosen, '')"
 """The model that answered; if none did, the one that was chosen or named; empty if none was."""
+COUNTED_OUTCOME = (
+    f"row_number() OVER (PARTITION BY run ORDER BY list_position([{', '.join(map(repr, SOURCES))}], source) DESC, "
+    "seq DESC) = 1"
+)
+"""Condition for the report of a run's outcome that counts: a person's before a check's, and of one source the last."""
 OUTCOMES = ("answered", "failed", "refused", "rejected", "cancelled", "unknown")
 """How requests end; `fitrouter.types.OUTCOMES` says of which status."""
 _WHERE = """($1::VARCHAR IS NULL OR tenant = $1) AND ($2::VARCHAR IS NULL OR "user" = $2)

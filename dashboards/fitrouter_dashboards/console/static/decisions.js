@@ -33,7 +33,7 @@ export const view = {
       h("label", { class: "field" }, h("span", null, w.id), h("input", { type: "search", "data-key": "f-id", value: params.id ?? "", size: 14, maxlength: 64,
         onchange: (event) => to("id")(event.target.value.trim()) })));
     tools.replaceChildren(h("span", { class: "quiet live" }, params.before ? w.earlier : params.first ? w.worst : w.live));
-    const filtered = ["role", "model", "mode", "status", "rated", "id"].some((key) => params[key] !== undefined);
+    const filtered = ["role", "model", "mode", "status", "rated", "id", "run"].some((key) => params[key] !== undefined);
     if (!data.decisions.length) return [filters, card(w.none, {}, filtered
       ? [empty(w.nofit, w.widen), h("a", { href: "#/decisions" }, w.remove)]
       : empty(w.nothing, w.soon), filtered ? null : snippets())];

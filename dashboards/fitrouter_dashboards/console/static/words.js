@@ -3,7 +3,7 @@
 const s = (n) => (n === 1 ? "" : "s");
 
 export const W = {
-  views: { now: "Now", decisions: "Decisions", people: "People", try: "Try", money: "Money", policy: "Policy", models: "Models", learning: "Learning" },
+  views: { now: "Now", decisions: "Decisions", people: "People", runs: "Runs", try: "Try", money: "Money", policy: "Policy", models: "Models", learning: "Learning" },
   unreachable: "The gateway does not answer. Is it running? The page goes on trying.",
   reading: "Reading the log …",
   unknown: "Not known yet.",
@@ -12,6 +12,15 @@ export const W = {
   begin: {
     question: "Any tips on changing jobs at forty?", copy: "Copy", copied: "Copied.", uncopied: (why) => `Not copied: ${why} Select the text instead.`,
     title: "No requests yet", none: "Nothing has been asked so far.", send: "Send one; it shows up here a few seconds later.",
+  },
+  runs: {
+    title: "Runs of agents", none: "No runs yet", nothing: "Calls under one run id are a run, with one outcome.", how: "Give the calls of an agent one id, and report how it ended:",
+    columns: ["Began", "Person", "Outcome", "Steps", "Roles", "Models", "Cost and time"],
+    share: (good, told, all) => `${good} of ${told} runs with an outcome ended well; ${all} are shown. A run without an outcome is not a failure.`,
+    silentAll: (all) => `None of these ${all} runs has an outcome yet, which is not a failure.`,
+    nobody: "nobody", norole: "no role", silent: "not told", success: "success", failure: "failure",
+    stuck: (n) => `stuck ×${n}`, failed: (n) => `failed ×${n}`, by: { person: "a person", check: "a check", adapter: "a framework" },
+    latest: "The runs that were active last, at most 50. A run opens its steps.",
   },
   decisions: {
     title: "Decisions", filters: "Filters", all: "all", norole: "no role", first: "First", orders: [["", "newest"], ["regressions", "regressions"]],

@@ -28,6 +28,7 @@ CONSOLE_ROUTES = (
     ("GET", "/console/api/policy", "policy", "read"),
     ("POST", "/console/api/estimate", "estimate", "read"),
     ("GET", "/console/api/people", "people.show", "read"),
+    ("GET", "/console/api/runs", "runs", "read"),
     ("GET", "/console/api/models", "models", "read"),
     ("GET", "/console/api/learning", "learning", "read"),
     ("POST", "/console/api/policy", "change", ""),

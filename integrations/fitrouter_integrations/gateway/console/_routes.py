@@ -29,10 +29,12 @@ from fitrouter_dashboards.console.alarms import EVIDENCE, Unhappy
 from fitrouter_dashboards.console.models import calibration, label_rates, model_figures, replays
 from fitrouter_dashboards.console.money import GROUPS, spent
 from fitrouter_dashboards.console.overview import WINDOWS, gains, looked, single, unhappy
+from fitrouter_dashboards.console.runs import runs
 from fitrouter_dashboards.metrics import Metrics
 from fitrouter_integrations.gateway._call import AuthenticatedCall
 from fitrouter_integrations.gateway._explain import content_json, decision_json
 from fitrouter_integrations.gateway._keys import Keys
+from fitrouter_integrations.gateway._lists import LISTING
 from fitrouter_integrations.gateway._models import ModelAdministration
 from fitrouter_integrations.gateway.asgi._limits import headers_of
 from fitrouter_integrations.gateway.asgi._wire import Problem, readable
@@ -204,6 +206,12 @@ class Console:
                 "looked": await self._reads.get(("looked", tenant, since), then),
             }
         )
+
+    async def runs(self, call: AuthenticatedCall) -> Response:
+        """Return the latest runs of agents."""
+        call.require_people(LISTING)
+        tenant = tenant_of(call)
+        return json_response({"runs": await self._reads.get(("runs", tenant), partial(runs, self._reads, tenant))})
 
     async def money(self, call: AuthenticatedCall) -> Response:
         """Return what was spent, by model, role or day; to callers who may see people, by person."""

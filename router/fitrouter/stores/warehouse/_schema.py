@@ -22,12 +22,12 @@ import msgspec
 import numpy as np
 
 import fitrouter.types
+from fitrouter.stores.figures import COUNTED_OUTCOME
 from fitrouter.stores.journal import Row
 from fitrouter.types import (
     DECLINED,
     OUTCOMES,
     RECORDED,
-    SOURCES,
     TOKENS,
     WHOLE,
     Decision,
@@ -121,7 +121,6 @@ _RUNS = """CREATE TABLE ope_runs (
 """
 
 _OUTCOME = " ".join(f"WHEN '{status}' THEN '{outcome}'" for status, outcome in OUTCOMES.items())
-_RANK = f"list_position([{', '.join(repr(source) for source in SOURCES)}], source)"
 _VIEWS = f"""
 CREATE VIEW latest_feedback AS
     SELECT * FROM feedback
@@ -180,7 +179,7 @@ CREATE VIEW answers AS
 CREATE VIEW runs AS
     WITH counted AS (
         SELECT * FROM run_outcomes
-        QUALIFY row_number() OVER (PARTITION BY run ORDER BY {_RANK} DESC, seq DESC) = 1
+        QUALIFY {COUNTED_OUTCOME}
     ), step AS (
         SELECT
             run, any_value(tenant) AS tenant, any_value("user") AS "user",

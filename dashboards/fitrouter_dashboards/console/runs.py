@@ -1,0 +1,59 @@
+"""Data of the view *Runs*: the latest runs of agents, with their steps, cost and outcome."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fitrouter.stores.figures import COUNTED_OUTCOME
+from fitrouter_dashboards.console.reads import Reads
+
+MOST = 50
+"""Runs that are shown, those that were active last."""
+NAMES = 12
+"""Roles and models of a run that are named."""
+_QUERY = f"""
+    WITH latest AS (
+        SELECT run, max(seq) AS newest FROM decisions
+        WHERE run IS NOT NULL AND ($1::VARCHAR IS NULL OR tenant = $1) GROUP BY run ORDER BY newest DESC LIMIT $2
+    ), step AS (
+        SELECT run, decision_id, ts, left(role, 200) AS role, "user", tenant, chosen, redraw
+        FROM decisions WHERE run IN (SELECT run FROM latest)
+    ), ended AS (
+        SELECT decision_id, arg_max(served_by, seq) AS served_by, arg_max(status, seq) AS status,
+            arg_max(coalesce(cost_assumed, false), seq) AS unpriced, arg_max(cost_usd, seq) AS cost_usd
+        FROM executions WHERE decision_id IN (SELECT decision_id FROM step) GROUP BY decision_id
+    ), summed AS (
+        SELECT run, any_value("user") AS who, any_value(tenant) AS tenant, min(ts) AS began, max(ts) AS active,
+            count(*) AS steps, list(DISTINCT role)[:$3] AS roles,
+            list(DISTINCT coalesce(served_by, chosen))[:$3] AS models,
+            sum(cost_usd) FILTER (NOT unpriced) AS usd, count(*) FILTER (unpriced) AS unpriced,
+            count(*) FILTER (redraw = 'stuck') AS stuck,
+            count(*) FILTER (status IN ('failed', 'partial', 'refused', 'rejected')) AS failed
+        FROM step LEFT JOIN ended USING (decision_id) GROUP BY run
+    ), counted AS (
+        SELECT run, y, kind, value, source FROM run_outcomes WHERE run IN (SELECT run FROM latest)
+        QUALIFY {COUNTED_OUTCOME}
+    )
+    SELECT run, who, summed.tenant, began, active, steps, roles, models, usd, unpriced, stuck, failed,
+        y, kind, counted.value, source
+    FROM summed JOIN latest USING (run) LEFT JOIN counted USING (run) ORDER BY newest DESC
+"""  # noqa: S608 - constants
+_FIELDS = ("run", "user", "tenant", "began", "active", "steps", "roles", "models", "usd", "unpriced", "stuck", "failed")
+_OUTCOME = ("y", "kind", "value", "source")
+
+
+def runs(reads: Reads, tenant: str | None) -> list[dict[str, Any]]:
+    """Read the latest runs, those that were active last first; `outcome` is None for a silent one. Blocks.
+
+    Args:
+        reads: the warehouse.
+        tenant: whose runs; None for all.
+    """
+    found = []
+    for row in reads.rows((_QUERY, [tenant, MOST, NAMES]))[0]:
+        run = dict(zip(_FIELDS, row, strict=False))
+        run["roles"] = sorted(role for role in run["roles"] if role)
+        run["cost"] = {"usd": run.pop("usd"), "unpriced": run.pop("unpriced")}
+        told = dict(zip(_OUTCOME, row[len(_FIELDS) :], strict=True))
+        found.append({**run, "models": sorted(run["models"]), "outcome": told if told["source"] else None})
+    return found
