@@ -245,7 +245,7 @@ def test_filters_and_the_keyboard_alone(shown: Shown) -> None:
     shown.open("decisions?id=nothing")
     assert "Widen the filters" in shown.page.inner_text("main")
     shown.page.locator("h1").focus()
-    shown.page.keyboard.press("6")
+    shown.page.keyboard.press("7")
     shown.page.wait_for_selector("section[aria-label='In force']")
 
 

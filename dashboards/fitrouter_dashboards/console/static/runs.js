@@ -10,7 +10,7 @@ export const view = {
   read: () => api.get("runs"),
   draw(data, { session }) {
     const w = W.runs;
-    if (!data.runs.length) return card(w.none, {}, empty(w.nothing, w.how), h("pre", { tabindex: "0", role: "region", "aria-label": w.how }, h("code", null, snippet())));
+    if (!data.runs.length) return card(w.none, {}, empty(w.nothing, w.how), h("div", { class: "snippets" }, h("div", { class: "snippet" }, h("pre", { tabindex: "0", role: "region", "aria-label": w.how }, h("code", null, snippet())))));
     const told = data.runs.filter((run) => run.outcome), good = told.filter((run) => run.outcome.y >= 0.5).length;
     return [h("p", { class: "about" }, told.length ? w.share(count(good), count(told.length), count(data.runs.length)) : w.silentAll(count(data.runs.length))),
       h("section", { class: "card", "aria-label": w.title }, h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": w.title }, h("table", { class: "persons" },
