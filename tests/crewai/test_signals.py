@@ -285,8 +285,13 @@ def test_agents_that_share_one_object_are_told_apart(llm: FitrouterLLM, signals:
 
 
 def test_a_kickoff_is_a_run_whose_outcome_the_check_tells(llm: FitrouterLLM) -> None:
-    """All calls of a kickoff are one run; a check judges its output, and a crew that fails is an adapter's failure."""
-    with FitrouterSignals(check=lambda output: "Hello" not in output.raw or 0.5):
+    """All calls of a kickoff are one run; a check judges its output, and a crew that fails is an adapter's failure.
+
+    A check's number is from 0 to 1, whatever scale people rate on.
+    """
+    llm.router.runs._scale = (1.0, 5.0)
+    said = iter((0.5, True))
+    with FitrouterSignals(check=lambda output: next(said)):
         run(agent(llm))
         run(agent(llm))
         with pytest.raises(Exception, match="guardrail"):
@@ -296,5 +301,5 @@ def test_a_kickoff_is_a_run_whose_outcome_the_check_tells(llm: FitrouterLLM) -> 
     assert len(set(runs)) == 3
     assert [one.identity.run for one in ended] == list(dict.fromkeys(runs))
     assert [one.source for one in ended] == ["check", "check", "adapter"]
-    assert ended[2].value == 0.0
+    assert [one.y for one in ended] == [0.5, 1.0, 0.0]
     assert len(ended[2].decisions) == runs.count(runs[-1])

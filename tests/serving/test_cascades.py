@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.kits.gateway import Echo, cards, make_router
 
 from fitrouter.config import ModelAddition
 from fitrouter.draw import renormalise
+from fitrouter.providers.checks import SECONDS
 from fitrouter.router import Router
 from fitrouter.routing.decider import Rules
 from fitrouter.types import FULL_SHARE, Execution, ModelCard, Request
@@ -67,6 +69,17 @@ async def test_a_broken_check_costs_no_answer(tmp_path: Path) -> None:
         models = checked(*command)
         async with make_router(tmp_path, {"echo": Echo()}, models=models, rules=rules) as router:
             assert (await router.complete(ask("bad"))).served_by == "alpha"
+
+
+async def test_a_check_ends_with_the_time_of_its_request(tmp_path: Path) -> None:
+    """The answer passes when the request's own deadline comes while it is checked."""
+    sleeps = checked(sys.executable, "-c", "import time; time.sleep(20)")
+    rules = Rules(share=0.0, default_arm="alpha", registry="r1")
+    async with make_router(tmp_path, {"echo": Echo()}, models=sleeps, rules=rules) as router:
+        begun = time.monotonic()
+        answer = await router.complete(ask("good", deadline_s=1.0))
+        assert answer.served_by == "alpha"
+        assert time.monotonic() - begun < SECONDS / 2.0
 
 
 def test_programs_are_named_in_the_file_only() -> None:

@@ -217,8 +217,9 @@ class FitrouterSignals(BaseEventListener):
             said = False if failed or self._check is None else self._check(getattr(event, "output", None))
             if said is None:
                 return
-            kind, source = "success" if said in (0, 1) else "rating", "adapter" if failed else "check"
-            outcome(made.llm, made.decision_id, said, kind=kind, source=source)
+            kind, scale = ("success", None) if said in (0, 1) else ("rating", (0.0, 1.0))
+            source = "adapter" if failed else "check"
+            outcome(made.llm, made.decision_id, said, kind=kind, scale=scale, source=source)
         except Exception as error:  # noqa: BLE001 - feedback must not fail a crew
             with self._mutex:
                 self.lost += 1

@@ -16,8 +16,16 @@ SECONDS = 5.0
 _log = logging.getLogger("fitrouter")
 
 
-async def check(command: Sequence[str], messages: Sequence[Message], completion: Completion) -> None:
+async def check(
+    command: Sequence[str], messages: Sequence[Message], completion: Completion, patience_s: float = SECONDS
+) -> None:
     """Run a check of an answer: a program that reads `{"messages", "message"}` as JSON, and ends with 1 if it fails.
+
+    Args:
+        command: the program, with arguments.
+        messages: of the request.
+        completion: the answer.
+        patience_s: how long the request still has; a check gets `SECONDS` at most.
 
     Raises:
         CheckFailed: the answer fails it.
@@ -27,7 +35,7 @@ async def check(command: Sequence[str], messages: Sequence[Message], completion:
     try:
         process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=nothing, stderr=nothing)
         try:
-            async with asyncio.timeout(SECONDS):
+            async with asyncio.timeout(min(patience_s, SECONDS)):
                 await process.communicate(said)
         finally:
             with contextlib.suppress(ProcessLookupError):

@@ -215,7 +215,7 @@ class Caller:
                     left_out = (dropped or {}).get(arm, ())
                     answering = await self._start(limited(request, cover), arm, left_out, admitted.release, patience)
                     if not last and answering.completion is not None and (program := self.cards[arm].check):
-                        await check(program, request.messages, answering.completion)
+                        await check(program, request.messages, answering.completion, deadline - time.monotonic())
             except ProviderError as error:
                 failure = error
             except TimeoutError:
