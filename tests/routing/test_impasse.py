@@ -35,7 +35,13 @@ def result(text: str = "x = 1") -> Message:
     return {"role": "tool", "tool_call_id": "c", "content": text}
 
 
+def custom(text: str) -> Message:
+    """A call of a tool that takes text, no function."""
+    return {"role": "assistant", "tool_calls": [{"id": "c", "type": "custom", "custom": {"name": "sh", "input": text}}]}
+
+
 LOOP = (USER, *[call(), result()] * 3)
+LONG = "x = 1 " * 500
 
 
 @pytest.mark.parametrize(
@@ -48,6 +54,9 @@ LOOP = (USER, *[call(), result()] * 3)
         ((*LOOP, USER), ""),
         ((USER, call(), result("Error: no such file"), call(OTHER), result("Error: no such file")), "error"),
         ((USER, call(), result("same text"), call(OTHER), result("same text")), ""),
+        ((USER, *[call(), result(f"{LONG}Traceback")] * 2), "error"),
+        ((USER, *[call(), result(f"{LONG}Traceback{LONG}")] * 2), ""),
+        ((USER, custom("a"), result(), custom("b"), result(), custom("c"), result()), ""),
         ((USER, DONE, result(), DONE, result(), DONE, result()), "idle"),
         ((USER, DONE, NO, DONE, NO), "rejected"),
         ((USER, DONE, NO, DONE, USER), ""),
@@ -57,7 +66,10 @@ LOOP = (USER, *[call(), result()] * 3)
     ],
 )
 def test_signs(messages: tuple[Message, ...], sign: str) -> None:
-    """Each sign is read from the end of the conversation, and is gone once the agent does something else."""
+    """Each sign is read from the end of the conversation, and is gone once the agent does something else.
+
+    Only the ends of an output are searched, as it may be long; calls that are no functions are not told apart.
+    """
     assert impasse(messages) == sign
 
 

@@ -19,7 +19,7 @@ _NO = re.compile(
     r"(?:it )?still (?:not|wrong|broken|fails?|failing|the same))\b",
     re.IGNORECASE,
 )
-_SHORT = 300
+_SHORT, _ENDS = 300, 2000
 
 
 def impasse(messages: Sequence[Message]) -> str:
@@ -41,7 +41,7 @@ def impasse(messages: Sequence[Message]) -> str:
     if calls and calls.count(calls[-1]) >= LOOP:
         return "loop"
     outputs = [_text(message) for message in steps if message.get("role") == "tool"]
-    if len(outputs) > 1 and outputs[-1] == outputs[-2] and _ERROR.search(outputs[-1]):
+    if len(outputs) > 1 and outputs[-1] == outputs[-2] and _reads_as_error(outputs[-1]):
         return "error"
     said = [text for message in steps if message.get("role") == "assistant" and (text := _text(message))]
     if len(said) >= IDLE and len(set(said[-IDLE:])) == 1:
@@ -52,6 +52,11 @@ def impasse(messages: Sequence[Message]) -> str:
     return ""
 
 
+def _reads_as_error(text: str) -> bool:
+    """Whether an output tells of an error, by its first and its last words: it may be megabytes long."""
+    return bool(_ERROR.search(text[:_ENDS]) or _ERROR.search(text[-_ENDS:]))
+
+
 def _text(message: Message) -> str:
     content: Any = message.get("content")
     if isinstance(content, list):
@@ -59,10 +64,13 @@ def _text(message: Message) -> str:
     return content.strip() if isinstance(content, str) else ""
 
 
-def _calls(messages: Sequence[Message]) -> Iterator[str]:
-    """The tool calls of messages, in order, as text."""
+def _calls(messages: Sequence[Message]) -> Iterator[tuple[str, str]]:
+    """The tool calls of messages, in order: names, and arguments as text, which is long and not copied."""
     for message in messages:
         made = message.get("tool_calls")
         for call in made if isinstance(made, list) else ():
-            if isinstance(call, dict):
-                yield json.dumps(call.get("function"), sort_keys=True, default=str)
+            function = call.get("function") if isinstance(call, dict) else None
+            if isinstance(function, dict):
+                given = function.get("arguments")
+                as_text = given if isinstance(given, str) else json.dumps(given, sort_keys=True, default=str)
+                yield str(function.get("name")), as_text
