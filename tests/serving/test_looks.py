@@ -182,12 +182,14 @@ async def test_a_declined_plan_tells_nothing(tmp_path: Path) -> None:
 
 async def test_a_plan_that_is_run_is_a_step_of_its_run(tmp_path: Path) -> None:
     """Looking joins no run, running the pick or an alternative does, and the run's outcome is about both."""
-    async with make_router(tmp_path, {"echo": Echo()}) as router:
+    journal = SqliteJournal(tmp_path / "journal.db")
+    async with make_router(tmp_path, {"echo": Echo()}, journal=journal) as router:
         who = Identity(user="ann", run="r")
         pick = (await router.look(ask(identity=who))).decision
         with pytest.raises(UnknownDecision):
             await router.runs.show("r", who)
         await router.complete(ask(identity=who, plan=pick.id))
+        assert (await router.runs.show("r", who)).steps == 1, "known as soon as it is answered"
         plan = (await router.look(ask(identity=who))).decision
         other = next(arm for arm in plan.eligible if arm != plan.chosen)
         named = await router.complete(ask(identity=who, plan=plan.id, model=other))

@@ -276,7 +276,7 @@ class ExternalExecution:
         text = read_prompt(request, asked.history_tokens).text
         served = decision if preferred else msgspec.structs.replace(plan, ts=now, look="")
         if served.identity.run and not preferred:  # it was no step when it was looked at
-            self.recorder.append_event(step_of(served))
+            stored = self.recorder.append_event(step_of(served))
         return Proposal(served, None, can.dropped, text, asked), stored
 
     async def _plan_of(self, request: Request) -> Decision:
