@@ -315,11 +315,18 @@ def test_the_consoles_runs_are_the_logs(tmp_path: Path) -> None:
         http.post("/v1/runs/told/outcome", json=person)
         http.post("/v1/runs/told/outcome", json={"value": True, "user": "ann"})
         headers = {"x-fitrouter-user": "ann"}
+        looked = chat(metadata={"role": "judge", "run_id": "told"}, user="ann")
+        plan = http.post("/v1/plans", json=looked | {"kind": "look"}).json()
+        other = {"model": plan["alternatives"][1]["model"]}  # the pick is declined, and no step
+        made = http.post(
+            "/v1/chat/completions", json=looked | other, headers={"x-fitrouter-plan": plan["about"]["decision_id"]}
+        )
+        assert made.status_code == 200, made.text
         shown = {name: http.get(f"/v1/runs/{name}", headers=headers).json() for name in ("silent", "told")}
         wait_for(lambda: feed.step() == 0 and feed.lag == 0)
         found = wait_for(lambda: len(rows := http.get("/console/api/runs").json().get("runs", [])) == 2 and rows)
     told, silent = found
-    assert (told["steps"], told["roles"], silent["steps"], silent["outcome"]) == (3, ["cook", "judge"], 1, None)
+    assert (told["steps"], told["roles"], silent["steps"], silent["outcome"]) == (4, ["cook", "judge"], 1, None)
     assert told["outcome"] == {"y": 0.25, "kind": "rating", "value": 2.0, "source": "person"}
     for row, name in ((told, "told"), (silent, "silent")):
         assert row["run"] == shown[name]["run"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fitrouter.stores.figures import COUNTED_OUTCOME
+from fitrouter.types import DECLINED
 from fitrouter_dashboards.console.reads import Reads
 
 MOST = 50
@@ -29,7 +30,7 @@ _QUERY = f"""
             sum(cost_usd) FILTER (NOT unpriced) AS usd, count(*) FILTER (unpriced) AS unpriced,
             count(*) FILTER (redraw = 'stuck') AS stuck,
             count(*) FILTER (status IN ('failed', 'partial', 'refused', 'rejected')) AS failed
-        FROM step LEFT JOIN ended USING (decision_id) GROUP BY run
+        FROM step LEFT JOIN ended USING (decision_id) WHERE status IS DISTINCT FROM '{DECLINED}' GROUP BY run
     ), counted AS (
         SELECT run, y, kind, value, source FROM run_outcomes WHERE run IN (SELECT run FROM latest)
         QUALIFY {COUNTED_OUTCOME}
