@@ -28,7 +28,7 @@ def test_a_conversation_in_a_pipe(tmp_path: Path) -> None:
     assert begun.exit_code == 130, begun.output
     assert "'9' is not one of" in begun.output
     assert "'u' is not one of" in begun.output  # nothing to take back yet
-    assert "question 2 of at most 10" in begun.output
+    assert "question 2 of at most 12" in begun.output
     assert "the same command goes on" in begun.output
     end = run("--user", "ann", "--config", file, "--json", said="2\nu\nsecond\n3\n4\nq\n")
     assert end.exit_code == 0, end.output

@@ -43,6 +43,7 @@ READS = {
     "/v1/leaderboard": {W, P},
     "/v1/profile": {W, J, P},
     "/v1/report": {W, P},
+    "/v1/runs/{run_id}": {J, P},
     "/v1/users": {J, P},
 }
 """Route → the stores that it reads."""
@@ -100,6 +101,7 @@ WRITES: dict[str, tuple[Any, set[str]]] = {
     "POST /v1/quiz/{quiz_id}": ({"user": "ann", "question": "NUMBER", "choice": "same"}, {J, P}),
     "POST /v1/responses": ({"model": "fitrouter/auto", "input": ASKED, "user": "ann"}, set()),
     "POST /v1/responses/input_tokens": ({"model": "fitrouter/auto", "input": ASKED}, set()),
+    "POST /v1/runs/{run_id}/outcome": ({"value": True, "user": "ann"}, {J, P}),
     "POST /v1/score": ({"user": "ann", "items": [{"prompt": ASKED, "answers": ["yes"]}]}, {J, P}),
     "PUT /me/api/profile": ({"values": {"warmth": 1.0}}, {J, P}),
     "PUT /v1/profile": ({"user": "ann", "values": {"warmth": 1.0}}, {J, P}),
@@ -135,7 +137,7 @@ def test_no_route_answers_as_if_there_were_nothing(tmp_path: Path, monkeypatch: 
     with serving(router := Router.from_config(config), config) as url, client(url) as http:
         http.headers["x-fitrouter-user"] = "ann"
         http.post("/me/api/login", json={"user": "ann"})
-        body = chat("What about 1?", user="ann", metadata={"session": "one"})
+        body = chat("What about 1?", user="ann", metadata={"session": "one", "run_id": "brief"})
         decision = http.post("/v1/chat/completions", json=body).headers["x-fitrouter-decision"]
         vote = {"decision_id": decision, "user": "ann", "kind": "thumb", "value": "up"}
         assert http.post("/v1/feedback", json=vote).status_code == 200
@@ -165,6 +167,11 @@ def prepared(http: httpx.Client, route: str) -> dict[str, str]:
         assert http.post("/me/api/login", json={"user": user}).status_code == 200
         places = prepared(http, route.replace("/me/api/", "/v1/")) if "{quiz_id}" in route else {}
         return {"CSRF": http.get("/me/api/session").json()["csrf"], **places}
+    if "{run_id}" in route:
+        made = http.post("/v1/chat/completions", json={**CHAT, "user": "ann"}, headers={"x-fitrouter-run": "a-run"})
+        wait_for(lambda: http.get("/v1/runs/a-run", headers={"x-fitrouter-user": "ann"}).status_code == 200)
+        assert made.status_code == 200, made.text
+        return {"RUN": "a-run"}
     if "outcome" in route:
         about = http.post("/v1/plans", json=CHAT).json()["about"]
         return {"DECISION": about["decision_id"], "MODEL": about["chosen"]}

@@ -26,6 +26,8 @@ class Agent:
 
     def __init__(self, words: Mapping[str, str] | None = None) -> None:
         self.calls: list[Call] = []
+        self.number = 3
+        """Example of an integer."""
         self.words = {"location": "San Francisco", **(words or {})}
 
     async def complete(self, call: Call) -> Completion | AsyncIterator[Chunk]:
@@ -88,7 +90,7 @@ class Agent:
         if kind == "string" and name == "customer_name":  # LangChain's test of unicode
             spoken = json.loads(f'"{said}"') if "\\u" in said and not said.startswith("[") else said
             return "こんにちは株式会社" if "\\u3053\\u3093" in said or "こんにちは" in spoken else "你好啊集团"
-        values: dict[str, Any] = {"integer": 3, "number": 3.0, "boolean": True, "null": None}
+        values: dict[str, Any] = {"integer": self.number, "number": 3.0, "boolean": True, "null": None}
         return values.get(kind, self.words.get(name, "hello"))
 
     async def _pieces(self, message: Message, reason: str, usage: Usage) -> AsyncIterator[Chunk]:

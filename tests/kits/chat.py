@@ -46,6 +46,7 @@ class Steps(Agent):
         history = self.calls[-1].messages
         turn = max(i for i, message in enumerate(history) if message["role"] == "user")
         done = sum(message["role"] == "tool" for message in history[turn:])
+        self.number = 3 + done  # the same call again would be a sign of a stuck agent
         return params["tools"][0] if params.get("tools") and done < self.steps * self.width else None
 
     async def _pieces(self, message: Any, reason: str, usage: Any) -> Any:

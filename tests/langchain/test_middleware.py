@@ -239,6 +239,7 @@ def test_a_chat_model_of_ten_steps_stays_on_one_model(tmp_path: Path, how: str) 
     class Busy(Agent):
         def _tool(self, params: Any, last: Any) -> Any:
             done = sum(message["role"] == "tool" for message in self.calls[-1].messages)
+            self.number = 3 + done  # the same call again would be a sign of a stuck agent
             return params["tools"][0] if params.get("tools") and done < STEPS else None
 
     router = agent_router(tmp_path, Busy())

@@ -148,5 +148,5 @@ def test_what_cannot_be_used_is_said() -> None:
         observe_metric(log_of(), stream="all")
     with pytest.raises(InvalidLog, match="positive number"):
         observe_metric(log_of(), "cost", ceiling=0.0)
-    assert METRICS == ("fit", "cost", "latency", "utility", "score")
+    assert METRICS == ("fit", "cost", "latency", "utility", "outcome", "score")
     assert STREAMS == ("asked", "naive")

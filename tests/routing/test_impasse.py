@@ -58,6 +58,13 @@ LONG = "x = 1 " * 500
         ((USER, *[call(), result(f"{LONG}Traceback{LONG}")] * 2), ""),
         ((USER, custom("a"), result(), custom("b"), result(), custom("c"), result()), ""),
         ((USER, DONE, result(), DONE, result(), DONE, result()), "idle"),
+        (
+            (
+                USER,
+                *[step for i in range(4) for step in ({**call(f'{{"n": {i}}}'), "content": "Let me look."}, result())],
+            ),
+            "",
+        ),
         ((USER, DONE, NO, DONE, NO), "rejected"),
         ((USER, DONE, NO, DONE, USER), ""),
         ((USER, DONE, NO), ""),

@@ -27,7 +27,7 @@ def impasse(messages: Sequence[Message]) -> str:
 
     * ``loop``: it has made the same tool call, with the same arguments, a third time since the user spoke.
     * ``error``: a tool has answered with the same error twice in a row.
-    * ``idle``: its last three texts are the same.
+    * ``idle``: its last three texts are the same, and call no tool.
     * ``rejected``: the person has said no to the last two answers.
 
     >>> no = {"role": "user", "content": "No, still wrong."}
@@ -43,7 +43,8 @@ def impasse(messages: Sequence[Message]) -> str:
     outputs = [_text(message) for message in steps if message.get("role") == "tool"]
     if len(outputs) > 1 and outputs[-1] == outputs[-2] and _reads_as_error(outputs[-1]):
         return "error"
-    said = [text for message in steps if message.get("role") == "assistant" and (text := _text(message))]
+    spoke = (message for message in steps if message.get("role") == "assistant" and not message.get("tool_calls"))
+    said = [text for message in spoke if (text := _text(message))]
     if len(said) >= IDLE and len(set(said[-IDLE:])) == 1:
         return "idle"
     last = [_text(tail[i]) for i in spoken[-2:]]

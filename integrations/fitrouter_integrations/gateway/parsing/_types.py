@@ -11,7 +11,7 @@ from msgspec import inspect
 from fitrouter.state.settings import SETTINGS, described
 
 Schema: TypeAlias = dict[str, Any]
-_LOOSE = {"About"}
+_LOOSE = {"About", "Plan"}
 """Structs of answers that leave out fields without a value."""
 
 
