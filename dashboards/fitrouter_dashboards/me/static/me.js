@@ -37,7 +37,12 @@ function say(text, bad = false) {
   say.timer = setTimeout(() => { toast.className = "toast"; }, 6000);
 }
 
-const show = (...parts) => main.replaceChildren(h("div", { class: "body" }, parts));
+function show(...parts) {
+  const body = h("div", { class: "body" }, parts);
+  if (!body.querySelector("h1")) body.prepend(h("h1", null, session.user ? T.title[part()] : T.yours));
+  main.replaceChildren(body);
+}
+
 const button = (text, onclick, props = {}) => h("button", { type: "button", ...props, onclick }, text);
 
 /** Do what a button asks for; an error is said, and nothing else changes. */
@@ -124,7 +129,7 @@ function step(progress) {
     busy = true;
     choose(keys[key])().finally(() => { busy = false; });
   };
-  const answer = (title, text, n, choice) => h("section", { class: "answer", "aria-label": title }, h("div", { class: "text", dir: "auto", tabindex: "0", role: "region", "aria-label": title }, text),
+  const answer = (title, text, n, choice) => h("section", { class: "answer", "aria-label": title }, h("div", { class: "text", dir: "auto", tabindex: "0", role: "group", "aria-label": w.text(n) }, text),
     button(w.prefer(n), choose(choice), { class: "primary", "data-choice": choice }));
   show(h("section", { "aria-label": w.head }, h("div", { class: "head" }, h("h1", null, w.head), h("span", { class: "about" }, w.number(number, of))),
     h("div", { class: "progress", role: "progressbar", "aria-label": w.number(number, of), "aria-valuemin": "0", "aria-valuemax": of, "aria-valuenow": number - 1 }, h("span", { css: { "--share": (number - 1) / of } })),

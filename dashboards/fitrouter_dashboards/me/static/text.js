@@ -2,6 +2,7 @@
 
 export const T = {
   title: { quiz: "Quiz", report: "Report", profile: "Profile" },
+  yours: "Your own page",
   unreachable: "The gateway does not answer. Try again.",
   unreadable: (status, why) => `The gateway's answer (${status}) cannot be read. ${why}`,
   again: "Try again", reading: "Reading …",
@@ -16,7 +17,7 @@ export const T = {
     about: "Short pairs of recorded answers, in an order that is drawn. About five minutes; stop at any time: what you said so far counts.",
     start: "Start the quiz", resume: "Go on",
     number: (n, of) => `Question ${n} of at most ${of}`,
-    prefer: (n) => `I prefer this one (${n})`, first: "First answer", second: "Second answer",
+    prefer: (n) => `I prefer this one (${n})`, text: (n) => `Text of answer ${n}`, first: "First answer", second: "Second answer",
     same: "No difference (0)", bad: "Neither is good (n)", skip: "Skip (s)", undo: "Take the last answer back (u)", stop: "Stop here",
     keys: "Keys: 1, 2, 0, n, s, u", done: "Your result", once: "Another quiz", report: "See the whole report",
     models: "Models for you, by these recorded answers", fit: (fit) => `expected rating ${fit}`, best: (p) => `${p} sure to be your best`,

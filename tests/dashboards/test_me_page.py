@@ -1,0 +1,77 @@
+"""A person's own page in a real browser: the quiz by keys, the report, the profile, and text that stays text."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from tests.kits.gateway import PATIENCE_S, client, serving
+from tests.kits.quiz import install
+
+from fitrouter.config import load_config
+from fitrouter.router import Router
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs the packages playwright and axe-playwright-python")
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs the program chromium (apt-get install chromium)")
+ADA = "<img src=x onerror=alert(1)> ada"
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    config = load_config(install(tmp_path_factory.mktemp("me")))
+    with serving(Router.from_config(config), config) as address:
+        yield address
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+def test_a_person_goes_through_the_page(url: str, scheme: str, width: int) -> None:
+    """Link, quiz by keys alone, report, profile, erasure: no fault by axe, no error, no request to others."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    with client(url) as http:
+        link = http.post("/v1/links", json={"user": ADA}).json()["url"]
+    faults: list[str] = []
+    with sync_api.sync_playwright() as player:
+        browser = player.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        page.set_default_timeout(1000 * PATIENCE_S)
+        page.on("console", lambda told: faults.append(told.text) if told.type in {"error", "warning"} else None)
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("dialog", lambda dialog: (faults.append(dialog.message), dialog.dismiss()))
+        page.on("request", lambda asked: None if asked.url.startswith(url) else faults.append(asked.url))
+
+        def look(selector: str) -> None:
+            page.wait_for_selector(selector)
+            faults.extend(f"{selector}: {each['id']}" for each in Axe().run(page).response["violations"])
+            assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, selector
+
+        page.goto(link)
+        look("#open")
+        assert "#" not in page.url
+        page.click("#open")
+        look("#start")
+        page.click("#start")
+        look(".answers")
+        for _ in range(20):
+            short, other = (each.inner_text() for each in page.query_selector_all(".answer .text"))
+            number = page.inner_text(".head .about")
+            page.keyboard.press("1" if len(short) < len(other) else "2")
+            page.wait_for_function("was => document.querySelector('.head .about')?.innerText !== was", arg=number)
+            if page.query_selector(".rank"):
+                break
+        look(".rank")
+        page.goto(f"{url}/me#/report")
+        look(".rank, .empty")
+        page.goto(f"{url}/me#/profile")
+        page.fill("#statements", "short answers\n<b>no</b> bullet points")
+        page.click("button.primary")
+        look("#heard h3")
+        page.click("#erase")
+        page.fill("#confirm", ADA)
+        look("#confirm")
+        page.click("form button.danger")
+        page.wait_for_selector("text=Everything about you was erased.")
+        browser.close()
+    assert faults == []
