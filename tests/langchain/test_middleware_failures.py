@@ -123,6 +123,7 @@ class CutOff(Agent):
 
     def _tool(self, params: Any, last: Any) -> Any:
         done = sum(message["role"] == "tool" for message in self.calls[-1].messages)
+        self.number = 3 + done  # the same call again would be a sign of a stuck agent
         return params["tools"][0] if params.get("tools") and done < STEPS else None
 
     async def _pieces(self, message: Any, reason: str, usage: Any) -> Any:
