@@ -166,6 +166,15 @@ def test_another_tenants_person_of_the_same_name_is_another(place: Place) -> Non
         assert ours.get("/me/api/profile").status_code == 200
 
 
+@pytest.mark.parametrize(("proto", "scheme"), [("https", "https"), ("http", "http"), ("", "http")])
+def test_a_link_has_the_scheme_that_the_client_speaks(place: Place, proto: str, scheme: str) -> None:
+    """Behind a proxy that ends TLS it is one of HTTPS."""
+    with place.as_key() as http:
+        headers = {"x-forwarded-proto": proto} if proto else {}
+        url = http.post("/v1/links", json={"user": "ada"}, headers=headers).json()["url"]
+    assert url.startswith(f"{scheme}://127.0.0.1")
+
+
 def test_only_a_key_that_speaks_for_users_makes_links(place: Place) -> None:
     """An application's key opens nobody's page: neither by a link, nor by a login."""
     with place.as_key(PLAIN) as http:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from fitrouter.stores.figures import COUNTED_OUTCOME
-from fitrouter.types import DECLINED
+from fitrouter.types import DECLINED, OUTCOMES
 from fitrouter_dashboards.console.reads import Reads
 
 MOST = 50
 """Runs that are shown, those that were active last."""
 NAMES = 12
 """Roles and models of a run that are named."""
+_FAILED = ", ".join(f"'{status}'" for status, outcome in OUTCOMES.items() if outcome == "failed")
 _QUERY = f"""
     WITH latest AS (
         SELECT run, max(seq) AS newest FROM decisions
@@ -29,7 +30,7 @@ _QUERY = f"""
             list(DISTINCT coalesce(served_by, chosen))[:$3] AS models,
             sum(cost_usd) FILTER (NOT unpriced) AS usd, count(*) FILTER (unpriced) AS unpriced,
             count(*) FILTER (redraw = 'stuck') AS stuck,
-            count(*) FILTER (status IN ('failed', 'partial', 'refused', 'rejected')) AS failed
+            count(*) FILTER (status IN ({_FAILED})) AS failed
         FROM step LEFT JOIN ended USING (decision_id) WHERE status IS DISTINCT FROM '{DECLINED}' GROUP BY run
     ), counted AS (
         SELECT run, y, kind, value, source FROM run_outcomes WHERE run IN (SELECT run FROM latest)

@@ -120,11 +120,10 @@ def advance(quiz: Quiz, beliefs: Beliefs, words: NDArray[np.int64]) -> Quiz:
         return _ended(quiz, "nothing more to learn")
     first = rng.integers(K, size=CANDIDATES)
     questions = Questions(rng.choice(left, CANDIDATES), first, (first + rng.integers(1, K, size=CANDIDATES)) % K)
-    if asked:  # the first question is asked whatever it takes
-        room = quiz.words - to_read([reply.question for reply in quiz.replies], words).sum()
-        fits = to_read(questions, words) <= room
-        if not fits.any():
-            return _ended(quiz, "limit")
+    fits = to_read(questions, words) <= quiz.words - to_read([reply.question for reply in quiz.replies], words).sum()
+    if asked and not fits.any():
+        return _ended(quiz, "limit")
+    if fits.any():  # else the first question is asked whatever it takes
         questions = Questions(*(column[fits] for column in questions))
     effort = to_read(questions, words) + BESIDES
     information, gain = beliefs.information(questions), beliefs.gain(questions)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from fitrouter.posterior.arms import EFFORTS
 from fitrouter.types import ModelCard
 
 _TABLE = """
@@ -106,7 +107,6 @@ _REASONS = re.compile(
     r"(?:^|/)(?:gpt-5(?!.*chat)|o[134](?:-|$))|claude-(?:opus|sonnet|haiku)-[4-9]|claude-3-7|gemini-(?:2\.5|[3-9])|gpt-oss"
 )
 """Names of models that take a level of effort."""
-_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _WEAKEST, _STRONGEST = {"openai-o": "low", "openai-5": "minimal"}, {"anthropic": "max", "openai_compatible": "max"}
 """Family → least and greatest effort that all its models take; `none` and `high` where it is not named."""
 _TO_XHIGH = re.compile(r"gpt-5\.(?:[2-9]|1-codex-max)")
@@ -308,13 +308,13 @@ def effort_wish(card: ModelCard, params: Mapping[str, object]) -> str:
 
 def _nearest(card: ModelCard, asked: object) -> str | None:
     """Return the nearest effort that a model takes; None if it takes the one that was asked for, or knows no such."""
-    if not isinstance(asked, str) or asked not in _EFFORTS or card.parameters is not None:
+    if not isinstance(asked, str) or asked not in EFFORTS or card.parameters is not None:
         return None
     api, target = family(card), card.target or card.name
     high = "xhigh" if api == "openai-5" and _TO_XHIGH.search(target) else _STRONGEST.get(api, "high")
     low = "none" if high == "xhigh" else _WEAKEST.get(api, "none")
-    level = min(max(_EFFORTS.index(asked), _EFFORTS.index(low)), _EFFORTS.index(high))
-    found = "low" if high == "xhigh" and asked == "minimal" else _EFFORTS[level]
+    level = min(max(EFFORTS.index(asked), EFFORTS.index(low)), EFFORTS.index(high))
+    found = "low" if high == "xhigh" and asked == "minimal" else EFFORTS[level]
     return found if found != asked else None
 
 

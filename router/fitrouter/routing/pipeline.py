@@ -141,7 +141,7 @@ class Pipeline:
         user_turn = begins_turn(request.messages)
         redraw, current, stuck = "", None, ""
         if session is not None:
-            sign = "" if pinned else impasse(request.messages)
+            sign = impasse(request.messages) if self.decider.rules.redraw_stuck and not pinned else ""
             redraw, current = self._redraw(session, can, asked.prompt_tokens, now, user_turn, tier, sign)
             stuck = sign if redraw == "stuck" else "" if redraw or pinned else session.stuck
             if redraw == "stuck":

@@ -22,8 +22,8 @@ from fitrouter.stores.journal import LONGEST_MS, LONGEST_NAME
 from fitrouter.types import CHOSEN, Decision, Execution, Feedback, FeedbackKind, Identity, ProfileChange, Remark
 
 _LONGEST_DWELL_S = LONGEST_MS / 1000.0
-_LARGEST_RATING = 1e6
-_NARROWEST_SCALE = 1e-6
+LARGEST_RATING, NARROWEST_SCALE = 1e6, 1e-6
+"""How far from 0 a scale may reach, and how wide it is at least."""
 _STATEMENTS = 64
 MOST_EVENTS = 256
 """Events of a decision, beyond which it takes no further vote: each vote reads all of them."""
@@ -73,10 +73,10 @@ def on_scale(kind: FeedbackKind, value: float, scale: tuple[float, float]) -> No
             raise InvalidRequest(
                 f"feedback: {value!r} is not on the scale [{low:g}, {high:g}]; {_advice(value, scale)}"
             )
-        if max(-low, high) > _LARGEST_RATING or high - low < _NARROWEST_SCALE:
+        if max(-low, high) > LARGEST_RATING or high - low < NARROWEST_SCALE:
             raise InvalidRequest(
-                f"feedback: got scale {scale!r}; it may reach from {-_LARGEST_RATING:g} to {_LARGEST_RATING:g}, and "
-                f"must be at least {_NARROWEST_SCALE:g} wide"
+                f"feedback: got scale {scale!r}; it may reach from {-LARGEST_RATING:g} to {LARGEST_RATING:g}, and "
+                f"must be at least {NARROWEST_SCALE:g} wide"
             )
     elif scale != (0.0, 1.0):
         raise InvalidRequest(f"feedback: got scale {scale!r}; only ratings have a scale, omit it")

@@ -13,6 +13,7 @@ import msgspec
 from fitrouter.draw import uuid7
 from fitrouter.errors import InvalidRequest, NotAuthorized, UnknownDecision
 from fitrouter.identity import RUN, decision_id_of, owned_run, run_key
+from fitrouter.serving.feedback import LARGEST_RATING, NARROWEST_SCALE
 from fitrouter.serving.recorder import Recorder, read_in_time
 from fitrouter.state.run_outcomes import effective
 from fitrouter.stores.identities import Identities
@@ -31,8 +32,6 @@ OPEN_S = 30 * 86_400.0
 """Seconds after its last decision in which the outcome of a run is accepted."""
 _LOOKS, _LOOK_S = 10, 0.05
 """How often, and how long apart, an answer that is not complete is looked for."""
-_LARGEST = 1e6
-_NARROWEST = 1e-6
 
 
 class Reported(msgspec.Struct, frozen=True):
@@ -183,12 +182,8 @@ class Runs:
             raise InvalidRequest(
                 f"run: the last call of {run!r} was more than {days:.0f} days ago, so that it is closed"
             )
-        about = (
-            [steps[i * len(steps) // MOST_ANSWERS] for i in range(MOST_ANSWERS)]
-            if (len(steps) > MOST_ANSWERS)
-            else steps
-        )
-        answers = [step.decision_id for step in about]
+        number = min(len(steps), MOST_ANSWERS)
+        answers = [steps[i * len(steps) // number].decision_id for i in range(number)]
         await self.recorder.stored(answers)
         ended: list[Execution] = []
         for _ in range(_LOOKS):  # another gateway may still be writing the end of its answer
@@ -327,9 +322,9 @@ def _checked(
     if len(given) != 3 or not all(isinstance(number, Real) and math.isfinite(number) for number in given):
         raise InvalidRequest(f"value: got {value!r} with scale {scale!r}; give numbers, the scale as worst and best")
     found, worst, best = map(float, given)
-    if abs(best - worst) < _NARROWEST or max(map(abs, (found, worst, best))) > _LARGEST:
+    if abs(best - worst) < NARROWEST_SCALE or max(map(abs, (found, worst, best))) > LARGEST_RATING:
         raise InvalidRequest(
-            f"scale: got {scale!r}; its ends are within ±{_LARGEST:g}, and {_NARROWEST:g} apart or more"
+            f"scale: got {scale!r}; its ends are within ±{LARGEST_RATING:g}, and {NARROWEST_SCALE:g} apart or more"
         )
     if kind == "rating" and not min(worst, best) <= found <= max(worst, best):
         raise InvalidRequest(f"value: {found:g} is not on the scale from {worst:g} to {best:g}")

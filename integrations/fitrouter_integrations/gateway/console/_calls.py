@@ -13,6 +13,7 @@ from fitrouter.router import Router
 from fitrouter_dashboards.console.assets import assets
 from fitrouter_integrations.gateway._call import AuthenticatedCall
 from fitrouter_integrations.gateway.asgi._bodies import json_body
+from fitrouter_integrations.gateway.asgi._limits import headers_of
 from fitrouter_integrations.gateway.asgi._wire import Problem, dump, readable
 
 _BODY_BYTES = 16_384
@@ -48,6 +49,11 @@ def file_response(pages: ModuleType, name: str, headers: Mapping[str, bytes]) ->
     if headers.get("if-none-match") == asset.etag.encode():
         return Response(status_code=304, headers=kept)
     return Response(asset.body, headers=kept, media_type=asset.media_type)
+
+
+def is_secure(call: AuthenticatedCall) -> bool:
+    """Whether the client speaks HTTPS, with this gateway or with the proxy before it."""
+    return headers_of(call.http.scope).get("x-forwarded-proto", call.http.url.scheme.encode()) == b"https"
 
 
 def json_response(value: object, headers: Mapping[str, str] | None = None) -> Response:

@@ -42,6 +42,7 @@ from fitrouter_integrations.gateway.console._calls import (
     Handler,
     body_of,
     file_response,
+    is_secure,
     json_response,
     tenant_of,
     unread_part,
@@ -149,8 +150,7 @@ class Console:
             )
         if "read" not in caller.scopes:
             raise Problem(403, "missing_scope", "the console needs a key with the scope 'read'")
-        secure = headers.get("x-forwarded-proto", call.http.url.scheme.encode()) == b"https"
-        return json_response({}, {"set-cookie": self._sessions.cookie(key.strip(), secure)})
+        return json_response({}, {"set-cookie": self._sessions.cookie(key.strip(), is_secure(call))})
 
     async def leave(self, call: AuthenticatedCall) -> Response:
         """End the session."""

@@ -27,7 +27,7 @@ from fitrouter_integrations.gateway._keys import ANYBODY, Caller, Keys
 from fitrouter_integrations.gateway._personal import Personal
 from fitrouter_integrations.gateway.asgi._limits import headers_of
 from fitrouter_integrations.gateway.asgi._wire import Problem, dump
-from fitrouter_integrations.gateway.console._calls import body_of, file_response, json_response
+from fitrouter_integrations.gateway.console._calls import body_of, file_response, is_secure, json_response
 from fitrouter_integrations.gateway.console._sessions import Place, Sessions, check_origin
 from fitrouter_integrations.gateway.me._links import VALID_S, Link, Links, Withdrawn
 from fitrouter_integrations.gateway.parsing._people import LinkBody
@@ -102,8 +102,8 @@ class Me:
         now = self._router.clock()
         await self._note(call, "link create")
         token = await asyncio.to_thread(self._links.make, who.tenant, known.user or "", who.role or "", now)
-        base = str(call.http.base_url).rstrip("/")
-        return _json("link", Link(url=f"{base}/me#{token}", expires=now + VALID_S))
+        base = call.http.base_url.replace(scheme="https" if is_secure(call) else "http")
+        return _json("link", Link(url=f"{str(base).rstrip('/')}/me#{token}", expires=now + VALID_S))
 
     async def unlink(self, call: AuthenticatedCall) -> Response:
         """Withdraw all links of the user of the headers, and end the sessions that they began."""
@@ -168,9 +168,8 @@ class Me:
         return json_response({}, {"set-cookie": self._sessions.cookie("", secure=False)})
 
     def _begun(self, call: AuthenticatedCall, opened: _Session) -> Response:
-        secure = headers_of(call.http.scope).get("x-forwarded-proto", call.http.url.scheme.encode()) == b"https"
         sealed = msgspec.json.encode(opened).decode()
-        return json_response({}, {"set-cookie": self._sessions.cookie(sealed, secure)})
+        return json_response({}, {"set-cookie": self._sessions.cookie(sealed, is_secure(call))})
 
     def _speaker(self, key: str) -> Caller | None:
         """The caller of a key that speaks for the users of its tenant; None for another key."""
