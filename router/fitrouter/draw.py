@@ -13,8 +13,9 @@ import numpy as np
 
 from fitrouter.types import FULL_SHARE, Attempt, Decision, Floats
 
-PASSING = frozenset({"ProviderError", "ProviderUnavailable"})
-"""Errors of attempts after which the same model may answer the same request: 5xx, lost connections, empty answers."""
+PASSING = frozenset({"CheckFailed", "ProviderError", "ProviderUnavailable"})
+"""Errors of attempts after which the same model may answer the same request: 5xx, lost connections, empty answers, and
+answers that failed a check, as no answer is worse."""
 _WORD = 2**64 - 1
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from fitrouter.draw import draw_next
+from fitrouter.draw import draw_next, renormalise
 from fitrouter.errors import (
     AllModelsFailed,
     AllRateLimited,
@@ -171,7 +171,7 @@ class Caller:
     ) -> Answering:
         """Call the chosen model, then fallbacks drawn from the pmf, until one starts to answer.
 
-        An answer of a model with a check that fails it is a failure too, unless no other model is left to be drawn.
+        An answer of a model with a check that fails it is a failure too, unless all other models have been tried.
 
         Once all have failed, those whose failures may pass are drawn once more (`fitrouter.draw.draw_next`). A model
         that must not be called is logged as an attempt with the error `NotCalled`, and the next one is drawn.
@@ -215,7 +215,9 @@ class Caller:
                     left_out = (dropped or {}).get(arm, ())
                     answering = await self._start(limited(request, cover), arm, left_out, admitted.release, patience)
                     if not last and answering.completion is not None and (program := self.cards[arm].check):
-                        await check(program, request.messages, answering.completion, deadline - time.monotonic())
+                        tried = [arm, *(attempt.model for attempt in attempts)]
+                        if fallback is not None and renormalise(fallback, tried, len(tried)) is not None:
+                            await check(program, request.messages, answering.completion, deadline - time.monotonic())
             except ProviderError as error:
                 failure = error
             except TimeoutError:
