@@ -9,6 +9,7 @@ from _people import Readers
 from _pools import Pool, Table, truth
 
 from fitrouter import Decision, Feedback, Router
+from fitrouter.types import RunOutcome
 
 
 def shares(router: Router, who: Callable[[Decision], str | None], pool: Pool) -> tuple[Table, Table]:
@@ -52,10 +53,10 @@ def tell(router: Router, who: Callable[[Decision], str | None], pool: Pool, read
     """
     early, late = shares(router, who, pool)
     true = truth(pool, readers.tastes)
-    votes = sum(isinstance(row.event, Feedback) for row in router._journal.tail(0, 1_000_000))
-    print(
-        f"What was learnt of {votes} votes: satisfaction with each model in truth, its mean probability early and late"
-    )
+    said = [row.event for row in router._journal.tail(0, 1_000_000) if isinstance(row.event, Feedback | RunOutcome)]
+    runs = sum(isinstance(each, RunOutcome) for each in said)
+    learnt = f"{runs} outcomes of runs" if runs else f"{len(said)} votes"
+    print(f"What was learnt of {learnt}: satisfaction with each model in truth, its mean probability early and late")
     for name, worth in true.items():
         print(f"{name}: {best(worth)} is the best → {best(late[name])}")
         for model in sorted(worth, key=worth.__getitem__, reverse=True)[:3]:

@@ -40,6 +40,8 @@ class Pool(NamedTuple):
     tastes: Mapping[str, Taste]
     rounds: int
     """How many of the cases people need until the router knows them."""
+    outcomes: bool = False
+    """Whether people rate whole runs of an agent or crew, instead of each answer."""
 
     @property
     def few(self) -> int:
@@ -47,23 +49,29 @@ class Pool(NamedTuple):
         return self.rounds // 8
 
 
-def chosen_pool(about: str | None, cases: Sequence[str]) -> Pool:
+def chosen_pool(about: str | None, cases: Sequence[str], *, outcomes: bool = False) -> Pool:
     """The pool that the command line names: the recorded one where its file is there.
 
     Args:
         about: what the example is about.
         cases: of the simulated models; recorded ones have their own.
+        outcomes: whether whole runs are rated in any case.
     """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recorded", type=Path, default=RECORDED, metavar="PATH", help="of the recorded responses")
     parser.add_argument("--simulated", action="store_true", help="use simulated models in any case")
+    if not outcomes:
+        parser.add_argument("--outcomes", action="store_true", help="rate whole runs instead of each answer")
     given = parser.parse_args()
+    outcomes = outcomes or given.outcomes
     if not given.simulated and given.recorded.is_file():
         pool = recorded(given.recorded)
         print(f"Recorded responses of {len(pool.models)} models to {len(pool.cases)} questions.")
-        return pool
-    print("Simulated models." if given.simulated else f"There is no file {given.recorded}: simulated models.")
-    return simulated(cases)
+    else:
+        print("Simulated models." if given.simulated else f"There is no file {given.recorded}: simulated models.")
+        pool = simulated(cases)
+    # An outcome says less of each role than a rating of its own answer.
+    return pool._replace(outcomes=outcomes, rounds=pool.rounds * (3 if outcomes else 1))
 
 
 def simulated(cases: Sequence[str]) -> Pool:

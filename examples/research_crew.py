@@ -1,6 +1,6 @@
 """A research crew whose roles end up on different models; what guardrails say is feedback too.
 
-    python examples/research_crew.py [--recorded PATH | --simulated]
+    python examples/research_crew.py [--recorded PATH | --simulated] [--outcomes]
 
 A scout finds, an analyst orders what was found, an editor tells it. Each role's readers rate its output; what a task's
 guardrail says comes by itself, from `FitrouterSignals`. Answers are recorded ones of eleven models, or of simulated
@@ -12,10 +12,11 @@ One in ten topics is worked on by a whole crew, the others by the calls that it 
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
-from _crews import work
+from _crews import judge, work
 from _learnt import tell
 from _people import Readers
 from _pools import chosen_pool, routed
@@ -24,7 +25,6 @@ from crewai.events import crewai_event_bus
 
 from fitrouter import Feedback, Router
 from fitrouter_integrations.crewai import FitrouterLLM, FitrouterSignals
-from fitrouter_integrations.feedback import rate
 
 TOPICS = ("northern lights", "rusting bridges", "bird migration", "deep sea vents", "sourdough bread", "coral reefs")
 TASTES = {"scout": "few words", "analyst": "in points", "editor": "at length"}
@@ -50,14 +50,11 @@ def says_something(output: Any):  # CrewAI reads a guardrail's return type as an
     return (True, output) if len(output.raw.split()) >= 3 else (False, "say something")
 
 
-def run(crew: Crew, llm: FitrouterLLM, readers: Readers, topic: str) -> None:
+def run(crew: Crew, llm: FitrouterLLM, readers: Readers, outcomes: bool, topic: str) -> None:
     """A whole crew, and what its readers say."""
     done = crew.kickoff({"topic": topic})
-    for task, output in zip(crew.tasks, done.tasks_output, strict=True):
-        about = llm.last(task.agent)
-        print(f"  {task.name} {about.model}", end="")
-        rate(llm, about, readers.stars(task.name, output.raw))
-    print()
+    print("", *[f"{task.name} {llm.last(task.agent).model}" for task in crew.tasks])
+    judge(crew, llm, readers, outcomes, [output.raw for output in done.tasks_output])
 
 
 def votes(router: Router) -> Counter[str]:
@@ -71,16 +68,18 @@ def main() -> None:
     pool = chosen_pool(__doc__, TOPICS)
     readers = Readers({role: pool.tastes[taste] for role, taste in TASTES.items()})
     month = np.random.default_rng(0).choice(pool.cases, pool.rounds).tolist()
-    with routed(pool) as router, FitrouterSignals():
+    signals = nullcontext() if pool.outcomes else FitrouterSignals()
+    with routed(pool) as router, signals:
         llm = FitrouterLLM(router=router)
         crew = make_crew(llm)
         for day, topic in enumerate(month):
             if day % 10:
-                work(crew, llm, readers, topic=topic)
+                work(crew, llm, router, readers, pool.outcomes, topic=topic)
             else:
-                run(crew, llm, readers, topic)
+                run(crew, llm, readers, pool.outcomes, topic)
         crewai_event_bus.flush()
-        print("Votes:", ", ".join(f"{count} × {kind}" for kind, count in sorted(votes(router).items())))
+        if not pool.outcomes:
+            print("Votes:", ", ".join(f"{count} × {kind}" for kind, count in sorted(votes(router).items())))
         tell(router, lambda decision: decision.identity.role, pool, readers)
 
 

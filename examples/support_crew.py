@@ -1,6 +1,6 @@
 """A support crew whose roles end up on different models.
 
-    python examples/support_crew.py [--recorded PATH | --simulated]
+    python examples/support_crew.py [--recorded PATH | --simulated] [--outcomes]
 
 Three agents share one `FitrouterLLM`: triage, a writer, an analyst. Each has readers of its own, who rate what they
 read: the desk wants few words, customers want to be told at length, managers want plain points. Nobody tells the
@@ -14,14 +14,13 @@ each for its agent and its task as a crew would make it, without the crew's own 
 from __future__ import annotations
 
 import numpy as np
-from _crews import work
+from _crews import judge, work
 from _learnt import tell
 from _people import Readers
 from _pools import chosen_pool, routed
 from crewai import Agent, Crew, Task
 
 from fitrouter_integrations.crewai import FitrouterLLM
-from fitrouter_integrations.feedback import rate
 
 CASES = ("a late parcel", "a broken kettle", "a double charge", "a lost password", "a noisy fan", "a missing invoice")
 TASTES = {"triage": "few words", "writer": "at length", "analyst": "in points"}
@@ -39,13 +38,12 @@ def make_crew(llm: FitrouterLLM) -> Crew:
     return Crew(agents=list(agents.values()), tasks=tasks, name="support")
 
 
-def run(crew: Crew, llm: FitrouterLLM, readers: Readers, case: str) -> None:
-    """A whole crew; its readers rate each task's output."""
+def run(crew: Crew, llm: FitrouterLLM, readers: Readers, outcomes: bool, case: str) -> None:
+    """A whole crew, and what its readers say."""
     done = crew.kickoff({"case": case})
     for task, output in zip(crew.tasks, done.tasks_output, strict=True):
-        about = llm.last(task.agent)
-        print(f"  {task.name:12}{about.model:28}{output.raw[:60]!r}")
-        rate(llm, about, readers.stars(task.name, output.raw))
+        print(f"  {task.name:12}{llm.last(task.agent).model:28}{output.raw[:60]!r}")
+    judge(crew, llm, readers, outcomes, [output.raw for output in done.tasks_output])
 
 
 def main() -> None:
@@ -57,11 +55,11 @@ def main() -> None:
         llm = FitrouterLLM(router=router)
         crew = make_crew(llm)
         print("The first crew:")
-        run(crew, llm, readers, day[0])
+        run(crew, llm, readers, pool.outcomes, day[0])
         for case in day[1:-1]:
-            work(crew, llm, readers, case=case)
+            work(crew, llm, router, readers, pool.outcomes, case=case)
         print("The last crew:")
-        run(crew, llm, readers, day[-1])
+        run(crew, llm, readers, pool.outcomes, day[-1])
         tell(router, lambda decision: decision.identity.role, pool, readers)
 
 

@@ -10,13 +10,16 @@ draw of the router, its others stay. Two worlds, whose gaps between models are s
   succeeds only if all twelve steps do.
 
 The reader knows the prior and the likelihood exactly, and reads the same outcomes of the same runs: by conjugate
-Gaussians, and by enumeration of all 3⁹ worlds. Compared is what either would pick for each role after so many runs.
+Gaussians, and by enumeration of all 3⁹ worlds. Beside it is the best linear reader, which for ratings is the same:
+what a learner whose expectation is linear in a run's answers can reach at best. Compared is what each would pick for
+each role after so many runs.
 With `turns`, a third of the calls get a thumb of their own, instead of the outcomes; with `both`, beside them.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
 import multiprocessing
@@ -86,6 +89,45 @@ class EnumeratingReader:
         return found
 
 
+class LinearReader:
+    """The best linear estimate of the steps' probabilities from successes, by the prior's exact first two moments.
+
+    What a learner whose expected outcome is linear in its answers can reach at best: it knows the prior, all products
+    of the steps' probabilities included, and only reads outcomes one by one instead of enumerating the worlds.
+    """
+
+    def __init__(self) -> None:
+        self.runs: list[Floats] = []
+        self.ys: list[float] = []
+
+    def learn(self, counts: Floats, y: float) -> None:
+        """Learn the outcome of a run, given its calls by role and model."""
+        self.runs.append(counts.ravel())
+        self.ys.append(y)
+
+    def quality(self) -> Floats:
+        """Estimate of each model in each role."""
+        runs, moments = np.array(self.runs), _moments()
+        expected = moments[runs.astype(int)].prod(axis=1)
+        both = moments[(runs[:, None] + runs[None]).astype(int)].prod(axis=2)  # E[success of i and of j, if apart]
+        cov = both - np.outer(expected, expected)
+        cov[np.diag_indices_from(cov)] = expected * (1.0 - expected)
+        counts = runs.astype(int)
+        # E[p_a Π p^c] for each a: one power more of the model and role itself.
+        cross = expected[:, None] * moments[counts + 1] / moments[counts] - expected[:, None] * LEVELS.mean()
+        gain = np.linalg.solve(cov + 1e-12 * np.eye(len(runs)), np.array(self.ys) - expected)
+        found: Floats = (LEVELS.mean() + cross.T @ gain).reshape(ROLES, MODELS)
+        return found
+
+
+@functools.cache
+def _moments() -> Floats:
+    """E[pⁿ] of a step's probability, for n up to twice a run's calls and one more."""
+    powers = np.arange(2 * ROLES * CALLS + 2)
+    found: Floats = (LEVELS[:, None] ** powers).mean(axis=0)
+    return found
+
+
 def regret(quality: Floats, beliefs: Floats) -> float:
     """What is lost on average over roles by the models that look best; ties are drawn."""
     best = beliefs >= beliefs.max(axis=1, keepdims=True) - 1e-9
@@ -98,11 +140,12 @@ def play(world: str, labels: str, runs: int, seed: int) -> dict[str, list[float]
     shape = ROLES, MODELS
     quality = LEVELS[rng.integers(len(LEVELS), size=shape)] if world == "success" else rng.normal(MEAN, SPREAD, shape)
     reader = EnumeratingReader() if world == "success" else GaussianReader()
+    linear = LinearReader() if world == "success" else GaussianReader()
     cards = [ModelCard(name=f"m{k}", provider="sim") for k in range(MODELS)]
     names = tuple(card.name for card in cards)
     learner = Learner(len(X), 1, votes_per_day=1 << 30, expects_scores=False)
     router = InProcess(learner, LinearThompson(), Rules(seed=seed), cards)
-    found: dict[str, list[float]] = {"router": [], "reader": [], "random": []}
+    found: dict[str, list[float]] = {"router": [], "reader": [], "linear": [], "random": []}
     number = 0
     for run in range(runs):
         ts, key = 1e9 + run * DAY_S / 50, run_key("default", None, str(run))
@@ -145,10 +188,12 @@ def play(world: str, labels: str, runs: int, seed: int) -> dict[str, list[float]
             )
             router.fold(ended, events)
         reader.learn(counts, y)
+        linear.learn(counts, y)
         roles = [Identity(role=f"role {role}") for role in range(ROLES)]
         beliefs = np.array([learner.fit.estimate(who, X, names, ts).mean for who in roles])
         found["router"].append(regret(quality, beliefs))
         found["reader"].append(regret(quality, reader.quality()))
+        found["linear"].append(regret(quality, linear.quality()))
         found["random"].append(float((quality.max(axis=1) - quality.mean(axis=1)).mean()))
     return found
 
@@ -175,7 +220,7 @@ def main() -> None:
             curves = {name: np.array([row[name] for row in rows]).mean(axis=0) for name in rows[0]}
             random = float(curves["random"][0])
             table: dict[str, Any] = {"random": random}
-            for who in ("router", "reader"):
+            for who in ("router", "reader", "linear"):
                 at = {str(n): float(curves[who][n - 1]) for n in (10, 25, 50, 100, 200, 400) if n <= args.runs}
                 runs = {str(share): needed(curves[who], share * random) for share in CLOSED}
                 table[who] = {"regret": at, "runs": runs}

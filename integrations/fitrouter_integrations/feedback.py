@@ -19,7 +19,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from difflib import SequenceMatcher
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from fitrouter.errors import InvalidRequest, UnknownDecision
 from fitrouter.identity import decision_id_of
@@ -39,6 +39,7 @@ _PAUSES_S = (0.02, 0.05, 0.1, 0.25)
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class FeedbackClient(Protocol):
@@ -72,12 +73,7 @@ def send(client: FeedbackClient | Target, vote: Vote, patience_s: float = PATIEN
         StoreError: it cannot be made durable now; try again.
     """
     sender: FeedbackClient = carrier(client)
-    for pause in _pauses(patience_s):
-        try:
-            return sender.feedback(vote)
-        except UnknownDecision:
-            time.sleep(pause)
-    return sender.feedback(vote)
+    return _patiently(functools.partial(sender.feedback, vote), patience_s)
 
 
 async def asend(
@@ -88,12 +84,7 @@ async def asend(
     if hasattr(given, "feedback") and not hasattr(given, "afeedback"):
         return await asyncio.to_thread(send, given, vote, patience_s)
     sender: AsyncFeedbackClient = carrier(given, "afeedback")
-    for pause in _pauses(patience_s):
-        try:
-            return await sender.afeedback(vote)
-        except UnknownDecision:
-            await asyncio.sleep(pause)
-    return await sender.afeedback(vote)
+    return await _apatiently(functools.partial(sender.afeedback, vote), patience_s)
 
 
 def outcome(
@@ -118,13 +109,15 @@ def outcome(
         user: of the run's requests.
     """
     ended = run_vote(run, value, kind=kind, scale=scale, source=source, user=user)
-    found: Reported = carrier(client, "outcome").outcome(ended)
+    sender = carrier(client, "outcome")
+    found: Reported = _patiently(functools.partial(sender.outcome, ended))
     return found
 
 
 async def aoutcome(client: Any, run: Any, value: float | bool, **more: Any) -> Reported:
     """Report how a run of an agent ended, see `outcome`."""
-    found: Reported = await carrier(client, "aoutcome").aoutcome(run_vote(run, value, **more))
+    sender, ended = carrier(client, "aoutcome"), run_vote(run, value, **more)
+    found: Reported = await _apatiently(functools.partial(sender.aoutcome, ended))
     return found
 
 
@@ -372,6 +365,25 @@ async def acomment(
     said = Comment(decision_id=decision_of(answer), text=text, understood=understood, user=user, token=token_of(answer))
     found: Understood = await carrier(client, "acomment").acomment(said)
     return found
+
+
+def _patiently(call: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
+    """Call again for a while if the decision or run is not in the log yet."""
+    for pause in _pauses(patience_s):
+        try:
+            return call()
+        except UnknownDecision:
+            time.sleep(pause)
+    return call()
+
+
+async def _apatiently(call: Callable[[], Awaitable[T]], patience_s: float = PATIENCE_S) -> T:
+    for pause in _pauses(patience_s):
+        try:
+            return await call()
+        except UnknownDecision:
+            await asyncio.sleep(pause)
+    return await call()
 
 
 def _pauses(patience_s: float) -> Iterator[float]:

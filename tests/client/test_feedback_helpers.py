@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,7 +41,9 @@ def asked(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Clie
 
 
 def ask(client: Client, user: str = "ann") -> Reply:
-    return client.complete(Request(messages=({"role": "user", "content": "hello"},), identity=Identity(user=user)))
+    return client.complete(
+        Request(messages=({"role": "user", "content": "hello"},), identity=Identity(user=user, run="r1"))
+    )
 
 
 def heard(router: Router) -> list[Feedback]:
@@ -108,23 +111,29 @@ class Early:
     """A client whose answers become durable after `misses` looks."""
 
     def __init__(self, misses: int) -> None:
-        self.misses, self.votes = misses, list[Vote]()
+        self.misses, self.votes = misses, list[Any]()
 
-    def feedback(self, vote: Vote) -> str:
+    def feedback(self, vote: Any) -> str:
         self.votes.append(vote)
         if len(self.votes) <= self.misses:
             raise UnknownDecision("not yet")
         return "f1"
 
-    async def afeedback(self, vote: Vote) -> str:
+    async def afeedback(self, vote: Any) -> str:
         return self.feedback(vote)
+
+    outcome, aoutcome = feedback, afeedback
 
 
 @pytest.mark.parametrize("awaiting", [False, True])
-def test_early_feedback_is_retried(awaiting: bool) -> None:
-    """While the decision is not in the log the same vote is tried again."""
+@pytest.mark.parametrize(
+    ("blocking", "awaited"),
+    [(say.thumb, say.athumb), (partial(say.outcome, value=True), partial(say.aoutcome, value=True))],
+)
+def test_early_feedback_is_retried(blocking: Any, awaited: Any, awaiting: bool) -> None:
+    """While the decision or run is not in the log the same vote or outcome is tried again."""
     client = Early(misses=3)
-    told = asyncio.run(say.athumb(client, "d1")) if awaiting else say.thumb(client, "d1")
+    told = asyncio.run(awaited(client, "d1")) if awaiting else blocking(client, "d1")
     assert told == "f1"
     assert len(client.votes) == 4
     assert len(set(map(repr, client.votes))) == 1
@@ -141,8 +150,9 @@ def test_retries_end(awaiting: bool) -> None:
         assert len(client.votes) >= tries
 
 
-def test_a_decision_on_its_way_to_a_slow_journal_is_found(tmp_path: Path) -> None:
-    """Feedback is not lost if the journal is slower than the answer."""
+@pytest.mark.parametrize("said", [say.thumb, partial(say.outcome, value=True)])
+def test_a_decision_on_its_way_to_a_slow_journal_is_found(tmp_path: Path, said: Callable[[Client, Any], Any]) -> None:
+    """Feedback on an answer or a run is not lost if the journal is slower than the answer."""
 
     class Slow(MemoryJournal):
         """Durable once it is let go."""
@@ -151,13 +161,13 @@ def test_a_decision_on_its_way_to_a_slow_journal_is_found(tmp_path: Path) -> Non
             super().__init__()
             self.held: list[Callable[[], Any]] | None = None
 
-        def append(self, entry: Any) -> Any:
+        def append(self, *entries: Any) -> Any:
             if self.held is None:
-                return super().append(entry)
+                return super().append(*entries)
             from concurrent.futures import Future
 
             promised: Future[int] = Future()
-            self.held.append(lambda: promised.set_result(super(Slow, self).append(entry).result()))
+            self.held.append(lambda: promised.set_result(super(Slow, self).append(*entries).result()))
             return promised
 
     journal = Slow()
@@ -171,7 +181,7 @@ def test_a_decision_on_its_way_to_a_slow_journal_is_found(tmp_path: Path) -> Non
         held, journal.held = journal.held, None
         later = threading.Timer(0.2, lambda: [settle() for settle in held])
         later.start()
-        assert say.thumb(client, reply)
+        assert said(client, reply)
         later.join()
 
 

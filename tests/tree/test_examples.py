@@ -15,8 +15,12 @@ LEARNT = {
     "support_crew": {"triage": "terse", "writer": "warm", "analyst": "orderly"},
     "research_crew": {"scout": "terse", "analyst": "orderly", "editor": "warm"},
     "langgraph_per_user": {"ann": "terse", "ben": "warm"},
+    "langgraph_outcomes": {"planner": "orderly", "researcher": "terse", "writer": "warm"},
 }
-NEEDS = {"crewai": ["support_crew", "research_crew"], "langchain": ["langgraph_per_user"]}
+NEEDS = {
+    "crewai": ["support_crew", "research_crew"],
+    "langchain": ["langgraph_per_user", "langgraph_outcomes"],
+}
 """Framework → its examples: importing it takes as long as an example."""
 FEW_WORDS, AT_LENGTH, IN_POINTS = (
     "gpt-3.5-turbo-1106_concise",
@@ -75,6 +79,14 @@ def test_example(framework: str, tmp_path: Path) -> None:
     first, *parts = said.split("There is no file nowhere.parquet: simulated models.")
     assert not first
     assert [learnt(part) for part in parts] == [LEARNT[name] for name in NEEDS[framework]]
+
+
+def test_crews_of_which_only_outcomes_are_known(tmp_path: Path) -> None:
+    """Each role finds its model although people rate whole kickoffs alone, never an answer."""
+    said = run("crewai", NEEDS["crewai"], tmp_path, "--simulated", "--outcomes")
+    assert "votes" not in said
+    parts = said.split("Simulated models.")[1:]
+    assert [learnt(part) for part in parts] == [LEARNT[name] for name in NEEDS["crewai"]]
 
 
 @pytest.mark.reproduction

@@ -184,7 +184,6 @@ class Runs:
             )
         number = min(len(steps), MOST_ANSWERS)
         answers = [steps[i * len(steps) // number].decision_id for i in range(number)]
-        await self.recorder.stored(answers)
         ended: list[Execution] = []
         for _ in range(_LOOKS):  # another gateway may still be writing the end of its answer
             rows = await read_in_time(self.recorder.journal.of, *answers)
@@ -240,6 +239,7 @@ class Runs:
 
         Its id, with whose it is, leads to it; so does one of its decisions, and to a trusted key its hash.
         """
+        await self.recorder.settle()
         tenant, user = speaker.tenant, speaker.user
         subjects: list[str | None] = [None]
         if user is not None:
