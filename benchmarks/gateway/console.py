@@ -8,8 +8,8 @@ their rows under other names, `--decisions` by `--people`, spread over 30 days; 
 views read tables of that size, from DuckDB with its default memory limit. Then the gateway serves again, and
 
 * each view's API is asked once after a start (cold), and again after its answer was forgotten (warm);
-* chat requests come at a fixed rate, in turns without a console and beside one that asks for every view as often as the
-  page does, which is six open pages;
+* chat requests come at a fixed rate, in turns without a console, beside six open feeds of decisions, and beside a
+  console that asks for every view as often as the page does, which is six open pages;
 * a headless chromium, if there is one, opens the page.
 """
 
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import importlib
 import json
 import os
@@ -159,18 +158,36 @@ async def watch(url: str) -> None:
         await asyncio.gather(*(page(session, name, every) for name, every in OFTEN.items()))
 
 
+async def follow(url: str) -> None:
+    """Read six feeds of new decisions, until cancelled; each is opened again when it ends."""
+
+    async def feed(session: aiohttp.ClientSession) -> None:
+        while True:
+            async with session.get(f"{url}/console/api/decisions") as page:
+                shown = await page.json()
+            since = {"after": shown["position"], "floor": shown["decisions"][-1]["seq"]}
+            async with session.get(f"{url}/console/api/feed", params=since) as reply:
+                reply.raise_for_status()
+                async for _ in reply.content:
+                    pass
+
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as session:
+        await asyncio.gather(*(feed(session) for _ in range(6)))
+
+
 async def beside(url: str, rate: float, seconds: float, turns: int) -> dict[str, dict[str, float]]:
-    """Return quantiles of chat requests without a console and with pages open beside them."""
-    times: dict[str, list[float]] = {"alone": [], "console": []}
+    """Return quantiles of chat requests without a console, beside feeds, and with pages open beside them."""
+    others = {"alone": None, "feeds": follow, "console": watch}
+    times: dict[str, list[float]] = {name: [] for name in others}
     await chat(url, rate, 2.0)
     for _ in range(turns):
-        times["alone"] += await chat(url, rate, seconds)
-        watching = asyncio.create_task(watch(url))
-        await asyncio.sleep(2.0)
-        times["console"] += await chat(url, rate, seconds)
-        watching.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await watching
+        for name, other in others.items():
+            async with asyncio.TaskGroup() as tasks:
+                running = None if other is None else tasks.create_task(other(url))
+                await asyncio.sleep(2.0)
+                times[name] += await chat(url, rate, seconds)
+                if running is not None:
+                    running.cancel()
     return {name: quantiles(each) for name, each in times.items()}
 
 
@@ -208,7 +225,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--decisions", type=int, default=1_000_000)
     parser.add_argument("--people", type=int, default=100_000)
-    parser.add_argument("--rate", type=float, default=10.0, help="chat requests a second")
+    parser.add_argument("--rate", type=float, default=30.0, help="chat requests a second")
     parser.add_argument("--seconds", type=float, default=30.0, help="of each turn")
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=4, help="of the views")
