@@ -150,7 +150,7 @@ def test_the_page_and_its_files_are_confined(open_url: str) -> None:
 
 def test_the_page_has_words_for_each_term() -> None:
     """The terms of an explanation and those that the page has words for are the same."""
-    table = assets(pages)["decisions.js"].body.decode().partition("const TERMS = {")[2].partition("};")[0]
+    table = assets(pages)["words.js"].body.decode().partition("terms: {")[2].partition("},")[0]
     assert re.findall(r"(\w+): \"", table) == list(TERMS)
 
 

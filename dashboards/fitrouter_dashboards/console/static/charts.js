@@ -1,6 +1,7 @@
 // Charts in SVG, drawn for the width that they get. Each has a text that says the same.
 
 import { h, name, count, percent, tick, stamp } from "./dom.js";
+import { W } from "./words.js";
 
 const HUES = 8;
 
@@ -46,8 +47,8 @@ export function overTime({ label, from, step, points, lines, band, show, top, he
   const highest = top ?? nice(Math.max(0, ...all, ...(band ? [...band.values()].map((b) => b[1]) : [])));
   const last = lines[0] && [...lines[0].values.entries()].pop();
   const text = all.length
-    ? `${label}: ${all.length} points since ${stamp(from, step)}; latest ${show(last[1])}, between ${show(Math.min(...all))} and ${show(Math.max(...all))}`
-    : `${label}: nothing yet`;
+    ? W.charts.points(label, all.length, stamp(from, step), show(last[1]), show(Math.min(...all)), show(Math.max(...all)))
+    : W.charts.none(label);
   return fluid(holder, (width) => {
     const left = 52, right = 8, upper = 8, lower = 20;
     const x = (point) => left + ((point + 0.5) / points) * (width - left - right);
@@ -84,7 +85,7 @@ export function overTime({ label, from, step, points, lines, band, show, top, he
         cursor.setAttribute("x2", x(point));
         cursor.setAttribute("visibility", "visible");
         const values = lines.map((line) => (line.values.has(point) ? `${line.name} ${show(line.values.get(point))}` : null)).filter(Boolean);
-        reading.textContent = `${stamp(from + point * step, step)}: ${values.join(", ") || "nothing"}`;
+        reading.textContent = `${stamp(from + point * step, step)}: ${values.join(", ") || W.charts.nothing}`;
         reading.hidden = false;
       }, onpointerleave: () => hide() }, kids, cursor);
     function hide() {
@@ -110,7 +111,7 @@ function runs(values) {
 /** Traffic from the left names to the right ones. flows: [{from, to, n}]; names are texts, null for other. */
 export function sankey({ label, flows, left, right, leftName, rightName, onpick }) {
   const total = flows.reduce((sum, flow) => sum + flow.n, 0);
-  const text = `${label}: ` + flows.slice(0, 12).map((f) => `${leftName(f.from)} to ${rightName(f.to)} ${percent(f.n / total)}`).join("; ");
+  const text = `${label}: ` + flows.slice(0, 12).map((f) => W.charts.flow(leftName(f.from), rightName(f.to), percent(f.n / total))).join("; ");
   const holder = h("div", { class: "chart sankey" });
   return fluid(holder, (width) => {
     const rows = Math.max(left.length, right.length), gap = 8, bar = 10;
@@ -152,7 +153,7 @@ export function sankey({ label, flows, left, right, leftName, rightName, onpick 
       const middle = (x0 + x1) / 2;
       const path = `M${x0 + bar},${ya}C${middle},${ya} ${middle},${yb} ${x1 - bar},${yb}V${yb + wb}C${middle},${yb + wb} ${middle},${ya + wa} ${x0 + bar},${ya + wa}Z`;
       kids.push(h("svg:path", { class: "ribbon " + hue(flow.to), d: path },
-        h("svg:title", null, `${leftName(flow.from)} → ${rightName(flow.to)}: ${count(flow.n)} requests, ${percent(flow.n / a.sum)} of the role`)));
+        h("svg:title", null, W.charts.ribbon(leftName(flow.from), rightName(flow.to), count(flow.n), percent(flow.n / a.sum)))));
     }
     const labels = [];
     for (const [places, atLeft] of [[from, true], [to, false]]) {
@@ -192,16 +193,16 @@ export const span = ({ low, mid, high, mark, label, cls = "" }) => {
 
 /** Predicted against observed means, with intervals and the diagonal that both share when predictions are right. */
 export function calibration({ label, points, show }) {
-  const text = `${label}: ` + points.map((p) => `predicted ${show(p.predicted)}, rated ${show(p.mean)}`).join("; ");
+  const text = `${label}: ` + points.map((p) => W.charts.right(show(p.predicted), show(p.mean))).join("; ");
   return fluid(h("div", { class: "chart" }), (width) => {
     const left = 40, lower = 34, height = Math.min(280, width), side = height - lower - 8;
     const x = (v) => left + Math.max(0, Math.min(1, v)) * Math.min(side * 1.6, width - left - 12), y = (v) => 8 + (1 - v) * side;
     return h("div", { class: "plot" }, h("svg:svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": text },
       [0, 0.5, 1].map((v) => [h("svg:line", { class: "grid", x1: x(0), x2: x(1), y1: y(v), y2: y(v) }), h("svg:text", { class: "axis", x: left - 6, y: y(v) + 4, "text-anchor": "end" }, show(v)),
         h("svg:text", { class: "axis", x: x(v), y: height - 18, "text-anchor": "middle" }, show(v))]),
-      h("svg:text", { class: "axis", x: x(0.5), y: height - 3, "text-anchor": "middle" }, "predicted rating; upwards: mean rating"),
+      h("svg:text", { class: "axis", x: x(0.5), y: height - 3, "text-anchor": "middle" }, W.charts.axes),
       h("svg:line", { class: "cursor diagonal", x1: x(0), x2: x(1), y1: y(0), y2: y(1) }),
       points.map((p) => [h("svg:line", { class: "line k2", x1: x(p.predicted), x2: x(p.predicted), y1: y(p.low), y2: y(p.high) }),
-        h("svg:circle", { class: "dot k2", cx: x(p.predicted), cy: y(p.mean), r: 4 }, h("svg:title", null, `predicted ${show(p.predicted)}, rated ${show(p.mean)} (${show(p.low)} to ${show(p.high)}), ${count(p.ratings)} ratings of ${count(p.people)} people`))])));
+        h("svg:circle", { class: "dot k2", cx: x(p.predicted), cy: y(p.mean), r: 4 }, h("svg:title", null, W.charts.right(show(p.predicted), show(p.mean)), W.charts.dot(show(p.low), show(p.high), count(p.ratings), count(p.people))))])));
   });
 }

@@ -1,5 +1,7 @@
 // Elements, numbers and times. Text becomes a text node, never HTML.
 
+import { LOCALES, W } from "./words.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 
 /** An element: h("p", {class: "note", onclick: f, css: {"--share": 0.4}}, "text", child, [children]). */
@@ -35,7 +37,7 @@ export function name(text, most = 80) {
 const decimals = new Map();
 function number(value, digits) {
   if (!decimals.has(digits))
-    decimals.set(digits, new Intl.NumberFormat("en", { minimumFractionDigits: digits, maximumFractionDigits: digits }));
+    decimals.set(digits, new Intl.NumberFormat(LOCALES.numbers, { minimumFractionDigits: digits, maximumFractionDigits: digits }));
   return decimals.get(digits).format(value);
 }
 
@@ -57,29 +59,25 @@ export const usd = (value) => {
   return "$" + number(value, size === 0 || size >= 100 ? 0 : size >= 0.1 ? 2 : size >= 0.001 ? 4 : 6).replace(/(\.\d\d\d*?)0+$/, "$1");
 };
 /** A sum of money with its unknown part, in words: {usd, unpriced} of `fitrouter.stores.figures.Money`. */
-export const money = (cost) => {
-  if (!cost?.unpriced) return usd(cost?.usd);
-  return `${known(cost.usd) ? `at least ${usd(cost.usd)}` : "not known"}, ${count(cost.unpriced)} answer${cost.unpriced === 1 ? "" : "s"} without a price`;
-};
+export const money = (cost) => (cost?.unpriced ? W.units.money(known(cost.usd) && usd(cost.usd), count(cost.unpriced), cost.unpriced) : usd(cost?.usd));
 /** The cost of one answer: {cost_usd, unpriced}. */
-export const cost = (one) => (one?.unpriced ? "price not known" : usd(one?.cost_usd));
+export const cost = (one) => (one?.unpriced ? W.units.unpriced : usd(one?.cost_usd));
 /** Tokens in words, with those that were cached, written to a cache, or hidden reasoning. */
 export const tokens = (of) => {
-  const parts = ["cached", "written", "reasoning"].filter((part) => of[`${part}_tokens`]).map((part) => `${count(of[`${part}_tokens`])} ${part}`);
-  return `${count(of.prompt_tokens)} in, ${count(of.completion_tokens)} out${parts.length ? ` (${parts.join(", ")})` : ""}`;
+  const parts = Object.entries(W.units.parts).filter(([part]) => of[`${part}_tokens`]).map(([part, words]) => [count(of[`${part}_tokens`]), words]);
+  return W.units.tokens(count(of.prompt_tokens), count(of.completion_tokens), parts);
 };
 export const duration = (ms) => {
   if (!known(ms)) return none;
-  if (ms < 1000) return number(ms, ms > 0 && ms < 10 ? 1 : 0) + " ms";
-  if (ms < 120000) return number(ms / 1000, 1) + " s";
-  return ms < 7200000 ? number(ms / 60000, 0) + " min" : number(ms / 3600000, 0) + " h";
+  const [size, digits, unit] = ms < 1000 ? [1, ms > 0 && ms < 10 ? 1 : 0, "ms"] : ms < 120000 ? [1000, 1, "s"] : ms < 7200000 ? [60000, 0, "min"] : [3600000, 0, "h"];
+  return `${number(ms / size, digits)} ${W.units[unit]}`;
 };
-export const interval = (low, high, show = ratio) => (known(low) && known(high) ? `${show(low)} to ${show(high)}` : null);
+export const interval = (low, high, show = ratio) => (known(low) && known(high) ? W.units.to(show(low), show(high)) : null);
 
-const long = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
-const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
-const exact = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
-const day = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
+const long = new Intl.DateTimeFormat(LOCALES.times, { dateStyle: "medium", timeStyle: "medium" });
+const clock = new Intl.DateTimeFormat(LOCALES.times, { hour: "2-digit", minute: "2-digit" });
+const exact = new Intl.DateTimeFormat(LOCALES.times, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const day = new Intl.DateTimeFormat(LOCALES.times, { day: "numeric", month: "short" });
 const at = (seconds) => new Date(1000 * seconds);
 
 export const moment = (seconds) => long.format(at(seconds));

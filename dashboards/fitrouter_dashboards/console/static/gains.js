@@ -1,6 +1,6 @@
 // What routing gains: over one model alone, and over a router that does not know the person.
 
-import { h, card, note, empty, name, count, ratio, signed, usd, percent } from "./dom.js";
+import { h, card, note, empty, name, count, ratio, signed, usd, percent, interval } from "./dom.js";
 import { whisker } from "./charts.js";
 import { W } from "./words.js";
 
@@ -16,7 +16,7 @@ export function alone(found) {
       const { gain, alone: mean, ratings, own, more } = one.rating;
       return h("li", { "data-against": which },
         h("div", { class: "gain-head" }, h("span", null, h("strong", null, name(one.model, 40)), h("span", { class: "about" }, ` ${which}`)), h("span", { class: "num" }, gain ? signed(gain[1], 2) : "")),
-        gain && gain[0] !== null ? whisker({ low: gain[0], mid: gain[1], high: gain[2], most, label: w.label(one.model, signed(gain[1], 2), signed(gain[0], 2), signed(gain[2], 2)) }) : null,
+        gain && gain[0] !== null ? whisker({ low: gain[0], mid: gain[1], high: gain[2], most, label: W.between(w.label(one.model), signed(gain[1], 2), signed(gain[0], 2), signed(gain[2], 2)) }) : null,
         h("p", { class: "about" }, gain ? w.rating(gain, mean, ratings, more) : w.few(own, more)),
         h("p", { class: "about" }, money(one)));
     }), h("li", { class: "about" }, best ? w.about : w.nobest)));
@@ -29,16 +29,13 @@ function money({ model, saved }) {
 }
 
 export function personal(found) {
-  const rows = Object.entries(found).sort(([a], [b]) => (a !== "") - (b !== "") || a.localeCompare(b)).slice(0, 12);
-  if (!rows.length) return card("What personalisation buys", {}, empty("Not known yet.", "It is estimated once people rate answers."));
+  const w = W.personal, rows = Object.entries(found).sort(([a], [b]) => (a !== "") - (b !== "") || a.localeCompare(b)).slice(0, 12);
+  if (!rows.length) return card(w.title, {}, empty(W.unknown, w.none));
   const most = Math.max(0.05, ...rows.map(([, r]) => Math.min(1, Math.max(Math.abs(r.low), Math.abs(r.high)))));
-  return card("What personalisation buys", {},
-    note("Gain per rating (0 to 1) over a router that does not know the person, with its 95 % interval, valid at every look. While 0 is in it, it is not known whether that helps."),
-    h("ul", { class: "gains" }, rows.map(([role, report]) => {
-      const words = report.low > 0 ? ": it helps" : report.high < 0 ? ": it harms" : "";
-      return h("li", null,
-        h("div", { class: "gain-head" }, role ? name(role, 40) : h("strong", null, "Everybody"), h("span", { class: "num" }, signed(report.gain))),
-        whisker({ low: report.low, mid: report.gain, high: report.high, most, label: `${role || "Everybody"}: ${signed(report.gain)}, between ${signed(report.low)} and ${signed(report.high)}` }),
-        h("p", { class: "about" }, `${signed(report.low, 2)} to ${signed(report.high, 2)}, ${count(report.labels)} ratings${words}`, report.off ? "; switched off" : ""));
-    })));
+  return card(w.title, {},
+    note(w.about),
+    h("ul", { class: "gains" }, rows.map(([role, report]) => h("li", null,
+      h("div", { class: "gain-head" }, role ? name(role, 40) : h("strong", null, w.everybody), h("span", { class: "num" }, signed(report.gain))),
+      whisker({ low: report.low, mid: report.gain, high: report.high, most, label: W.between(role || w.everybody, signed(report.gain), signed(report.low), signed(report.high)) }),
+      h("p", { class: "about" }, w.gain(interval(report.low, report.high, (v) => signed(v, 2)), count(report.labels), report.low > 0 ? 1 : report.high < 0 ? -1 : 0), report.off ? w.off : "")))));
 }

@@ -40,9 +40,9 @@ async function ask(path, options = {}) {
   try {
     body = await answer.json();
   } catch {
-    if (answer.ok) throw Object.assign(new Error("The gateway's answer cannot be read: is there another server in between?"), { status: 0 });
+    if (answer.ok) throw Object.assign(new Error(W.frame.unreadable), { status: 0 });
   }
-  if (!answer.ok) throw Object.assign(new Error(body.error?.message ?? `The gateway answered ${answer.status}.`), { status: answer.status });
+  if (!answer.ok) throw Object.assign(new Error(body.error?.message ?? W.frame.answered(answer.status)), { status: answer.status });
   return body;
 }
 
@@ -75,23 +75,24 @@ export function href(view, params = {}) {
 
 function frame(current) {
   nav.replaceChildren(...VIEWS.map(([id, title]) => h("a", { href: `#/${id}`, "aria-current": id === current ? "page" : null }, title)));
+  nav.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
   who.replaceChildren(session.keys
-    ? h("div", { class: "who" }, h("span", null, session.tenant === null ? "administrator" : name(session.tenant, 24)),
-        h("button", { type: "button", class: "plain", onclick: leave }, "Log out"))
-    : h("span", { class: "quiet" }, "this machine"));
+    ? h("div", { class: "who" }, h("span", null, session.tenant === null ? W.frame.admin : name(session.tenant, 24)),
+        h("button", { type: "button", class: "plain", onclick: leave }, W.frame.out))
+    : h("span", { class: "quiet" }, W.frame.local));
 }
 
 async function leave() {
   try {
     await api.post("logout", {});
   } catch (error) {
-    say(`Logging out failed: ${error.message}`, true);
+    say(W.frame.unleft(error.message), true);
   }
   start();
 }
 
 function login(problem) {
-  document.title = "Log in · fitrouter";
+  document.title = W.frame.title(W.frame.login);
   nav.replaceChildren();
   who.replaceChildren();
   const field = h("input", { id: "key", type: "password", autocomplete: "current-password", required: true, "aria-describedby": "key-help" });
@@ -106,9 +107,9 @@ function login(problem) {
       said.textContent = error.message;
       field.select();
     }
-  } }, h("h1", null, "Log in"), h("label", { for: "key" }, "Key of this gateway"), field,
-    h("p", { id: "key-help", class: "note" }, "An administrator’s key shows all tenants, any other its own. It stays in a cookie that scripts cannot read, for 12 hours."),
-    said, h("button", { class: "primary" }, "Log in"));
+  } }, h("h1", null, W.frame.login), h("label", { for: "key" }, W.frame.key), field,
+    h("p", { id: "key-help", class: "note" }, W.frame.about),
+    said, h("button", { class: "primary" }, W.frame.login));
   main.replaceChildren(form);
   field.focus();
 }
@@ -130,8 +131,8 @@ async function start() {
 }
 
 function failed(error, again) {
-  return h("div", { class: "card empty", role: "alert" }, h("p", { class: "strong" }, "This cannot be shown now."), h("p", null, error.message),
-    h("button", { type: "button", onclick: again }, "Try again"));
+  return h("div", { class: "card empty", role: "alert" }, h("p", { class: "strong" }, W.frame.failed), h("p", null, error.message),
+    h("button", { type: "button", onclick: again }, W.frame.again));
 }
 
 /** What an answer says that it could not read, by part. */
@@ -142,9 +143,9 @@ async function show() {
   const mine = ++open, { view, rest, params } = place();
   const [id, title] = VIEWS.find(([known]) => known === view) ?? VIEWS[0];
   frame(id);
-  document.title = `${title} · fitrouter`;
+  document.title = W.frame.title(title);
   const heading = h("h1", { tabindex: "-1" }, title), tools = h("div", { class: "tools" }), stale = h("p", { class: "stale", role: "status" });
-  const body = h("div", { class: "body", "aria-busy": "true" }, h("div", { class: "loading" }, "Reading the log …"));
+  const body = h("div", { class: "body", "aria-busy": "true" }, h("div", { class: "loading" }, W.reading));
   main.replaceChildren(h("div", { class: "top" }, heading, tools), stale, body);
   if (show.before !== undefined && show.before !== id + rest) heading.focus({ preventScroll: true });
   if (show.before !== id + rest) window.scrollTo(0, 0);

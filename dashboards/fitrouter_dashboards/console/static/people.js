@@ -5,7 +5,6 @@ import { sankey, span, hue } from "./charts.js";
 import { api, href } from "./main.js";
 import { W } from "./words.js";
 
-const KINDS = { thumb: "thumbs", rating: "ratings", pair: "comparisons", accept: "accepted unchanged", copy: "copied in part", edit: "edited", dwell: "reading time", regenerate: "asked for another answer" };
 const words = (text) => text.replaceAll("_", " ");
 
 export const view = {
@@ -59,66 +58,65 @@ function list({ listed, raters, unhappy, next, default: standard }, params, sess
 }
 
 function fit(data) {
-  const title = "How well each model fits";
-  if (!data.report) return card(title, {}, empty("Not known yet.", data.missing ?? "It is estimated once people rate answers."));
-  const { board, models } = data.report, whom = board.user ? "this person" : "this role";
+  const w = W.people;
+  if (!data.report) return card(w.fit, {}, empty(W.unknown, data.missing ?? w.unfit));
+  const { board, models } = data.report;
   const dims = [...new Set(models.flatMap((m) => Object.keys(m.dimensions)))].filter((d) => d !== "overall");
   const of = new Map(models.map((m) => [m.model, m]));
-  const usage = (m) => (m?.usage ? `${m.usage.cost_usd === null ? "price not known" : usd(m.usage.cost_usd)} · ${duration(1000 * m.usage.latency_s)}` : "");
-  return card(title, { class: "wide" },
-    note(`Expected rating by ${whom}, 0 to 1, with its 80 % interval; the tick is everybody’s.`),
+  const usage = (m) => (m?.usage ? `${m.usage.cost_usd === null ? W.units.unpriced : usd(m.usage.cost_usd)} · ${duration(1000 * m.usage.latency_s)}` : "");
+  return card(w.fit, { class: "wide" },
+    note(w.expected(board.user)),
     h("ul", { class: "chances fits" }, board.models.map((m) => h("li", null, h("div", { class: "row-head split" }, h("span", null, h("span", { class: "swatch " + hue(m.model), "aria-hidden": "true" }), name(m.model, 40), " ", h("strong", null, ratio(m.rating))),
-      h("span", { class: "about" }, `${percent(m.best)} sure that it is the best`, usage(of.get(m.model)) ? ` · ${usage(of.get(m.model))}` : "")),
-    span({ low: m.low, mid: m.rating, high: m.high, mark: m.population, cls: hue(m.model), label: `${m.model}: ${ratio(m.rating)}, between ${ratio(m.low)} and ${ratio(m.high)}; everybody ${ratio(m.population)}` })))),
+      h("span", { class: "about" }, w.best(percent(m.best)), usage(of.get(m.model)) ? ` · ${usage(of.get(m.model))}` : "")),
+    span({ low: m.low, mid: m.rating, high: m.high, mark: m.population, cls: hue(m.model), label: `${W.between(m.model, ratio(m.rating), ratio(m.low), ratio(m.high))}; ${w.everybody(ratio(m.population))}` })))),
     h("div", { class: "words" }, board.sentences.map((s) => h("p", null, h("bdi", null, s)))),
-    dims.length ? [h("h3", null, "By dimension"), h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Fit by dimension" }, h("table", { class: "parts" },
-      h("thead", null, h("tr", null, h("th", { scope: "col" }, "Model"), ["overall", ...dims].map((d) => h("th", { scope: "col", class: "num" }, name(words(d), 24))))),
+    dims.length ? [h("h3", null, w.by), h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": w.dimensions }, h("table", { class: "parts" },
+      h("thead", null, h("tr", null, h("th", { scope: "col" }, w.model), ["overall", ...dims].map((d) => h("th", { scope: "col", class: "num" }, name(words(d), 24))))),
       h("tbody", null, board.models.map((m) => h("tr", null, h("th", { scope: "row" }, name(m.model, 30)), ["overall", ...dims].map((d) => cell(of.get(m.model)?.dimensions[d])))))))
-      , note("Green: above everybody’s expected rating, red: below it. ± is one standard deviation.")] : null);
+      , note(w.colours)] : null);
 }
 
 function cell(d) {
   if (!d) return h("td", { class: "num quiet" }, "–");
   const apart = d.mean - d.population;
-  return h("td", { class: "num " + (apart > 0 ? "plus" : "minus"), title: `everybody ${ratio(d.population)}`, css: { "--weight": `${Math.round(Math.min(45, 300 * Math.abs(apart)))}%` } },
+  return h("td", { class: "num " + (apart > 0 ? "plus" : "minus"), title: W.people.everybody(ratio(d.population)), css: { "--weight": `${Math.round(Math.min(45, 300 * Math.abs(apart)))}%` } },
     ratio(d.mean), h("span", { class: "quiet" }, ` ± ${ratio(d.sd)}`));
 }
 
 function again(data) {
-  const title = "Chosen in the last week, and what would lead now";
-  const flows = data.again.map((f) => ({ from: f.chosen, to: f.now, n: f.requests }));
+  const w = W.people, flows = data.again.map((f) => ({ from: f.chosen, to: f.now, n: f.requests }));
   const total = flows.reduce((sum, f) => sum + f.n, 0);
-  if (!total) return card(title, {}, empty("Nothing to compare.", "No choice of the last 7 days has its predictions in the log."));
+  if (!total) return card(w.again, {}, empty(w.unlike, w.unpredicted));
   const order = (key) => [...new Set(flows.map((f) => f[key]))].sort((a, b) => sum(flows, key, b) - sum(flows, key, a));
   const same = flows.filter((f) => f.from === f.to).reduce((n, f) => n + f.n, 0);
-  return card(title, { class: "wide" },
-    note(`Of the latest ${count(total)} prompts, ${count(same)} (${percent(same / total)}) went to the model that the estimates of now put first. Exploration and the day’s prices account for some of the rest.`),
-    sankey({ label: title, flows, left: order("from"), right: order("to"), leftName: (m) => m, rightName: (m) => m, onpick: (_, model) => { location.hash = href("decisions", { model }); } }));
+  return card(w.again, { class: "wide" },
+    note(w.same(count(total), count(same), percent(same / total))),
+    sankey({ label: w.again, flows, left: order("from"), right: order("to"), leftName: (m) => m, rightName: (m) => m, onpick: (_, model) => { location.hash = href("decisions", { model }); } }));
 }
 
 const sum = (flows, key, value) => flows.filter((f) => f[key] === value).reduce((n, f) => n + f.n, 0);
 
 function lived(data) {
-  const { board, likes, worth, change } = data.report ?? {};
-  return card(data.shown.user ? "This person" : "This role", {},
-    h("dl", { class: "facts one first" }, h("dt", null, data.shown.user ? "Person" : "Role"), h("dd", null, name(data.shown.user ?? data.shown.role, 60)),
-      data.shown.subject ? [h("dt", null, "In the log"), h("dd", null, h("code", null, data.shown.subject.slice(0, 12)))] : null,
-      data.rating ? [h("dt", null, W.people.rating), h("dd", { "data-figure": "rating" }, W.people.rated(ratio(data.rating.mean), interval(data.rating.low, data.rating.high), data.rating))] : null,
-      h("dt", null, "Requests of the last 7 days"), h("dd", null, count(data.requests)),
-      board ? [h("dt", null, "Ratings that count"), h("dd", null, count(board.labels), board.people === null ? "" : ` by ${count(board.people)} people`)] : null,
-      worth ? [h("dt", null, "Own first model over everybody’s"), h("dd", null, `${signed(worth.satisfaction)} rating (${signed(worth.low)} to ${signed(worth.high)})`)] : null),
-    likes?.length ? [h("h3", null, "Likes a model that"), h("ul", { class: "plain-list" }, likes.map((l) => h("li", null, name(l.words, 120), h("span", { class: "about" }, ` ${percent(l.sure)} sure`))))] : null,
-    change?.length ? [h("h3", null, "What would change the order"), change.map((s) => h("p", { class: "about" }, h("bdi", null, s)))] : null);
+  const w = W.people, { board, likes, worth, change } = data.report ?? {};
+  return card(data.shown.user ? w.thisPerson : w.thisRole, {},
+    h("dl", { class: "facts one first" }, h("dt", null, data.shown.user ? w.person : w.role), h("dd", null, name(data.shown.user ?? data.shown.role, 60)),
+      data.shown.subject ? [h("dt", null, w.log), h("dd", null, h("code", null, data.shown.subject.slice(0, 12)))] : null,
+      data.rating ? [h("dt", null, w.rating), h("dd", { "data-figure": "rating" }, w.rated(ratio(data.rating.mean), interval(data.rating.low, data.rating.high), data.rating))] : null,
+      h("dt", null, w.requests), h("dd", null, count(data.requests)),
+      board ? [h("dt", null, w.count), h("dd", null, count(board.labels), board.people === null ? "" : w.counted(count(board.people)))] : null,
+      worth ? [h("dt", null, w.worth), h("dd", null, w.gain(signed(worth.satisfaction), signed(worth.low), signed(worth.high)))] : null),
+    likes?.length ? [h("h3", null, w.likes), h("ul", { class: "plain-list" }, likes.map((l) => h("li", null, name(l.words, 120), h("span", { class: "about" }, w.sure(percent(l.sure))))))] : null,
+    change?.length ? [h("h3", null, w.change), change.map((s) => h("p", { class: "about" }, h("bdi", null, s)))] : null);
 }
 
 function told(data) {
-  const votes = (list) => h("ul", { class: "plain-list" }, list.map((v) => h("li", null, `${count(v.votes)} ${KINDS[v.kind] ?? v.kind}`, v.dimension === "overall" ? "" : [" of ", name(words(v.dimension), 40)],
-    h("span", { class: "about" }, v.mean === null ? "" : `, mean ${ratio(v.mean)} of 0 to 1`))));
-  const asks = (n, v) => h("li", null, v > 0 ? "more " : "less ", name(words(n), 40), h("span", { class: "about" }, ` (${signed(v, 2)})`));
+  const w = W.people, votes = (list) => h("ul", { class: "plain-list" }, list.map((v) => h("li", null, `${count(v.votes)} ${w.kinds[v.kind] ?? v.kind}`, v.dimension === "overall" ? "" : [w.of, name(words(v.dimension), 40)],
+    h("span", { class: "about" }, v.mean === null ? "" : w.mean(ratio(v.mean))))));
+  const asks = (n, v) => h("li", null, w.wish(v > 0), name(words(n), 40), h("span", { class: "about" }, ` (${signed(v, 2)})`));
   const values = Object.entries(data.declared.values);
-  return card("Said, done and declared", {},
-    h("h3", { class: "first" }, "Said"), data.said.length || data.comments.length ? [votes(data.said), data.comments.length ? h("ul", { class: "plain-list" }, data.comments.map((c) => h("li", null, `${count(c.comments)} comments ask for ${c.moved > 0 ? "more" : "less"} `, name(words(c.dimension), 40)))) : null] : note("No ratings and no comments."),
-    h("h3", null, "Done"), data.done.length ? votes(data.done) : note("No answer was edited, copied, accepted or asked for again, as far as the application tells."),
-    h("h3", null, "Declared"), values.length || data.declared.topics.length ? h("ul", { class: "plain-list" }, values.map(([n, v]) => asks(n, v)), data.declared.topics.map((t) => h("li", null, name(t, 200))))
-      : note(data.shown.user ? "No preferences." : "Preferences are of people: show one."));
+  return card(w.told, {},
+    h("h3", { class: "first" }, w.said), data.said.length || data.comments.length ? [votes(data.said), data.comments.length ? h("ul", { class: "plain-list" }, data.comments.map((c) => h("li", null, w.comments(count(c.comments), c.moved > 0), name(words(c.dimension), 40)))) : null] : note(w.unsaid),
+    h("h3", null, w.done), data.done.length ? votes(data.done) : note(w.undone),
+    h("h3", null, w.declared), values.length || data.declared.topics.length ? h("ul", { class: "plain-list" }, values.map(([n, v]) => asks(n, v)), data.declared.topics.map((t) => h("li", null, name(t, 200))))
+      : note(data.shown.user ? w.undeclared : w.personal));
 }

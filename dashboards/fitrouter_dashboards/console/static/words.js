@@ -1,6 +1,9 @@
-// Every English sentence of the views that use it; to translate the page is to replace this file.
+// Every word of the console; to translate the page is to replace this file.
 
 const s = (n) => (n === 1 ? "" : "s");
+
+/** How numbers and times are written. */
+export const LOCALES = { numbers: "en", times: "en-GB" };
 
 export const W = {
   views: { now: "Now", decisions: "Decisions", people: "People", runs: "Runs", try: "Try", money: "Money", policy: "Policy", models: "Models", learning: "Learning" },
@@ -8,6 +11,44 @@ export const W = {
   reading: "Reading the log …",
   unknown: "Not known yet.",
   show: "Show",
+  /** An estimate with its bounds, for who cannot see it drawn. */
+  between: (what, mid, low, high) => `${what}: ${mid}, between ${low} and ${high}`,
+  frame: {
+    title: (view) => `${view} · fitrouter`, admin: "administrator", out: "Log out", local: "this machine", unleft: (why) => `Logging out failed: ${why}`,
+    login: "Log in", key: "Key of this gateway", about: "An administrator’s key shows all tenants, any other its own. It stays in a cookie that scripts cannot read, for 12 hours.",
+    failed: "This cannot be shown now.", again: "Try again", answered: (status) => `The gateway answered ${status}.`,
+    unreadable: "The gateway's answer cannot be read: is there another server in between?",
+  },
+  units: {
+    parts: { cached: "cached", written: "written", reasoning: "reasoning" }, ms: "ms", s: "s", min: "min", h: "h", to: (low, high) => `${low} to ${high}`, unpriced: "price not known",
+    money: (usd, n, number) => `${usd ? `at least ${usd}` : "not known"}, ${n} answer${s(number)} without a price`,
+    tokens: (input, output, parts) => `${input} in, ${output} out${parts.length ? ` (${parts.map(([n, part]) => `${n} ${part}`).join(", ")})` : ""}`,
+  },
+  charts: {
+    points: (label, n, from, latest, low, high) => `${label}: ${n} points since ${from}; latest ${latest}, between ${low} and ${high}`,
+    none: (label) => `${label}: nothing yet`, nothing: "nothing", flow: (from, to, share) => `${from} to ${to} ${share}`,
+    ribbon: (from, to, n, share) => `${from} → ${to}: ${n} requests, ${share} of the role`,
+    right: (predicted, rated) => `predicted ${predicted}, rated ${rated}`, axes: "predicted rating; upwards: mean rating",
+    dot: (low, high, n, people) => ` (${low} to ${high}), ${n} ratings of ${people} people`,
+  },
+  now: {
+    spans: [["auto", "Auto"], ["1h", "1 hour"], ["24h", "24 hours"], ["7d", "7 days"], ["30d", "30 days"], ["all", "All"]], span: "Time span",
+    showing: { "1h": "Showing the last hour", "24h": "Showing the last 24 hours", "7d": "Showing the last 7 days", "30d": "Showing the last 30 days", all: "Showing all of the log" },
+    calm: "All is well: no alarm.", alarms: "Alarms", levels: { bad: "Alarm", warn: "Look at this" },
+    requests: "Requests", drawn: "requests", all: "all answered by the chosen model", answered: (n) => `${n} answered`, fallback: (n) => `, ${n} by fallback`,
+    ended: { failed: "failed", refused: "refused", rejected: "rejected", cancelled: "cancelled", unknown: "unknown" },
+    rating: "Mean rating, 0 to 1", mean: "Mean rating", means: "mean", unrated: "nobody has rated an answer in this time", one: "one person; ", few: "too few people for an interval; ",
+    ends: (interval) => `95 % interval ${interval}; `, rated: (n, people) => `${n} rated answers by ${people} people, the latest thumb or rating of each`,
+    cost: "Cost", costs: "cost", each: (usd, unpriced) => `${usd} per request${unpriced ? " with a known price" : ""}`, estimated: (n) => `${n} estimated`, tokens: (told) => `tokens: ${told}`,
+    latency: "Latency, median", latencies: "Latency", median: "median", most: "95 %", within: (time) => `95 % of answers within ${time}`,
+    traffic: "Traffic from roles to models", noroles: "other roles", norole: "no role", nomodels: "other models", nomodel: "no answer",
+    quiet: "No traffic in this time.", longer: "Choose a longer time span.", same: "The same as a table", table: "Traffic as a table", role: "Role",
+  },
+  personal: {
+    title: "What personalisation buys", none: "It is estimated once people rate answers.", everybody: "Everybody",
+    about: "Gain per rating (0 to 1) over a router that does not know the person, with its 95 % interval, valid at every look. While 0 is in it, it is not known whether that helps.",
+    gain: (ends, n, sign) => `${ends}, ${n} ratings${sign > 0 ? ": it helps" : sign < 0 ? ": it harms" : ""}`, off: "; switched off",
+  },
   stale: (why) => `Not up to date: ${why}`,
   begin: {
     question: "Any tips on changing jobs at forty?", copy: "Copy", copied: "Copied.", uncopied: (why) => `Not copied: ${why} Select the text instead.`,
@@ -33,6 +74,35 @@ export const W = {
     columns: ["Time", "Person", "Role and prompt", "Model", "Probability", "Rating", "Predicted", "Cost", "Latency", "Outcome"],
     gap: (model) => `Red: the rating, or 0 for no answer, less the rating that was expected of ${model ? `the default model ${model}` : "a middling answer"}.`,
     votes: (n) => `${n} votes; the latest counts`,
+    nobody: "nobody", roleless: "none", fallback: "fallback", explored: "explored", likeliest: (model) => `likeliest was ${model}`, asked: "asked", ok: "ok", running: "running",
+    labels: { probability: "probability", rated: "rated", predicted: "predicted" },
+  },
+  decision: {
+    title: "Why this model", back: "← All decisions", words: "In words", content: "Prompt and answer", drawn: "drawn",
+    facts: { id: "Decision", time: "Time", role: "Role", task: "Task", person: "Person", mode: "Mode", model: "Answered by", outcome: "Outcome", cost: "Cost", latency: "Latency", tokens: "Tokens", overhead: "Time in the router", score: "Predicted rating" },
+    none: "none", unknown: "unknown", nobody: "nobody", running: "still running", estimated: ", estimated", answered: "answered", attempt: (ended, time) => `: ${ended} after ${time}`,
+    unkept: "They are not kept. The setting content: encrypted keeps them, under a key for each person.", prompt: "Prompt", answer: "Answer", calls: "Tool calls", leftOut: (n) => `${n} characters are left out.`,
+    good: "Was the answer good?", thumbs: { up: ["Good", "Thumb up", "Thumb up is recorded."], down: ["Not good", "Thumb down", "Thumb down is recorded."] },
+    counts: "A thumb counts as this person’s vote, and the router learns from it. A later one replaces it.",
+    probabilities: "Probability of every model", undrawn: "Nothing was drawn.", given: (mode) => `The mode is ${mode}: the model was given.`,
+    predicted: (mean, sd) => `predicted rating ${mean} ± ${sd}`, weighed: (usd) => `price not known${usd ? `, weighed as ${usd}` : ""}`, answers: (share) => `answers ${share}`, twin: (share) => ` · ${share} if it did not know the person`,
+    parts: "Parts that add up to each utility", noparts: "There are no parts.", unweighed: "The model was not chosen by its utility.", part: "Part", utility: "Utility",
+    colours: "In units of the rating, 0 to 1. The colour shows what sets a model apart from the others: green above, red below their mean.",
+    terms: {
+      fit: "predicted rating", text: "what people like in its text", role: "what this role likes", style: "what this person likes in its text",
+      model: "rated higher than its text suggests", offset: "this person and this model", price: "price", latency: "latency", availability: "risk of no answer",
+    },
+    excluded: "Models that could not take the request", feedback: "Feedback", columns: ["Time", "Kind", "Dimension", "Value", "Asked for"], yes: "yes", no: "no",
+    vote: (value, low, high) => `${value} of ${low} to ${high}`, unrated: "Nobody has rated this answer.", session: "Other turns of this session",
+  },
+  effect: {
+    metrics: { fit: "Rating, 0 to 1", cost: "Cost of a request", latency: "Latency" }, asking: "Asking the log …", leave: "Leave it", silent: "The log cannot say: ", unknown: "not known",
+    title: "Estimate of the change", mean: "Mean", now: "Now", change: "Change, 95 %",
+    replay: (units, ess, labelled) => `Replay of ${units} sessions of the last 7 days, which say as much as ${ess} with the change in force${labelled === null ? "" : `; ${labelled} with a rating that was asked for`}.`,
+    budget: "Budget", then: "Then", limit: (span) => `Limit of ${span}`, each: "A request may cost, on average", cent: "Price of a cent, besides the cost weight", none: "none", price: (rating) => `${rating} of rating`,
+    day: "a day", days: (n) => `${n} days`, spent: "Spent so far and before: ", on: (day) => ` on ${day}`,
+    over: (n, all) => (n ? `${n} of these ${all} cost more than the limit.` : "None of these cost more than the limit."), quiet: "This tenant has spent nothing lately.",
+    follows: "The price of a cent starts there and follows the spending. ", hard: "A request that the rest of the period does not cover is refused.", soft: "Nothing is refused: the budget only steers.", begins: " Counting begins with the change.",
   },
   alone: {
     title: "Against one model for everybody",
@@ -40,7 +110,7 @@ export const W = {
     about: "The best single model is that of the best mean rating in the whole log, had it answered everything.",
     none: "It is known once a model has 30 rated answers; fewer say nothing.",
     nobest: "The best single model is known once a model has 30 rated answers.",
-    label: (model, mid, low, high) => `Ratings against ${model}: ${mid}, between ${low} and ${high}`,
+    label: (model) => `Ratings against ${model}`,
     rating: ([low, mid, high], mean, ratings, more) => {
       const signs = (v) => (v > 0 ? "+" : v < 0 ? "−" : "") + Math.abs(v).toFixed(2), n = ratings.toLocaleString("en");
       const ends = low === null ? "too few people for an interval" : `95 % interval ${signs(low)} to ${signs(high)}`;
@@ -50,7 +120,7 @@ export const W = {
     few: (own, more) => `Ratings: not known yet; it has ${own} of the 30 rated answers that it takes${more ? `, about ${more.toLocaleString("en")} more ratings at this pace` : ""}.`,
     nomoney: () => "Money: not known; it has no price, or fewer than 30 requests could have gone to it.",
     money: ({ usd, less, share, low, high, requests, unpriced }) => {
-      const ends = low === null ? "" : ` (${[low, high].map((v) => Math.round(100 * (less ? v : -v))).sort((a, b) => a - b).join(" to ")} %)`;
+      const ends = low === null ? "" : ` (${[low, high].map((v) => Math.round(100 * (less ? v : -v))).sort((a, b) => a - b).join(" to ").replaceAll("-", "−")} %)`;
       return `${usd} ${less ? "saved" : "more spent"}: ${share}${ends} ${less ? "less" : "more"} than it would have cost, on ${requests} requests${unpriced ? `; ${unpriced.toLocaleString("en")} of unknown cost are left out` : ""}.`;
     },
   },
@@ -65,7 +135,8 @@ export const W = {
     unpriced: "No price is known of ", once: "The prices were not known when they were asked.", priced: "The price of every model is known.",
     nomodel: "no model", norole: "no role", nobody: "nobody in particular", most: "The 60 with most money are shown.",
     whatif: "What if …", about: "Move a slider: a replay of the last 7 days says what that would do to ratings and costs, each with its 95 % interval. Nothing changes before you apply it.",
-    sliders: { cost_weight: "Cost weight", floor: "Floor" }, apply: (value) => `Apply ${value}`, applied: (title, value) => `${title}: ${value} is in force.`,
+    pauses: " Above the highest effort allowed, levels of effort are paused.", efforts: { "": "the providers’ own" },
+    sliders: { cost_weight: "Cost weight", floor: "Floor", effort: "Highest effort" }, apply: (value) => `Apply ${value}`, applied: (title, value) => `${title}: ${value} is in force.`,
   },
   people: {
     title: "People and roles",
@@ -81,6 +152,18 @@ export const W = {
     legend: "Mean rating of the last 30 days with its 95 % interval, ordered by its upper end: first those who are surely least satisfied. Expected ratings are those of the person’s leaderboard, with its 80 % interval.",
     start: "← First", next: "Next →",
     rating: "Mean rating of the last 30 days",
+    fit: "How well each model fits", unfit: "It is estimated once people rate answers.",
+    expected: (person) => `Expected rating by ${person ? "this person" : "this role"}, 0 to 1, with its 80 % interval; the tick is everybody’s.`,
+    best: (share) => `${share} sure that it is the best`, everybody: (mean) => `everybody ${mean}`,
+    by: "By dimension", dimensions: "Fit by dimension", model: "Model", colours: "Green: above everybody’s expected rating, red: below it. ± is one standard deviation.",
+    again: "Chosen in the last week, and what would lead now", unlike: "Nothing to compare.", unpredicted: "No choice of the last 7 days has its predictions in the log.",
+    same: (all, same, share) => `Of the latest ${all} prompts, ${same} (${share}) went to the model that the estimates of now put first. Exploration and the day’s prices account for some of the rest.`,
+    thisPerson: "This person", thisRole: "This role", log: "In the log", requests: "Requests of the last 7 days", count: "Ratings that count", counted: (n) => ` by ${n} people`,
+    worth: "Own first model over everybody’s", gain: (mean, low, high) => `${mean} rating (${low} to ${high})`, likes: "Likes a model that", sure: (share) => ` ${share} sure`, change: "What would change the order",
+    kinds: { thumb: "thumbs", rating: "ratings", pair: "comparisons", accept: "accepted unchanged", copy: "copied in part", edit: "edited", dwell: "reading time", regenerate: "asked for another answer" },
+    told: "Said, done and declared", said: "Said", done: "Done", declared: "Declared", of: " of ", mean: (mean) => `, mean ${mean} of 0 to 1`, wish: (more) => (more ? "more " : "less "),
+    comments: (n, more) => `${n} comments ask for ${more ? "more" : "less"} `, unsaid: "No ratings and no comments.",
+    undone: "No answer was edited, copied, accepted or asked for again, as far as the application tells.", undeclared: "No preferences.", personal: "Preferences are of people: show one.",
     rated: (mean, ends, { ratings, people }) => `${mean}${ends ? ` (${ends})` : ""}, ${ratings.toLocaleString("en")} rating${s(ratings)}${people > 1 ? ` by ${people.toLocaleString("en")} people` : ""}`,
   },
   policy: {
@@ -130,7 +213,7 @@ export const W = {
     fields: [["name", "Name in requests", "such as mistral-small"], ["target", "Provider’s name for it", "if another"], ["revision", "Revision", "if it has one"],
       ["input", "USD per million tokens in", "not known"], ["output", "USD per million tokens out", "not known"], ["context_window", "Longest conversation, in tokens", "128000"]],
     call: (m) => `Call ${m} again`, called: (m) => `${m} is called again.`, callAgain: "Call it again …", calling: "It gets requests again, at its price, as the policy draws it.",
-    pause: (m) => `Pause ${m}`, paused: (m) => `${m} is not called any more.`, pausing: "Pause …",
+    pause: (m) => `Pause ${m}`, paused: (m) => `${m} is not called any more.`, pausing: "Pause …", pauses: "It gets no requests: they go to the others, as the policy draws them.",
     force: (m) => `Send all to ${m}`, forced: (m) => `All traffic goes to ${m}.`, forcing: "Send all traffic here …",
     draw: "Draw again", drawn: "Models are drawn again.", drawAgain: "Draw again …", drawing: "The policy draws the model of each request again, by its probabilities.",
     remove: (m) => `Remove ${m}`, removed: (m) => `${m} is removed.`, removal: "Remove …", removing: "It gets no further request; calls under way end normally. What was learnt of it stays in the log.",

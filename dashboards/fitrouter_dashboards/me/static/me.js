@@ -101,7 +101,7 @@ async function draw() {
   press = null;
   main.replaceChildren(h("p", { class: "loading" }, T.reading));
   nav.replaceChildren(...Object.keys(PARTS).map((each) => h("a", { href: `#/${each}`, "aria-current": each === part() ? "page" : null }, T.title[each])));
-  document.title = `${T.title[part()]} – fitrouter`;
+  document.title = T.page(T.title[part()]);
   try {
     await PARTS[part()]();
   } catch (error) {
@@ -142,7 +142,7 @@ function step(progress) {
 /** An interval and its middle, on a scale from 0 to 1. */
 function range(at, low, high) {
   const inside = (value) => Math.min(Math.max(value, 0), 1);
-  return h("div", { class: "range", role: "img", "aria-label": `${percent(at)}, ${percent(inside(low))} to ${percent(inside(high))}` },
+  return h("div", { class: "range", role: "img", "aria-label": T.range(percent(at), percent(inside(low)), percent(inside(high))) },
     h("span", { class: "span", css: { "--low": inside(low), "--high": inside(high) } }), h("span", { class: "dot", css: { "--at": inside(at) } }));
 }
 

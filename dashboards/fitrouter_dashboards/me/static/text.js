@@ -2,7 +2,7 @@
 
 export const T = {
   title: { quiz: "Quiz", report: "Report", profile: "Profile" },
-  yours: "Your own page",
+  yours: "Your own page", page: (title) => `${title} – fitrouter`, range: (at, low, high) => `${at}, ${low} to ${high}`,
   unreachable: "The gateway does not answer. Try again.",
   unreadable: (status, why) => `The gateway's answer (${status}) cannot be read. ${why}`,
   again: "Try again", reading: "Reading …",
