@@ -33,6 +33,8 @@ CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs the program chromium (apt-get install chromium)")
 HOSTILE = ["<img src=x onerror=alert(1)>", "\u202eevil role", "w" * 512, "<script>alert(2)</script>"]
 MODELS = ["alpha", "<b>beta</b>", "\u202eammag"]
+SAID = re.compile("Replay of|The log cannot say")
+"""Begin of what the log says of a change."""
 VIEWS = ["now", "decisions", "people", "runs", "try", "money", "policy", "models", "learning"]
 
 
@@ -208,7 +210,7 @@ def test_money_is_the_logs(shown: Shown) -> None:
     assert cook.locator("td").first.inner_text() == str(len(asked)) == str(rows["cook"]["requests"])
     shown.page.focus("[data-key=slide-floor]")
     shown.page.keyboard.press("ArrowRight")
-    sync_api.expect(shown.page.locator("[data-panel=floor]")).to_contain_text("the log")
+    sync_api.expect(shown.page.locator("[data-panel=floor]")).to_contain_text(SAID, timeout=1000 * PATIENCE_S)
     assert "floor" not in shown.http.get("/v1/policy").json()["settings"]
 
 
@@ -320,7 +322,7 @@ def test_a_model_is_paused_and_called_again(shown: Shown) -> None:
     shown.open("models")
     before = shown.http.get("/v1/policy").json()["settings"]
     shown.page.click("[data-key=pause-alpha]")
-    sync_api.expect(shown.page.locator("[data-panel=pause-alpha]")).to_contain_text("a replay cannot leave out a model")
+    sync_api.expect(shown.page.locator("[data-panel=pause-alpha]")).to_contain_text("they go to the others")
     assert shown.http.get("/v1/policy").json()["settings"] == before
     shown.page.click("[data-key=apply-pause-alpha]")
     sync_api.expect(shown.page.locator("[data-key=pause-alpha]")).to_have_text("Call it again …")
@@ -413,13 +415,13 @@ def test_a_role_and_a_person_are_shown(shown: Shown) -> None:
 
 
 @pytest.fixture
-def small(tmp_path: Path, browser: Any) -> Iterator[Shown]:
-    """A gateway that people asked without a role, with a model that has no price."""
+def small(tmp_path: Path, browser: Any, request: pytest.FixtureRequest) -> Iterator[Shown]:
+    """A gateway that people asked without a role, with a model that has no price, and more that a test may want."""
     settings = parse_config(
         {
             "data": str(tmp_path),
             "providers": {"echo": {"kind": "openai_compatible", "base_url": "http://127.0.0.1:9/v1"}},
-            "models": [{"name": "blank", "provider": "echo"}],
+            "models": [{"name": "blank", "provider": "echo", **getattr(request, "param", {})}],
             "server": {"port": 0},
         }
     )
@@ -445,6 +447,35 @@ def test_people_without_a_role_are_somebody(small: Shown) -> None:
     for user in ("person-0", "person-1"):
         row = small.page.locator(f"table.persons tr:has-text('{user}')")
         assert row.locator("td").all_inner_texts()[:3] == ["none", "3", "3"]
+
+
+@pytest.mark.parametrize("small", [{"effort": ["low", "high"]}], indirect=True)
+def test_the_highest_effort_is_asked_of_the_log(small: Shown) -> None:
+    """A slider names the levels that models have; what is above is paused once it is applied, and called again."""
+
+    def paused() -> str:
+        return str(small.http.get("/v1/policy").json()["settings"].get("paused"))
+
+    small.open("money")
+    slider, shown = small.page.locator("[data-key=slide-effort]"), small.page.locator("output[for=slide-effort]")
+    sync_api.expect(shown).to_have_text("high")
+    slider.press("ArrowLeft")
+    sync_api.expect(shown).to_have_text("low")
+    sync_api.expect(small.page.locator("[data-panel=effort]")).to_contain_text(SAID, timeout=1000 * PATIENCE_S)
+    assert paused() == "None", "nothing happens before it is applied"
+    small.page.click("[data-key=apply-effort]")
+    wait_for(lambda: paused() == "blank#effort-high")
+    small.open("money?window=24h")
+    sync_api.expect(shown).to_have_text("low")
+    slider.press("Home")
+    sync_api.expect(shown).to_have_text("the providers’ own")
+    small.page.click("[data-key=apply-effort]")
+    wait_for(lambda: paused() == "blank#effort-high,blank#effort-low")
+    small.open("money?window=30d")
+    slider.press("End")
+    sync_api.expect(small.page.locator("[data-panel=effort]")).to_contain_text("what would run then is not in the log")
+    small.page.click("[data-key=apply-effort]")
+    wait_for(lambda: paused() == "")
 
 
 def test_what_is_wrong_is_seen_at_once(small: Shown) -> None:

@@ -364,6 +364,14 @@ def test_what_the_log_says_of_a_change(tmp_path: Path) -> None:
         assert cost.get("units") == 12, found
         assert cost["low"] <= cost["value"] <= cost["high"]
         assert http.get("/v1/policy").json()["settings"] == {}
+        paused = {"action": "set", "settings": {"paused": "beta"}}
+        left = http.post("/console/api/estimate", json=paused).json()
+        assert left["candidate"].endswith("without beta; otherwise as logged")
+        assert left["metrics"]["cost"]["units"] == 12
+        http.post("/console/api/policy", json=paused)
+        again = http.post("/console/api/estimate", json={"action": "set", "settings": {"paused": ""}}).json()
+        assert "not in the log" in again["error"], "what a paused model would have done is not known"
+        http.post("/console/api/policy", json={"action": "restore"})
         odd = http.post("/console/api/estimate", json={"action": "set", "settings": {"floor": "<b>"}}).json()
         assert "floor" in odd["error"]
         for bad in ({}, {"action": "promote", "name": "nobody"}, {"action": "set", "settings": 7}):

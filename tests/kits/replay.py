@@ -253,8 +253,9 @@ class Town:
         seq = self.learner.seq
         decision = self.decider.decide(name, self.now, who, x, self.cards, prompt_tokens=50, seq=seq, current=current)
         for other, decider in self._others.items():
+            cards = [card for card in self.cards if card.name not in decider.rules.paused.split(",")]
             self.said[other][name] = decider.decide(
-                name, self.now, who, x, self.cards, prompt_tokens=50, seq=seq, current=current
+                name, self.now, who, x, cards, prompt_tokens=50, seq=seq, current=current
             )
         if last is not None and not again and last.chosen in decision.eligible:
             bare: dict[str, object] = {"probs": (), "twin": (), "personal": (), "candidates": {}, "rest": (), "new": ()}

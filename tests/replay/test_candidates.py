@@ -168,6 +168,29 @@ def test_a_change_gives_what_the_router_would_have_logged(name: str) -> None:
     assert np.abs(wanted - flat(log, rows, log.options.prob)).max() > 0.01
 
 
+@pytest.mark.parametrize("paused", ["a", "b", "d", "a,d", "d,e"])
+def test_paused_models_are_drawn_by_nobody(paused: str) -> None:
+    """Without them the pmf is that of a router that paused them: default model, newcomers, uniform slice and all."""
+    made = Town(rules=LIVE, others={"paused": (SquareCB(20.0), but(paused=paused))})
+    for i in range(120):
+        if i in {40, 80}:
+            made.join("d" if i == 40 else "e")
+        made.request()
+    log, said = made.log(), made.said["paused"]
+    rows, wanted = draws_of(log), []
+    for i in rows.tolist():
+        other = said[log.decisions.id[i]]
+        drawn = dict(zip(other.eligible, other.probs, strict=True))
+        at = slice(*log.decisions.start[i : i + 2])
+        wanted += [drawn.get(log.names.arms[code], 0.0) for code in log.options.arm[at]]
+    assert off(load_candidate({"paused": paused}, config=CONFIG), log, np.array(wanted)) < 1e-12
+    assert np.abs(np.array(wanted) - flat(log, rows, log.options.prob)).max() > 0.05
+    with pytest.raises(ConfigError, match=r"paused: there is no arm 'z' in the log; there are a, b, c, d, e"):
+        load_candidate({"paused": "a, z"}, config=CONFIG).pmf(log, rows)
+    alone = load_candidate({"paused": "a,b,c,d,e"}, config=CONFIG)
+    assert off(alone, log, flat(log, rows, log.options.prob)) < 1e-12, "nobody else could answer"
+
+
 async def test_a_routers_own_journal_is_reproduced(tmp_path: Path) -> None:
     """The same law for decisions that went through the whole router: sessions, users, tools, failures to decide."""
     rules = Rules(redraw_every=2, consistency=0.3, floor=0.06, uniform_slice=0.1, cost_weight=0.5, registry="r1")

@@ -1,13 +1,17 @@
-"""Data of the view *Money*: requests, tokens and costs by model, role, day or person."""
+"""Data of the view *Money*: requests, tokens and costs by model, role, day or person; which efforts may be allowed."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from fitrouter.posterior.arms import EFFORTS
+from fitrouter.routing.variants import effort_level
+from fitrouter.state.settings import names_of
 from fitrouter.stores.figures import MODEL, Traffic, traffic
-from fitrouter.types import Identity
+from fitrouter.types import Identity, ModelCard
 from fitrouter_dashboards.console.reads import Reads
 
 GROUPS = {
@@ -40,6 +44,30 @@ def spent(reads: Reads, tenant: str | None, since: float, by: str) -> dict[str, 
         "all": None if found.all is None else _of(found.all),
         "rows": [{"key": key, **_of(each)} for key, each in rows[:MOST]],
         "more": len(rows) > MOST,
+    }
+
+
+def caps(models: Mapping[str, ModelCard], paused: str) -> dict[str, Any] | None:
+    """Levels of effort that may be the highest allowed, and the value of `paused` for each; None where there are none.
+
+    Args:
+        models: by the names that requests pin.
+        paused: the setting in force.
+    """
+    levels = {name: EFFORTS.index(level) for name, card in models.items() if (level := effort_level(card))}
+    if not levels:
+        return None
+    names, most = names_of(paused), [-1, *sorted({*levels.values()})]
+    now = max((level for name, level in levels.items() if name not in names), default=-1)
+
+    def beyond(most: int) -> str:
+        kept = [name for name in names if not now < levels.get(name, -1) <= most]
+        return ",".join(dict.fromkeys([*kept, *(name for name, level in levels.items() if level > most)]))
+
+    return {
+        "now": most.index(now),
+        "levels": [EFFORTS[level] if level >= 0 else "" for level in most],
+        "paused": [beyond(level) for level in most],
     }
 
 

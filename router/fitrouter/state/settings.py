@@ -117,6 +117,15 @@ VERSIONS = 64
 """Number of versions kept for `restore`."""
 
 
+def names_of(paused: str) -> list[str]:
+    """Names in a value of the setting `paused`.
+
+    >>> names_of("small, big#effort-high,")
+    ['small', 'big#effort-high']
+    """
+    return [name for each in paused.split(",") if (name := each.strip())]
+
+
 def check_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Check settings of the policy, and convert numbers to float.
 

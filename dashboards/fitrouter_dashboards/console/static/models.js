@@ -15,7 +15,7 @@ export const view = {
     const w = W.models, paused = (m) => data.paused.includes(m.name), short = (m) => m.name.slice(0, 60);
     const set = (key, settings, button, done, about) => () => ask(key, { change: { action: "set", settings }, about, button, done, again });
     const pause = (m) => (paused(m) ? set(`pause-${m.name}`, { paused: data.paused.filter((n) => n !== m.name).join(",") }, w.call(short(m)), w.called(short(m)), w.calling)
-      : set(`pause-${m.name}`, { paused: [...data.paused, m.name].join(",") }, w.pause(short(m)), w.paused(short(m))));
+      : set(`pause-${m.name}`, { paused: [...data.paused, m.name].join(",") }, w.pause(short(m)), w.paused(short(m)), w.pauses));
     const removing = (m) => h("button", { type: "button", "data-key": `remove-${m.name}`, onclick: () => ask(`remove-${m.name}`, { act: () => api.remove(`models/${encodeURIComponent(m.name)}`), about: w.removing, button: w.remove(short(m)), done: w.removed(short(m)), again }) }, w.removal);
     return [data.force ? h("div", null, h("ul", { class: "alarms" }, h("li", { class: "warn" }, h("strong", null, w.all), h("span", null, w.goes, name(data.force), w.none),
       data.admin ? h("button", { type: "button", "data-key": "free", onclick: set("free", { force: "" }, w.draw, w.drawn, w.drawing) }, w.drawAgain) : null)), panel("free")) : null,

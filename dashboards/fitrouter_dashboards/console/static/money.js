@@ -45,13 +45,16 @@ function table(data, session) {
   )), data.more ? note(w.most) : null);
 }
 
-/** What replay says of another price weight or floor, by sliders. */
-function whatif(data, again) {
-  const w = W.money;
-  return card(w.whatif, {}, note(w.about), h("div", { class: "controls" }, Object.entries(data.live).map(([key, now]) => {
-    const shown = h("output", { for: `slide-${key}` }, ratio(now, 2)), most = key === "floor" ? 0.3 : Math.max(2, 2 * now);
-    const slider = h("input", { type: "range", id: `slide-${key}`, "data-key": `slide-${key}`, min: 0, max: most, step: key === "floor" ? 0.01 : 0.05, value: now, oninput: () => { shown.textContent = ratio(Number(slider.value), 2); },
-      onchange: () => ask(key, { change: { action: "set", settings: { [key]: Number(slider.value) } }, button: w.apply(slider.value), done: w.applied(w.sliders[key], slider.value), again }) });
+/** What replay says of another price weight, floor or highest effort, by sliders. */
+function whatif({ live, efforts }, again) {
+  const w = W.money, plain = (value) => ratio(value, 2);
+  const sliders = [["cost_weight", live.cost_weight, Math.max(2, 2 * live.cost_weight), 0.05, plain], ["floor", live.floor, 0.3, 0.01, plain],
+    ...(efforts ? [["effort", efforts.now, efforts.levels.length - 1, 1, (at) => w.efforts[efforts.levels[at]] ?? efforts.levels[at]]] : [])];
+  return card(w.whatif, {}, note(w.about, efforts ? w.pauses : ""), h("div", { class: "controls" }, sliders.map(([key, now, most, step, words]) => {
+    const shown = h("output", { for: `slide-${key}` }, words(now)), given = () => words(Number(slider.value));
+    const slider = h("input", { type: "range", id: `slide-${key}`, "data-key": `slide-${key}`, min: 0, max: most, step, value: now, "aria-valuetext": words(now),
+      oninput: () => { shown.textContent = given(); slider.setAttribute("aria-valuetext", given()); },
+      onchange: () => ask(key, { change: { action: "set", settings: key === "effort" ? { paused: efforts.paused[slider.value] } : { [key]: Number(slider.value) } }, button: w.apply(given()), done: w.applied(w.sliders[key], given()), again }) });
     return h("div", { class: "control" }, h("label", { for: `slide-${key}` }, w.sliders[key], " ", shown), slider);
-  })), Object.keys(data.live).map(panel));
+  })), sliders.map(([key]) => panel(key)));
 }

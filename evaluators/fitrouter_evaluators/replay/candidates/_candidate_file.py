@@ -84,6 +84,8 @@ class CandidateFile(CandidateConfig):
     latency_weight: _Weight | None = None
     default_model: str | None = None
     """The model that takes the traffic outside `share`, where the log does not show it."""
+    paused: str | None = None
+    """Models that get nothing, separated by commas, as the setting of a gateway; the policy draws among the others."""
     snapshot: SnapshotSection | None = None
     """The learner whose posterior is used; default: the logged posterior."""
     learning: Literal["progressive", "rejection"] | None = None
@@ -127,6 +129,8 @@ class CandidateFile(CandidateConfig):
                 "personal: what is believed without the terms of role and user is not logged; say 'twin: true' for the "
                 "logged policy without them, or name a 'snapshot'"
             )
+        if self.paused is not None and self.snapshot is not None:
+            raise ValueError("paused: a snapshot draws among all models of the log; leave one of them out")
         if self.learning is not None and (self.snapshot is None or self.snapshot.journal is None):
             raise ValueError("learning: name the 'snapshot' with its 'journal' that it begins with and reads on in")
 

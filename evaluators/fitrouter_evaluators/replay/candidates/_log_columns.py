@@ -45,6 +45,11 @@ def sums(values: Floats, counts: Ints) -> Floats:
     return np.asarray(np.add.reduceat(values, np.cumsum(counts) - counts) if len(values) else np.zeros(0))
 
 
+def number(these: NDArray[np.bool_], counts: Ints) -> Ints:
+    """Count each row's entries that are true, int64[n]."""
+    return np.asarray(sums(these.astype(np.float64), counts), dtype=np.int64)
+
+
 def row_name(log: Log, row: int) -> str:
     return f"row {int(log.decisions.seq[row])} (decision {log.decisions.id[row]!r})"
 

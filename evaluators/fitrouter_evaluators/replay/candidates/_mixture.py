@@ -26,6 +26,7 @@ from fitrouter_evaluators.replay.candidates._log_columns import (
     arm_codes,
     drawn,
     entries,
+    number,
     per_entry,
     per_row,
     refuse,
@@ -61,39 +62,64 @@ class Mixture:
         self._shadowed: Ints = np.unique(log.options.arm[shadow[shadow >= 0]])
         """Arms that took the default's share."""
         self._default_codes = self._default() if settings.share is not None and settings.share < 1.0 else self._shadowed
+        paused = [(name, arm_codes(log.names.arms, name)) for name in settings.paused]
+        if unknown := [name for name, codes in paused if not len(codes)]:
+            raise ConfigError(
+                f"paused: there is no arm {unknown[0]!r} in the log; there are {', '.join(log.names.arms)}"
+            )
+        self._paused: Ints = np.concatenate([np.zeros(0, dtype=np.int64), *(codes for _, codes in paused)])
+
+    def kept(self, rows: Ints) -> NDArray[np.bool_]:
+        """Which entries of these rows the candidate may draw, bool[m]: all of a row that has paused models alone."""
+        kept = ~np.isin(self.log.options.arm[entries(self.log, rows)], self._paused)
+        counts = np.diff(self.log.decisions.start)[rows]
+        return np.asarray(kept | np.repeat(number(kept, counts) == 0, counts))
 
     def rest(self, rows: Ints) -> Floats:
-        """Compute the candidate's `rest` at these rows, flat over their entries, float64[m]."""
+        """Compute the candidate's `rest` at these rows, flat over their entries, float64[m]; only kept ones matter."""
+        kept = self.kept(rows)
         log, settings = self.log, self.settings
         counts = np.diff(log.decisions.start)[rows]
         if log.options.rest is None and settings.floor is not None:
-            return self._from_settings(rows, counts)
+            return self._from_settings(rows, counts, kept)
         rest = per_entry(
             log, log.options.rest, rows, "the probability that does not depend on the policy ('rest')", _NO_REST
         )
-        if settings.floor is None and settings.uniform_slice is None and settings.share is None:
+        if settings.floor is None and settings.uniform_slice is None and settings.share is None and kept.all():
             return rest
         # Where the router itself failed it drew uniformly, whatever the settings.
         failed = self._policy_failed(rows, rest, counts)
         parts = self._rest_terms(rows, rest, counts, failed)
-        if settings.floor is None and settings.uniform_slice is None:
-            inside = np.repeat(parts.even / counts, counts) + parts.new
-        else:
-            inside = self._inside(rows, parts, counts, failed)
-        return np.where(np.repeat(failed, counts), rest, self._shared(rows, counts, inside, parts.share))
+        if settings.floor is not None or settings.uniform_slice is not None:
+            parts = self._respread(rows, parts, counts, failed)
+        if not kept.all():
+            parts, rest = self._without(parts, counts, kept), np.repeat(1.0 / number(kept, counts), counts)
+        inside = np.repeat(parts.even / number(kept, counts), counts) + parts.new
+        return np.where(np.repeat(failed, counts), rest, self._shared(rows, counts, inside, parts.share, kept))
 
-    def _from_settings(self, rows: Ints, counts: Ints) -> Floats:
+    def _without(self, parts: _RestTerms, counts: Ints, kept: NDArray[np.bool_]) -> _RestTerms:
+        """Give what paused models had to the kept ones: as new models to others of these, else to policy and floor."""
+        had, new = sums(parts.new, counts), np.where(kept, parts.new, 0.0)
+        left, even = sums(new, counts), parts.even
+        if (gone := (had > 0.0) & (left == 0.0)).any():
+            live = self._live_slice(True) if self.settings.uniform_slice is None else self.settings.uniform_slice
+            even = np.where(gone, live + (even - live) / (1.0 - had / max(1.0 - live, 1e-300)), even)
+        return parts._replace(
+            even=even, new=new * np.repeat(np.divide(had, left, out=0.0 * had, where=left > 0.0), counts)
+        )
+
+    def _from_settings(self, rows: Ints, counts: Ints, kept: NDArray[np.bool_]) -> Floats:
         """Compute `rest` from the candidate's settings alone, for a log that has none."""
         floor, slice_ = self.settings.floor or 0.0, self.settings.uniform_slice or 0.0
-        inside = np.repeat(((1.0 - slice_) * floor + slice_) / counts, counts)
-        return self._shared(rows, counts, inside, np.ones(len(rows)))
+        inside = np.repeat(((1.0 - slice_) * floor + slice_) / number(kept, counts), counts)
+        return self._shared(rows, counts, inside, np.ones(len(rows)), kept)
 
-    def _shared(self, rows: Ints, counts: Ints, inside: Floats, logged: Floats) -> Floats:
+    def _shared(self, rows: Ints, counts: Ints, inside: Floats, logged: Floats, kept: NDArray[np.bool_]) -> Floats:
         """Add the share that the default model gets, to the probability within the policy's share."""
         share = logged if self.settings.share is None else np.full(len(rows), self.settings.share)
         if share.min(initial=1.0) >= 1.0:
             return inside
-        takes = np.isin(self.log.options.arm[entries(self.log, rows)], self._default_codes)
+        takes = np.isin(self.log.options.arm[entries(self.log, rows)], self._default_codes) & kept
         default = self._at_most_one(rows, counts, takes, "may be the candidate's default: set 'default_model'")
         share = np.where(sums(default, counts) > 0.0, share, 1.0)
         return np.repeat(share, counts) * inside + np.repeat(1.0 - share, counts) * default
@@ -131,8 +157,8 @@ class Mixture:
             refuse(self.log, int(rows[many.argmax()]), f"has several arms that {what}")
         return found
 
-    def _inside(self, rows: Ints, parts: _RestTerms, counts: Ints, failed: NDArray[np.bool_]) -> Floats:
-        """Compute `rest` within the policy's share under another floor or uniform slice, float64[m]."""
+    def _respread(self, rows: Ints, parts: _RestTerms, counts: Ints, failed: NDArray[np.bool_]) -> _RestTerms:
+        """Compute the parts of `rest` under another floor or uniform slice."""
         wanted = self.settings
         new = sums(parts.new, counts)
         live = self._live_slice(bool((new > 0.0).any()))
@@ -144,7 +170,7 @@ class Mixture:
             spread = np.minimum(wanted.floor, self._payable(rows, counts))
         slice_ = live if wanted.uniform_slice is None else wanted.uniform_slice
         even = (1.0 - slice_) * (1.0 - raised) * spread + slice_
-        return np.repeat(even / counts, counts) + (1.0 - slice_) / kept * parts.new
+        return parts._replace(even=even, new=(1.0 - slice_) / kept * parts.new)
 
     def _live_slice(self, newcomers: bool) -> float:
         wanted = self.settings

@@ -39,6 +39,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     latency_weight: float | None = None
     default_model: str | None = None
     personal: bool | None = None
+    paused: tuple[str, ...] = ()
     live: Live | None = None
 
     @property
@@ -64,6 +65,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             **{name: getattr(file, name) for name in _OVERRIDES},
             default_model=file.default_model,
             personal=file.personal,
+            paused=tuple(name for each in (file.paused or "").split(",") if (name := each.strip())),
             live=live,
         )
 
@@ -93,6 +95,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         else:
             parts += [f"{name} {value:g}" for name, value in self.parameters.items()]
         parts += [f"{name} {value:g}" for name in _OVERRIDES if (value := getattr(self, name)) is not None]
+        if self.paused:
+            parts.append(f"without {', '.join(self.paused)}")
         if self.personal is not None:
             parts.append("with the user and role terms" if self.personal else "without the user and role terms")
         return ", ".join(parts) + "; otherwise as logged" if parts else "the logged policy"

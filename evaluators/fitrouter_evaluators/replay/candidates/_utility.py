@@ -10,11 +10,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fitrouter.policies import Beliefs, Policy, is_batched, proposals
 from fitrouter.posterior.labels import Estimate
 from fitrouter.types import Floats
-from fitrouter_evaluators.replay.candidates._log_columns import by_size, entries, per_entry, per_row, sums
+from fitrouter_evaluators.replay.candidates._log_columns import by_size, entries, number, per_entry, per_row, sums
 from fitrouter_evaluators.replay.candidates._mixture import Mixture
 from fitrouter_evaluators.replay.candidates._settings import Settings
 from fitrouter_evaluators.replay.log.log import Ints, Log
@@ -26,24 +27,28 @@ class UtilityTerms(NamedTuple):
     names: tuple[str, ...]
     """Arm names by code."""
     counts: Ints
-    """Numbers of eligible arms, int64[n]."""
+    """Numbers of the arms that may be drawn, int64[n]."""
+    kept: NDArray[np.bool_]
+    """Which logged entries those are, bool[m]."""
     arm: Ints
     availability: Floats
     price: Floats
     switch: Floats
     rest: Floats
-    """arm, availability, price, switch and rest are [m]."""
+    """arm, availability, price, switch and rest are of the kept entries."""
 
     def pmf(self, policy: Policy, mean: Floats, sd: Floats, steps: Floats) -> Floats:
         """Compute a policy's pmf, float64[m], from posterior means and sds, float64[m], and label counts `steps`."""
-        utility = self.availability * (mean - self.price) - self.switch
-        sd = self.availability * sd
+        utility = self.availability * (mean[self.kept] - self.price) - self.switch
+        sd = self.availability * sd[self.kept]
         names = np.array(self.names, dtype=object)
         pmf = np.empty(len(utility))
         for rows, at in by_size(self.counts):
             arms = () if is_batched(policy) else names[self.arm[at]].tolist()
             pmf[at] = proposals(policy, arms, utility[at], sd[at], steps[rows])
-        return self._mixed(pmf)
+        probs = np.zeros(len(self.kept))
+        probs[self.kept] = self._mixed(pmf)
+        return probs
 
     def decision_pmf(
         self, i: int, begin: int, policy: Policy, found: Estimate | None, steps: float, personal: bool | None = None
@@ -79,6 +84,7 @@ def utility_terms(log: Log, rows: Ints, settings: Settings, mixture: Mixture) ->
     options, made = log.options, log.decisions
     at = entries(log, rows)
     counts = np.diff(made.start)[rows]
+    kept = mixture.kept(rows)
     m = len(at)
     usd = _unit_price(log, rows, _weights(log, rows, settings), made.cost_weight, made.cost_unit_usd, "cost")
     if made.budget_weight is not None and made.budget_unit_usd is not None:
@@ -89,12 +95,13 @@ def utility_terms(log: Log, rows: Ints, settings: Settings, mixture: Mixture) ->
     price = _price(log, rows, usd, options.cost, "cost") + _price(log, rows, wait, options.latency, "latency")
     return UtilityTerms(
         names=log.names.arms,
-        counts=counts,
-        arm=options.arm[at],
-        availability=np.ones(m) if options.availability is None else options.availability[at],
-        price=price,
-        switch=np.zeros(m) if options.switch is None else options.switch[at],
-        rest=mixture.rest(rows),
+        counts=number(kept, counts),
+        kept=kept,
+        arm=options.arm[at][kept],
+        availability=(np.ones(m) if options.availability is None else options.availability[at])[kept],
+        price=price[kept],
+        switch=(np.zeros(m) if options.switch is None else options.switch[at])[kept],
+        rest=mixture.rest(rows)[kept],
     )
 
 

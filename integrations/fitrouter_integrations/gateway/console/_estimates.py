@@ -12,6 +12,7 @@ from fitrouter.config import Config
 from fitrouter.errors import StoreError
 from fitrouter.policies import used
 from fitrouter.router import Router
+from fitrouter.state.settings import names_of
 from fitrouter_dashboards.console import Reads
 from fitrouter_dashboards.console.estimate import estimate
 from fitrouter_dashboards.console.models import spending
@@ -36,17 +37,12 @@ class Estimates:
         """Estimate a change in the form of `POST /v1/policy`; returns an `error` in words where that is impossible."""
         if change.get("action") == "budget":
             return {"budget": await self._budget(change)}
-        settings = change.get("settings")
-        if isinstance(settings, dict) and "paused" in settings:
-            return {
-                "error": "a replay cannot leave out a model; its requests go to the others, as the policy draws them"
-            }
         warehouse = self._router.warehouse
         if warehouse is None or not warehouse.path.exists():
             return {"error": "there is no warehouse to replay"}
         candidate = self._candidate(change)
         if candidate is None:
-            return {"error": "the settings of that version are not known; restore it, and see what is logged"}
+            return {"error": "what would run then is not in the log; apply it, and see what is logged"}
         if self._busy.locked():
             raise Problem(429, "busy", "another estimate is being made; try again", headers={"retry-after": "2"})
         async with self._busy:
@@ -64,13 +60,17 @@ class Estimates:
             return found | {"periods": [], "error": str(error)}
 
     def _candidate(self, change: dict[str, Any]) -> dict[str, Any] | None:
-        """Convert a change to a candidate of replay; None for a version whose settings are not known."""
+        """Convert a change to a candidate of replay; None for unknown settings, and for models that were paused."""
         standing = self._router.policy.standing()
         match change.get("action"), change.get("name"), change.get("settings"):
             case "promote", str(name), _ if name in standing.candidates:
                 return standing.candidates[name]
             case "set", _, {"force": str(model)} if model in self._router.models:
                 return {"fixed": self._router.models[model].arm}
+            case "set", _, {"paused": str(names)}:
+                now, then, models = names_of(standing.settings.get("paused", "")), names_of(names), self._router.models
+                arms = [models[name].arm if name in models else name for name in then if name not in now]
+                return None if set(now) - set(then) else {"paused": ",".join(arms)} if arms else {"current": True}
             case "set", _, dict(settings):
                 return settings
             case "restore", _, _:

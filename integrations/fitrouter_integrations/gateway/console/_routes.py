@@ -21,13 +21,14 @@ from fitrouter.identity import decision_id_of
 from fitrouter.posterior.arms import base_arm
 from fitrouter.router import Router
 from fitrouter.serving.recorder import read_in_time
+from fitrouter.state.settings import names_of
 from fitrouter.stores.audit_log import Act, AuditLog
 from fitrouter.types import UNPRICED, Decision, FeedbackKind, Identity
 from fitrouter_dashboards import console
 from fitrouter_dashboards.console import Reads, alarms, decisions, overview
 from fitrouter_dashboards.console.alarms import EVIDENCE, Unhappy
 from fitrouter_dashboards.console.models import calibration, label_rates, model_figures, replays
-from fitrouter_dashboards.console.money import GROUPS, spent
+from fitrouter_dashboards.console.money import GROUPS, caps, spent
 from fitrouter_dashboards.console.overview import WINDOWS, gains, looked, single, unhappy
 from fitrouter_dashboards.console.runs import runs
 from fitrouter_dashboards.metrics import Metrics
@@ -230,9 +231,16 @@ class Console:
             found = {**found, "rows": [{**row, "user": names.get(row["key"])} for row in found["rows"]]}
         policy, objective = self._router.policy.standing(tenant), self._config.objective
         live = {"cost_weight": objective.cost_weight, "floor": self._config.policy.floor, **policy.settings}
+        efforts = caps(self._router.models, policy.settings.get("paused", ""))
         shown = {"window": window, "people": call.sees_people, "unpriced": policy.unpriced, "rule": UNPRICED}
         return json_response(
-            {**found, **shown, "admin": call.admin, "live": {name: live[name] for name in ("cost_weight", "floor")}}
+            {
+                **found,
+                **shown,
+                "admin": call.admin,
+                "efforts": efforts,
+                "live": {name: live[name] for name in ("cost_weight", "floor")},
+            }
         )
 
     async def decision(self, call: AuthenticatedCall) -> Response:
@@ -349,9 +357,7 @@ class Console:
             for name, card in registry.models.names.items()
         ]
         settings = self._router.policy.standing().settings
-        paused = [
-            name for each in settings.get("paused", "").split(",") if (name := each.strip()) in registry.models.names
-        ]
+        paused = [name for name in names_of(settings.get("paused", "")) if name in registry.models.names]
         force = settings.get("force", "")
         providers = list(self._config.providers) if call.admin else []
         unused = [msgspec.to_builtins(each) for each in added.values() if each.fault] if call.admin else []
