@@ -9,7 +9,7 @@ export TRANSFORMERS_OFFLINE := 1
 export LITELLM_LOCAL_MODEL_COST_MAP := True
 
 .DEFAULT_GOAL := help
-.PHONY: help install frameworks ray demo test check lint mypy pyright format docs figures screenshots bench bench-acceptance bench-agents bench-beside bench-clients bench-crash bench-faults bench-fuzz bench-kills bench-matrix bench-mutants bench-mutants-day bench-overload bench-people bench-policies bench-pool bench-properties \
+.PHONY: help install frameworks ray demo test check lint mypy pyright format docs figures screenshots film bench bench-acceptance bench-agents bench-beside bench-clients bench-crash bench-faults bench-fuzz bench-kills bench-matrix bench-mutants bench-mutants-day bench-overload bench-people bench-policies bench-pool bench-properties \
 	bench-replay bench-reproduce bench-scorer bench-soak bench-sweep bench-watch clean
 
 help: ## list the targets
@@ -67,6 +67,9 @@ figures: install ## draw the figures of docs/results from their JSON files
 screenshots: install ## take the pictures of console, reports and dashboards again; needs chromium and prometheus
 	$(BIN)/python docs/screenshots.py
 	$(BIN)/python -m docs.boards
+
+film: install ## take the moving picture of the console again; needs chromium
+	$(BIN)/python docs/screenshots.py --film
 
 bench: install ## quick benchmarks of the journal and of a decision; JSON on standard output
 	$(BIN)/python -m benchmarks.stores.journal

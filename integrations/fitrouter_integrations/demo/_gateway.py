@@ -75,6 +75,8 @@ def demo_config(world: DemoWorld, data: Path, port: int = 0, policy: dict[str, A
             "default_model": world.default_model,
             "policy": policy or {},
             "feedback": {"ask": world.raters.asked},
+            # Nobody wrote these texts: the console shows them, and pairs of them to compare.
+            "content": "encrypted",
             "server": server,
         },
         "the demo's configuration",
