@@ -21,12 +21,14 @@ from fitrouter.errors import ConfigError
 from fitrouter.hooks import Happened
 from fitrouter.monitors.drift import Drift, DriftParams
 from fitrouter.providers import topic_of
+from fitrouter.router import Router
 from fitrouter.stores.warehouse import Warehouse
 from fitrouter.types import Decision, FeedbackKind, Identity, Mode, PolicyVersion
+from fitrouter_dashboards.console.pairs import Answer, alike
 from fitrouter_evaluators.scoring import STYLE
 from fitrouter_integrations.cli import app
 from fitrouter_integrations.demo import _command, _visit
-from fitrouter_integrations.demo._gateway import RoundClock
+from fitrouter_integrations.demo._gateway import RoundClock, demo_config
 from fitrouter_integrations.demo._play import People
 from fitrouter_integrations.demo._reading import HIDDEN, notice
 from fitrouter_integrations.demo._report import summary
@@ -335,6 +337,18 @@ def test_a_run_over_http_adds_up(demo: tuple[dict[str, Any], Path, str]) -> None
     assert set(heard) == {"thumb", "rating"}
     counted = warehouse.query("SELECT sum(cost_usd) FROM executions")[0][0]
     assert http["cost_usd"] == pytest.approx(counted)
+
+
+async def test_pairs_wait_for_a_person_of_the_demo(demo: tuple[dict[str, Any], Path, str], world: DemoWorld) -> None:
+    """Its texts are kept, and two models have answered one question of one person: Try has something to choose."""
+    rows = Warehouse(demo[1] / "fitrouter.duckdb").query(
+        """SELECT d."user", d.decision_id, coalesce(d.role, ''), coalesce(d.task, ''), served_by
+        FROM decisions d JOIN executions e ON d.decision_id = e.decision_id"""
+    )
+    async with Router.from_config(demo_config(world, demo[1])) as router:
+        prompts = await router.prompts([row[1] for row in rows])
+    assert len(prompts) == ROUNDS
+    assert any(alike([Answer(*row[1:]) for row in rows if row[0] == user], prompts, set()) for user, *_ in rows)
 
 
 def test_the_json_carries_all_that_a_reader_needs(demo: tuple[dict[str, Any], Path, str], world: DemoWorld) -> None:
