@@ -132,7 +132,7 @@ class _Reporter:
 
 
 def _settled(gateway: Gateway, visits: Sequence[Visit]) -> Warehouse:
-    """Return the warehouse once every answer is scored and every event is in it.
+    """Return the warehouse once every answer is scored, or its text expired, and every event is in it.
 
     Raises:
         FitrouterError: that takes too long, or the log cannot be read.
@@ -160,7 +160,7 @@ def _settled(gateway: Gateway, visits: Sequence[Visit]) -> Warehouse:
 def _counts(warehouse: Warehouse) -> dict[str, int]:
     row = warehouse.query(
         "SELECT (SELECT count(*) FROM decisions), (SELECT count(*) FROM executions), "
-        "(SELECT count(*) FROM scores WHERE status = 'ok'), (SELECT count(*) FROM feedback)"
+        "(SELECT count(*) FROM scores), (SELECT count(*) FROM feedback)"
     )[0]
     return dict(zip(TABLES, map(int, row), strict=True))
 
