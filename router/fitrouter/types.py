@@ -515,6 +515,8 @@ class Execution(_Event, frozen=True, kw_only=True, tag="execution"):
     """Tokens of the prompt that were read from the provider's cache."""
     written_tokens: int = 0
     """Tokens of the prompt that were written to it."""
+    written_1h_tokens: int = 0
+    """Those of them that it keeps for an hour."""
     reasoning_tokens: int = 0
     """Tokens of the answer that were hidden reasoning."""
     cost_usd: float = 0.0

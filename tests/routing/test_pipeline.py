@@ -6,6 +6,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.kits.gateway import Echo, make_router
 
@@ -106,6 +107,24 @@ async def test_a_session_is_redrawn_every_n_user_turns_but_not_during_an_agent_r
     stays = {d.id: d.chosen for d in made if d.id == d.draw_id}
     assert len(stays) == 3
     assert all(d.chosen == stays[d.draw_id] for d in made)
+
+
+async def test_a_user_turn_that_names_another_task_is_drawn_again(tmp_path: Path) -> None:
+    """The log has the reason and the cost of the switch; turns of the same task, or of none, keep the model."""
+    async with make_router(tmp_path) as router:
+        history: list[Message] = []
+        for task in ("code", "code", None, "poems", "poems"):
+            history.append({"role": "user", "content": "Go on."})
+            for _ in range(2):
+                request = ask(*history, session="s")
+                identity = msgspec.structs.replace(request.identity, task=task)
+                await router.complete(msgspec.structs.replace(request, identity=identity))
+                await router.settled()
+                history.extend(STEP)
+    made = logged(router)
+    assert [d.redraw for d in made] == [*[""] * 6, "task", "", "", ""]
+    assert [d.id == d.draw_id for d in made] == [True, *[False] * 5, True, *[False] * 3]
+    assert len(made[6].switch) == 3
 
 
 async def test_a_session_whose_model_failed_is_redrawn_with_switch_costs_in_the_pmf(tmp_path: Path) -> None:

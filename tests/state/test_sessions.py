@@ -17,6 +17,7 @@ from fitrouter.config import parse_config
 from fitrouter.context.features import is_followup, session_key
 from fitrouter.policies import Beliefs, SquareCB
 from fitrouter.router import WATCH_S, Router
+from fitrouter.serving.spending import counted
 from fitrouter.state.reading import read_batch
 from fitrouter.state.sessions import (
     CACHE_S,
@@ -42,6 +43,7 @@ from fitrouter.types import (
     PolicyVersion,
     Prices,
     Request,
+    Usage,
 )
 
 ARMS = ("a", "b", "c")
@@ -114,20 +116,22 @@ def test_a_session_keeps_its_draw_and_counts_user_turns() -> None:
     """Sticky turns keep draw and arm; an agent's steps inside a turn do not count."""
     sessions = fold(decision(1), decision(2, draw=1))
     sessions.observe_decision(decision(3, draw=1), user_turn=False)
-    assert known(sessions) == Session("d1", "a", 3.0, turns=2, last="d3")
+    assert known(sessions) == Session("d1", "a", 3.0, turns=2, last="d3", draws=1, calls=3)
 
 
 def test_a_redraw_resets_the_counts_and_keeps_the_cache() -> None:
     """After a redraw, turns and failures start anew; the model with the cached prompt stays known."""
     sessions = fold(decision(1), execution(1, error="ProviderTimeout", served="b", tokens=900), decision(2, "c"))
-    assert known(sessions) == Session("d2", "c", 2.0, 1, 0, (Cache("b", 900, 1.0, False),), 1.0, last="d2")
+    assert known(sessions) == Session(
+        "d2", "c", 2.0, 1, 0, (Cache("b", 900, 1.0, False),), 1.0, last="d2", draws=2, calls=2
+    )
 
 
 @pytest.mark.parametrize("mode", [Mode.PINNED, Mode.FORCED])
 def test_pinned_and_forced_turns_change_no_session(mode: Mode) -> None:
     """Pinned and forced turns leave all but the last id unchanged, and their failures do not count."""
     sessions = fold(decision(1), decision(2, "b", mode=mode), execution(2, "b", served=None, error="ProviderTimeout"))
-    assert known(sessions) == Session("d1", "a", 1.0, turns=1, last="d2")
+    assert known(sessions) == Session("d1", "a", 1.0, turns=1, last="d2", draws=1, calls=1)
     assert len(fold(decision(1, key=None), decision(2, mode=mode))) == 0
 
 
@@ -247,6 +251,10 @@ def test_a_session_is_drawn_again_by_rules_that_all_candidates_share(subtests: p
         ({"turns": EVERY}, {"user_turn": False}, ""),
         ({"turns": 99}, {"every": 0}, ""),
         ({"turns": 2}, {"every": 2}, "turns"),
+        ({"task": "code"}, {"task": "Code"}, ""),
+        ({"task": "code"}, {"task": None}, ""),
+        ({"task": "code"}, {"task": "poems"}, "task"),
+        ({"task": "code"}, {"task": "poems", "user_turn": False}, ""),
         ({"failures": 1}, {}, "failed"),
         ({"failures": 1}, {"user_turn": False}, "failed"),
         ({}, {"eligible": ("b",)}, "ineligible"),
@@ -326,6 +334,62 @@ def test_every_warm_cache_counts() -> None:
         cards, msgspec.structs.replace(STAY, caches=(WARM._replace(writes=True),)), prompt, 1100.0
     )
     assert cold[1] - cold[0] == pytest.approx(3.75 * prompt / 1e6 - bill[0])  # all of it would be written
+
+
+def test_a_lost_cache_is_spread_over_the_calls_of_a_draw() -> None:
+    """A switch costs what the bills until the next draw differ by, of as many calls and reads as the draws so far had.
+
+    The first call finds what is cached now; each read after it finds the whole prompt at the model that was drawn.
+    """
+    prompt, session = 60_000, msgspec.structs.replace(CACHED, draws=2, calls=24, reads=20)
+    first = np.array([2.0 * (50_000 * 0.1 + 10_000), 10.0 * prompt, 0.1 * prompt])
+    full, read = np.array([2.0, 10.0, 0.1]) * prompt, np.array([0.2, 5.0, 0.05]) * prompt
+    bill = (first + 10 * read + full) / 12 / 1e6
+    cost = full / 1e6 + switch_cost(CARDS, session, prompt, 1100.0)
+    assert cost - cost[0] == pytest.approx(bill - bill[0], abs=1e-15)
+    unread = switch_cost(CARDS, msgspec.structs.replace(session, reads=0), prompt, 1100.0)
+    assert unread == pytest.approx(switch_cost(CARDS, CACHED, prompt, 1100.0) / 12, abs=1e-15)
+
+
+def answered(ts: float, *, read: int = 0, written: int = 0, hour: int = 0) -> Execution:
+    """An answer of "a" to a prompt of 50,000 tokens after four seconds."""
+    usage = Usage(prompt_tokens=50_000, cached_tokens=read, written_tokens=written, written_1h_tokens=hour)
+    return msgspec.structs.replace(execution(1), ts=ts, latency_ms=4000.0, **counted(usage))
+
+
+def test_caches_last_as_long_as_they_were_seen_to(subtests: pytest.Subtests) -> None:
+    """An hour, if they were written for one or read after five minutes, until such a read fails; else 300 s."""
+    for answers, cached, last, lasting in (
+        ([answered(10.0)], 50_000, 310.0, False),
+        ([answered(10.0, written=50_000, hour=50_000)], 50_000, 3610.0, True),
+        ([answered(10.0), answered(400.0, read=50_000)], 50_000, 4000.0, True),
+        ([answered(10.0), answered(313.0, read=50_000)], 50_000, 613.0, False),
+        ([answered(10.0), answered(400.0, read=50_000), answered(500.0, read=50_000)], 50_000, 4100.0, True),
+        ([answered(10.0), answered(400.0, read=50_000), answered(900.0)], 0, 0.0, False),
+        ([answered(10.0), answered(400.0)], 50_000, 700.0, False),
+        ([answered(10.0), answered(20.0)], 0, 0.0, False),
+        ([answered(10.0), answered(20.0), answered(30.0, read=50_000)], 50_000, 330.0, False),
+    ):
+        with subtests.test(answers=answers):
+            session = known(fold(decision(1), *answers))
+            assert [(c.tokens, c.lasting) for c in session.caches] == [(cached, lasting)]
+            assert session.reads == sum(answer.cached_tokens > 0 for answer in answers)
+            assert bool(switch_cost(CARDS, session, 50_000, last).any()) == bool(cached)
+            assert not switch_cost(CARDS, msgspec.structs.replace(session, reads=0), 50_000, last + 0.1).any()
+            if cached:
+                away = execution(1, "b", served="b", tokens=9)
+                for later, arms in ((last, "ab"), (last + 0.1, "b")):
+                    caches = known(fold(decision(1), *answers, msgspec.structs.replace(away, ts=later))).caches
+                    assert "".join(cache.arm for cache in caches) == arms
+
+
+def test_writes_for_an_hour_are_expected_at_their_price() -> None:
+    """Where the session's prompts are written for an hour, a model without them is expected to write them so."""
+    cards = [ModelCard(name=n, provider="p", prices=Prices(input=2.0, cache_read=0.2, cache_write=2.5)) for n in "ab"]
+    cards[1] = msgspec.structs.replace(cards[1], prices=Prices(input=2.0, cache_write=2.5, cache_write_1h=4.0))
+    for lasting, price in ((False, 2.5), (True, 4.0)):
+        warm = msgspec.structs.replace(STAY, caches=(WARM._replace(writes=True, lasting=lasting),))
+        assert switch_cost(cards, warm, 50_000, 1100.0)[1] == pytest.approx((price - 0.2) * 0.05)
 
 
 def test_all_models_of_a_session_are_remembered() -> None:

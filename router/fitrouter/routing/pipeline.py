@@ -142,7 +142,8 @@ class Pipeline:
         redraw, current, stuck = "", None, ""
         if session is not None:
             sign = impasse(request.messages) if self.decider.rules.redraw_stuck and not pinned else ""
-            redraw, current = self._redraw(session, can, asked.prompt_tokens, now, user_turn, tier, sign)
+            tokens, task = asked.prompt_tokens, identity.task
+            redraw, current = self._redraw(session, can, tokens, now, user_turn, tier, task, sign)
             stuck = sign if redraw == "stuck" else "" if redraw or pinned else session.stuck
             if redraw == "stuck":
                 can, current = _without(can, (*session.tried, session.arm)), None
@@ -244,6 +245,7 @@ class Pipeline:
         now: float,
         user_turn: bool,
         tier: str,
+        task: str | None,
         stuck: str,
     ) -> tuple[str, CurrentModel | None]:
         """Return why a session's model is drawn again (empty: it stays), and its present model if still eligible."""
@@ -258,6 +260,7 @@ class Pipeline:
             every=rules.redraw_every,
             idle_s=rules.idle_s,
             tier=tier,
+            task=task,
             stuck=stuck if len(arms) > 1 else "",
             most_stuck=rules.redraw_stuck,
         )

@@ -384,7 +384,7 @@ def parts(usage: Usage) -> dict[str, int]:
 
 def counted(usage: Usage) -> dict[str, Any]:
     """The counts that an Execution keeps."""
-    return {name: getattr(usage, name) for name in TOKENS}
+    return {name: getattr(usage, name) for name in (*TOKENS, "written_1h_tokens")}
 
 
 def spent(prices: Prices, usage: Usage) -> float:

@@ -1,10 +1,10 @@
 """Sessions: the model of a conversation, when it is drawn again, and the cost of switching.
 
 The first decision of a session is a draw; later turns keep its model (they are sticky). When a session is drawn again
-depends on rules that all policies share (every n user turns, a failure, a prompt that no longer fits, silence), never
-on the policy's predictions: a switch that follows the policy's own means biases replay (by +.10 in a simulation whose
-mean weight was 1.00). The new draw is over the present model and all others, with the switching cost inside the logged
-pmf.
+depends on rules that all policies share (every n user turns, another task, a failure, a prompt that no longer fits,
+silence), never on the policy's predictions: a switch that follows the policy's own means biases replay (by +.10 in a
+simulation whose mean weight was 1.00). The new draw is over the present model and all others, with the switching cost
+inside the logged pmf.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 
 from fitrouter.context.features import last_user_message
+from fitrouter.identity import canonical_role
 from fitrouter.plain import Projection
 from fitrouter.types import NOT_CALLED, Decision, Execution, Floats, Message, Mode, ModelCard
 
@@ -27,6 +28,8 @@ IDLE_S = 3600.0
 """Default number of idle seconds after which a session ends."""
 CACHE_S = 300.0
 """Seconds for which providers keep a prompt cached, at least."""
+LASTING_S = 3600.0
+"""Seconds for which those keep it that were seen to keep one longer than that."""
 CACHES = 8
 """Caches that are remembered of a session."""
 CACHE_TOKENS = 1024
@@ -50,6 +53,13 @@ class Cache(NamedTuple):
     """Of the answer."""
     writes: bool
     """Whether its provider bills what it writes to the cache."""
+    lasting: bool = False
+    """Whether it was written for an hour, or read after more than `CACHE_S`."""
+
+    @property
+    def life_s(self) -> float:
+        """Seconds for which it is expected to be kept."""
+        return LASTING_S if self.lasting else CACHE_S
 
 
 class Session(msgspec.Struct, frozen=True, array_like=True):
@@ -66,7 +76,7 @@ class Session(msgspec.Struct, frozen=True, array_like=True):
     failures: int = 0
     """Consecutive turns in which the model failed."""
     caches: tuple[Cache, ...] = ()
-    """One of each model that answered within `CACHE_S` before the last answer, pinned models too; its own is last."""
+    """One of each model that still had one at the last answer, pinned models too; that of the last model is last."""
     answered_ts: float = 0.0
     """Time of the last answer of the session's model, or in its place."""
     last: str = ""
@@ -79,9 +89,18 @@ class Session(msgspec.Struct, frozen=True, array_like=True):
     """Sign for which it was drawn (`fitrouter.context.impasse`); empty for another reason."""
     tried: tuple[str, ...] = ()
     """Models that were stuck since the user turn began, or the last other draw."""
+    task: str = ""
+    """Task of the draw, as its request named it."""
+    draws: int = 0
+    """Draws of this session."""
+    calls: int = 0
+    """Its calls."""
+    reads: int = 0
+    """Its answers that read from a prompt cache."""
 
     def _valid(self) -> bool:
-        counts = min(self.turns, self.failures, self.turn, *(cache.tokens for cache in self.caches))
+        numbers = self.turns, self.failures, self.turn, self.draws, self.calls, self.reads
+        counts = min(*numbers, *(cache.tokens for cache in self.caches))
         times = sum((cache.ts for cache in self.caches), self.ts + self.answered_ts)
         return bool(self.draw_id and self.arm and math.isfinite(times) and counts >= 0)
 
@@ -137,9 +156,10 @@ class Sessions(Projection):
             return
         after = before
         if execution.served_by is not None and execution.prompt_tokens > 0:
-            cache = Cache(execution.served_by, execution.prompt_tokens, execution.ts, execution.written_tokens > 0)
-            warm = [c for c in before.caches if c.arm != cache.arm and execution.ts - c.ts <= CACHE_S]
-            after = msgspec.structs.replace(before, caches=(*warm[1 - CACHES :], cache))
+            reads = before.reads + (execution.cached_tokens > 0)
+            cache = cache_after(execution, next((c for c in before.caches if c.arm == execution.served_by), None))
+            warm = [c for c in before.caches if c.arm != cache.arm and execution.ts - c.ts <= c.life_s]
+            after = msgspec.structs.replace(before, caches=(*warm[1 - CACHES :], cache), reads=reads)
         if execution.chosen != before.arm:
             self._known[key] = after
             return
@@ -171,14 +191,29 @@ def advance(before: Session | None, decision: Decision, user_turn: bool) -> Sess
         if decision.draw_id == before.draw_id:
             turns = before.turns + turn
             tried = () if user_turn else before.tried
-            now = msgspec.structs.replace(before, ts=decision.ts, turns=turns, last=decision.id, turn=decision.turn)
+            known = {"turns": turns, "last": decision.id, "turn": decision.turn, "calls": before.calls + 1}
+            now = msgspec.structs.replace(before, ts=decision.ts, **known)
             return now if tried == before.tried else msgspec.structs.replace(now, tried=tried)
         # The prompt stays cached at the models that answered, whichever is drawn now.
         cached = before.caches, before.answered_ts
     last, at, tier = decision.id, decision.turn, decision.tier
     tried = (*before.tried, before.arm) if before is not None and decision.redraw == "stuck" else ()
     drawn = decision.draw_id, decision.chosen, decision.ts
-    return Session(*drawn, turn, 0, *cached, last, at, tier, decision.stuck, tried)
+    task = canonical_role(decision.identity.task) or ""
+    counts = (1, 1, 0) if before is None else (before.draws + 1, before.calls + 1, before.reads)
+    return Session(*drawn, turn, 0, *cached, last, at, tier, decision.stuck, tried, task, *counts)
+
+
+def cache_after(execution: Execution, before: Cache | None) -> Cache:
+    """Return what the model of an answer has cached; nothing, if it was expected to read what it had, and did not."""
+    tokens, read, lasting = execution.prompt_tokens, execution.cached_tokens > 0, False
+    if before is not None:
+        silent_s = execution.ts - execution.latency_ms / 1000.0 - before.ts
+        lasting = before.lasting if silent_s <= CACHE_S else read
+        if not read and silent_s <= before.life_s and tokens >= CACHE_TOKENS:
+            tokens = 0
+    lasting = lasting or execution.written_1h_tokens > 0
+    return Cache(execution.served_by or "", tokens, execution.ts, execution.written_tokens > 0, lasting)
 
 
 _NO_FAILURE = (None, "ProviderRejected", *NOT_CALLED, "CancelledError")
@@ -229,6 +264,7 @@ def redraw_reason(
     every: int = EVERY,
     idle_s: float = IDLE_S,
     tier: str = "",
+    task: str | None = None,
     stuck: str = "",
     most_stuck: int = STUCK,
 ) -> str:
@@ -240,7 +276,10 @@ def redraw_reason(
     * ``failed``: the model failed in the last turn.
     * ``stuck``: the agent shows a sign of being stuck, and fewer than `most_stuck` were given up for it.
     * ``tier``: the request asks for another cost tier than that of the draw.
-    * ``turns``: the draw is `every` user turns old. Never between an agent's steps, only when a user turn begins.
+    * ``task``: the request names another task than that of the draw.
+    * ``turns``: the draw is `every` user turns old.
+
+    The last two never between an agent's steps, only when a user turn begins.
 
     Args:
         session: the session so far.
@@ -251,6 +290,7 @@ def redraw_reason(
         every: user turns between draws; 0 for no limit.
         idle_s: idle seconds that end a session.
         tier: cost tier of the request.
+        task: that the request names.
         stuck: the sign that its messages show, if any.
         most_stuck: draws for it within a user turn.
     """
@@ -264,41 +304,39 @@ def redraw_reason(
         return "stuck"
     if tier != session.tier:
         return "tier"
+    if user_turn and canonical_role(task) not in {None, session.task}:
+        return "task"
     return "turns" if user_turn and 0 < every <= session.turns else ""
 
 
-def switch_cost(
-    cards: Sequence[ModelCard],
-    session: Session,
-    prompt_tokens: int,
-    now: float,
-    *,
-    cache_s: float = CACHE_S,
-    cache_tokens: int = CACHE_TOKENS,
-) -> Floats:
-    """Cost in USD that a model has and the cheapest to go on with has not, by the prompt caches, float64[K].
+def switch_cost(cards: Sequence[ModelCard], session: Session, prompt_tokens: int, now: float) -> Floats:
+    """Cost in USD of a call that a model has and the cheapest to go on with has not, by prompt caches, float64[K].
 
     The expected cost of each model contains the prompt at full price. A model that has a prefix of it cached takes its
     price of cached tokens for it; half of the input price, if that is not known. Where the session's client has prompts
-    written to caches at a price, the rest is. Where nothing is cached, all is 0.
+    written to caches at a price, the rest is. That is so in the first call. Until the next draw there will be as many
+    calls as the session had for each of its draws, and as many of them will read their prompt from the model's cache:
+    the cost is the mean over all of them. Where nothing is cached, all is 0.
 
     Args:
         cards: the eligible models.
         session: the session so far.
         prompt_tokens: estimated length of the prompt.
         now: seconds since the epoch.
-        cache_s: seconds for which prompts are cached.
-        cache_tokens: length of the shortest prompt that is cached.
     """
     cost = np.zeros(len(cards))
     caches = {
-        c.arm: c for c in session.caches if now - c.ts <= cache_s and min(c.tokens, prompt_tokens) >= cache_tokens
+        c.arm: c for c in session.caches if now - c.ts <= c.life_s and min(c.tokens, prompt_tokens) >= CACHE_TOKENS
     }
+    draws = max(session.draws, 1)
+    calls = max(session.calls / draws, 1.0)
+    later = min(session.reads / draws, calls - 1.0) if prompt_tokens >= CACHE_TOKENS else 0.0
     writes = any(cache.writes for cache in caches.values())  # the client marks what is to be cached
+    write = "cache_write_1h" if any(cache.lasting for cache in caches.values()) else "cache_write"
     for k, (arm, prices) in enumerate((card.arm, card.prices) for card in cards):
         cached = min(caches[arm].tokens, prompt_tokens) if arm in caches else 0
         saved = prices.input * SAVED if prices.cache_read is None else max(prices.input - prices.cache_read, 0.0)
-        premium = max(prices.of("cache_write") - prices.input, 0.0) if writes else 0.0
-        cost[k] = premium * (prompt_tokens - cached) - saved * cached
+        premium = max(prices.of(write) - prices.input, 0.0) if writes else 0.0
+        cost[k] = (premium * (prompt_tokens - cached) - saved * (cached + later * prompt_tokens)) / calls
     lowest = cost.min() if len(cards) else 0.0
     return (cost - lowest) / 1e6

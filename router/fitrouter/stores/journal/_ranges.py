@@ -63,7 +63,8 @@ def _plainly_sound(event: Event) -> bool:
                 and 0 <= event.prompt_tokens < MOST_TOKENS
                 and 0 <= event.completion_tokens < MOST_TOKENS
                 and 0 <= event.cached_tokens + event.written_tokens <= event.prompt_tokens
-                and min(event.cached_tokens, event.written_tokens, event.reasoning_tokens) >= 0
+                and min(event.cached_tokens, event.written_1h_tokens, event.reasoning_tokens) >= 0
+                and event.written_1h_tokens <= event.written_tokens
                 and event.reasoning_tokens <= event.completion_tokens
                 and 0.0 <= event.latency_ms < LONGEST_MS
                 and 0.0 <= (event.ttft_ms or 0.0) < LONGEST_MS
@@ -105,7 +106,7 @@ def _numbers(event: Event) -> Iterable[tuple[str, float, float, float]]:
             yield "length of dimension", len(event.dimension), 1, LONGEST_NAME
         case Execution():
             yield "cost_usd", event.cost_usd, 0.0, MOST_USD
-            for name in TOKENS:
+            for name in (*TOKENS, "written_1h_tokens"):
                 yield name, getattr(event, name), 0, MOST_TOKENS
             yield "latency_ms", event.latency_ms, 0.0, LONGEST_MS
             yield "ttft_ms", event.ttft_ms or 0.0, 0.0, LONGEST_MS
