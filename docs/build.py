@@ -73,7 +73,7 @@ def _section(prefix: str, model: type[pydantic.BaseModel], title: str) -> Iterat
             nested.append((f"{place}.", inner, place))
             text = f"{text} See [`{place}`](#{_anchor(place)})".strip() + "."
         shown = _default(field) if inner is None or field.is_required() or field.default is None else ""
-        yield f"| `{prefix}{name}` | {_type(field)} | {shown} | {text} |"
+        yield f"| `{prefix}{field.alias or name}` | {_type(field)} | {shown} | {text} |"
     yield ""
     for place, inner, name in nested:
         yield from _section(place, inner, f"`{name}`")

@@ -129,7 +129,7 @@ class ConfigError(FitrouterError):
 
 
 _EXTRAS = {
-    "gateway": ("httptools", "openai", "starlette", "uvicorn"),
+    "gateway": ("httptools", "jsonschema", "openai", "referencing", "starlette", "uvicorn"),
     "warehouse": ("duckdb",),
     "litellm": ("litellm",),
     "langchain": ("langchain", "langchain_core", "langgraph"),

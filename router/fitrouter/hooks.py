@@ -30,7 +30,7 @@ class Happened(msgspec.Struct, frozen=True):
 class Trouble(msgspec.Struct, frozen=True):
     """Notice that a part of the router failed, and the request continued without it.
 
-    `part`: journal, learner, scorer, warehouse, cold, encoder, identities, policy.
+    `part`: journal, learner, scorer, warehouse, cold, encoder, identities, policy, check.
     """
 
     part: str

@@ -19,6 +19,7 @@ from fitrouter.errors import ConfigError, InvalidRequest, StoreError, UnknownDec
 from fitrouter.hooks import Hooks
 from fitrouter.monitors.service import ServiceHealth, ServiceStatus, service_status
 from fitrouter.providers import Provider, tracing
+from fitrouter.providers.checks import Checks
 from fitrouter.routing.breakers import TenantBreakers
 from fitrouter.routing.decider import Decider
 from fitrouter.routing.explain import contrasted, explain
@@ -138,7 +139,8 @@ class Router:
         )
         self._cards = {card.arm: card for card in sorted(expand(cards), key=lambda card: card.arm)}
         self._breakers = TenantBreakers(self._cards, self._timers.retry_share)
-        self._caller = Caller(self._cards, providers, self._timers, self._breakers, slots or SlotParams())
+        checks = Checks(scorer.judge if scorer else None, self.hooks)
+        self._caller = Caller(self._cards, providers, self._timers, self._breakers, slots or SlotParams(), checks)
         self.registry = ModelRegistry(
             self._cards,
             extend=extend,

@@ -173,6 +173,26 @@ class Variant(_Logged, frozen=True, kw_only=True):
     """Defaults for sampling options that the caller omits."""
 
 
+class Check(_Logged, frozen=True, kw_only=True):
+    """What checks the answers of a model: a program, a JSON schema, the request's own schema, or a judge."""
+
+    command: tuple[str, ...] = ()
+    """Program, with arguments."""
+    schema: dict[str, Any] = {}
+    """Of the content of the answer."""
+    of_request: bool = False
+    """Whether the schema is the one that the request names in `response_format`."""
+    judge: str = ""
+    """Name of a reward model of the scorer."""
+    least: float = 0.0
+    """Lowest verdict of the judge that an answer passes with."""
+
+    @property
+    def name(self) -> str:
+        """What it is, in a word."""
+        return self.judge or (self.command[0] if self.command else "schema")
+
+
 class ModelCard(_Logged, frozen=True, kw_only=True):
     """Static description of a model: provider, prices, limits and capabilities."""
 
@@ -199,8 +219,8 @@ class ModelCard(_Logged, frozen=True, kw_only=True):
     """Each variant becomes an arm of its own (`fitrouter.routing.variants`)."""
     variant: Variant | None = None
     """The variant that this card describes."""
-    check: tuple[str, ...] = ()
-    """Program that checks its answers, with arguments (`fitrouter.providers.checks`)."""
+    check: Check | None = None
+    """What checks its answers (`fitrouter.providers.checks`)."""
 
     @property
     def arm(self) -> str:

@@ -14,6 +14,7 @@ from tests.kits.gateway import chat, client, config, make_router, serving, wait_
 
 from fitrouter.errors import InvalidRequest, UnknownDecision
 from fitrouter.router import Router
+from fitrouter.serving import runs
 from fitrouter.serving.runs import MOST_ANSWERS, MOST_REPORTS, OPEN_S
 from fitrouter.stores.identities import SqliteIdentities
 from fitrouter.stores.journal import MemoryJournal, SqliteJournal
@@ -238,6 +239,26 @@ async def test_a_second_gateway_on_the_journal_joins_a_run(tmp_path: Path) -> No
         report = await two.runs.outcome("r1", 4, kind="rating", scale=(1, 5), identity=Identity(user="ann"))
         assert report.decisions == 3
         assert (await one.runs.show("r1", Identity(user="ann"))).outcome is not None
+
+
+@pytest.mark.parametrize("kind", [MemoryJournal, SqliteJournal])
+async def test_of_an_endless_run_the_last_steps_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any
+) -> None:
+    """All steps are counted, with the time of the first one, and only the last `MOST_SHOWN` are read."""
+    monkeypatch.setattr(runs, "MOST_SHOWN", 2)
+    journal = kind(tmp_path / "journal.db") if kind is SqliteJournal else kind()
+    async with make_router(tmp_path, journal=journal) as router:
+        made = []
+        for n in range(5):
+            request = Request(messages=({"role": "user", "content": f"{n}"},), identity=Identity(user="ann", run="r"))
+            made.append((await router.complete(request)).decision)
+        await router.runs.outcome("r", True, identity=Identity(user="ann"))
+        shown = await router.runs.show("r", Identity(user="ann"))
+        steps, reports = await router.runs._found("r", Identity(user="ann"), "", trusted=True, most=2)
+    assert (shown.steps, shown.began, shown.reports) == (5, made[0].ts, 1)
+    assert [each.decision_id for each in shown.decisions] == [each.id for each in made[3:]]
+    assert (len(steps), len(reports)) == (2, 1)
 
 
 async def test_the_run_of_a_context_is_that_of_its_tasks_alone(tmp_path: Path) -> None:

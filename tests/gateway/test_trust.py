@@ -16,7 +16,8 @@ from tests.kits.learner import Log, fold, learner
 from fitrouter.config import ServerConfig
 from fitrouter.router import Router
 from fitrouter.stores.journal import MemoryJournal
-from fitrouter.types import Feedback, FeedbackKind, Identity
+from fitrouter.types import Feedback, FeedbackKind, Identity, Request
+from fitrouter_integrations.client import RunVote, connect
 from fitrouter_integrations.gateway._keys import Keys
 
 SECRETS = {name: f"{name}-secret-of-some-length" for name in ("KEY_A", "KEY_B", "KEY_T", "KEY_O")}
@@ -174,6 +175,15 @@ def test_votes_name_the_untrusted_key_that_vouches(url: str, router: Router) -> 
         events = [row.event for row in router._journal.of(answer["decision_id"])]
         found[key] = [event.vouched for event in events if isinstance(event, Feedback)]
     assert found == {"KEY_B": ["b", "b"], "KEY_T": ["", ""], "KEY_A": ["a", "a"], "KEY_O": ["", ""]}
+
+
+def test_a_client_reports_on_runs_of_its_users(url: str) -> None:
+    """A client of an untrusted key that knows an answer of a run, as adapters do, needs not name its user."""
+    who = Identity(user="ann", run="r")
+    with connect(url, SECRETS["KEY_B"]) as one, speaking(url, "KEY_B") as other:
+        made = one.complete(Request(messages=({"role": "user", "content": "Hi"},), identity=who)).about.decision_id
+        assert one.outcome(RunVote(run=made, value=False, source="adapter")).counts
+        assert other.post(f"/v1/runs/{made}/outcome", json={"value": False}).status_code == 403
 
 
 def test_a_plan_to_be_looked_at_is_its_keys(url: str, router: Router) -> None:

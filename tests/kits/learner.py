@@ -44,7 +44,7 @@ class Log:
         for event in events:
             self.journal.append(Entry(event)).result()
 
-    def answer(self, user: str | None, arm: str, *, role: str = "analyst", ok: bool = True) -> str:
+    def answer(self, user: str | None, arm: str, *, role: str = "analyst", ok: bool = True, status: str = "") -> str:
         """A decision and its execution; returns the decision id."""
         self.count += 1
         name = f"d{self.count}"
@@ -72,7 +72,7 @@ class Log:
                 identity=who,
                 chosen=arm,
                 served_by=arm if ok else None,
-                status="ok" if ok else "failed",
+                status=status or ("ok" if ok else "failed"),
                 attempts=(Attempt(model=arm, probability=1.0, error=None if ok else "ProviderUnavailable"),),
                 features=x,
                 completion_tokens=100,

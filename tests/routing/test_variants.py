@@ -65,6 +65,7 @@ def test_what_cannot_be_a_variant_is_refused_with_the_remedy(subtests: pytest.Su
         ({"variants": (WARM, WARM)}, "arm 'm#warm' is defined 2 times"),
         ({"name": "m#1", "variants": (WARM,)}, "choose names without it"),
         ({"revision": "#1", "variants": (WARM,)}, "choose names without it"),
+        ({"revision": "#1", "variant": Variant(name="host-x")}, "choose names without it"),
         (
             {"variants": (Variant(name="v", params={"tools": [], "stream": True}),)},
             "sets stream, tools, which only a caller",

@@ -38,6 +38,7 @@ from fitrouter.types import (
 from fitrouter_evaluators.scoring import Answer
 from fitrouter_evaluators.scoring.models import Item
 from fitrouter_evaluators.scoring.models.judge import Judge, question, verdicts
+from fitrouter_evaluators.scoring.models.reward_model import ModelError
 from fitrouter_evaluators.scoring.models.state import load_state
 from fitrouter_evaluators.scoring.plugin import make_scorer
 
@@ -191,6 +192,22 @@ def test_a_failing_call_is_missing_and_counts_what_it_may_have_cost() -> None:
     assert isinstance(bench.failures[0], ProviderUnavailable)
     paid = 1e-6 * (200 * 1.0 + 20 * 10.0)
     assert bench.state.usd > paid + 1e-6 * 400 * 10.0
+
+
+def test_a_judge_checks_all_answers(tmp_path: Path) -> None:
+    """As a check it judges whatever its sample is, says nothing where no principle is, and ends with its money."""
+    provider = Scripted(is_short)
+    settings = ScorerConfig(encoder="hashing", prior="none", models=(config(sample=0.0, usd_per_day=0.02),))
+    service = make_scorer(settings, tmp_path, connected={"p": provider})
+    asked, cook = [{"role": "user", "content": "Soup?"}], Identity(role="cook")
+
+    def judged(text: str, who: Identity = cook) -> float:
+        return service.judge("judge", who, asked, {"role": "assistant", "content": text})
+
+    assert (judged("Yes."), judged("long " * 200)) == (1.0, -1.0)
+    assert np.isnan(judged("Yes.", Identity(role="poet")))
+    with pytest.raises(ModelError, match="has spent its money of the day"):
+        [judged("Yes.") for _ in range(100)]
 
 
 def test_draws_are_logged_and_reproducible() -> None:

@@ -12,19 +12,27 @@ import numpy as np
 import pytest
 from tests.kits.gateway import Echo, cards, make_router
 
-from fitrouter.config import ModelAddition
+from fitrouter.config import Config, ModelAddition, parse_config
 from fitrouter.draw import renormalise
-from fitrouter.providers.checks import SECONDS
+from fitrouter.errors import ConfigError
+from fitrouter.hooks import Notice, Trouble
+from fitrouter.providers import checks
+from fitrouter.providers.checks import SECONDS, Checks
 from fitrouter.router import Router
 from fitrouter.routing.decider import Rules
-from fitrouter.types import FULL_SHARE, Execution, ModelCard, Request
+from fitrouter.serving.attempts import Assembler
+from fitrouter.types import FULL_SHARE, Check, Execution, ModelCard, Request
 
+ALPHA = Rules(share=0.0, default_arm="alpha", registry="r1")
+JSON = {"role": "assistant", "content": '{"a": 1}'}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 REFUSES = "import json, sys; sys.exit(int('bad' in json.load(sys.stdin)['message']['content']))"
 
 
-def checked(*command: str) -> list[ModelCard]:
+def checked(*command: str, **check: Any) -> list[ModelCard]:
     """Three models; the answers of alpha are checked."""
-    return [msgspec.structs.replace(card, check=command if card.name == "alpha" else ()) for card in cards()]
+    made = Check(command=command, **check)
+    return [msgspec.structs.replace(card, check=made if card.name == "alpha" else None) for card in cards()]
 
 
 def ask(text: str, **more: Any) -> Request:
@@ -62,13 +70,106 @@ async def test_what_is_served_after_a_check_has_its_probability(tmp_path: Path, 
     assert beta[1] == 0.0, "a failed check is no failure of the model"
 
 
-async def test_a_broken_check_costs_no_answer(tmp_path: Path) -> None:
-    """A program that is missing, or ends with another status, lets the answer pass."""
-    rules = Rules(share=0.0, default_arm="alpha", registry="r1")
-    for command in (("/nowhere/check",), (sys.executable, "-c", "raise SystemExit(3)")):
-        models = checked(*command)
-        async with make_router(tmp_path, {"echo": Echo()}, models=models, rules=rules) as router:
-            assert (await router.complete(ask("bad"))).served_by == "alpha"
+@pytest.mark.parametrize(
+    "models",
+    [
+        checked("/nowhere/check"),
+        checked(sys.executable, "-c", "raise SystemExit(3)"),
+        checked(schema={"$ref": "http://127.0.0.1:9/elsewhere"}),
+        checked(judge="gone"),
+    ],
+    ids=["missing", "status", "reference", "judge"],
+)
+async def test_a_broken_check_costs_no_answer(tmp_path: Path, models: list[ModelCard]) -> None:
+    """A check that cannot be run lets the answer pass, is logged, and counted."""
+    seen = list[Notice]()
+    async with make_router(tmp_path, {"echo": Echo(JSON)}, models=models, rules=ALPHA, hook=seen.append) as router:
+        assert (await router.complete(ask("bad"))).served_by == "alpha"
+    assert [each.part for each in seen if isinstance(each, Trouble)] == ["check"]
+
+
+FORM = {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}}
+SLOW = {"type": "object", "properties": {"a": {"pattern": "^(x+x+)+y$"}}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("check", "content", "params", "passes"),
+    [
+        ({"schema": SCHEMA}, '{"a": 1}', {}, True),
+        ({"schema": SCHEMA}, '{"a": "one"}', {}, False),
+        ({"schema": SCHEMA}, "one", {}, False),
+        ({"schema": SCHEMA}, None, {}, True),  # it calls a tool
+        ({"of_request": True}, '{"a": 1}', FORM, True),
+        ({"of_request": True}, '{"a": "one"}', FORM, False),
+        ({"of_request": True}, "one", {"response_format": {"type": "text"}}, True),
+        ({"judge": "strict", "least": 0.5}, "0.5", {}, True),
+        ({"judge": "strict", "least": 0.5}, "0.4", {}, False),
+        ({"judge": "strict"}, "nan", {}, True),
+    ],
+)
+async def test_schemas_and_judges_check(
+    tmp_path: Path, check: dict[str, Any], content: str | None, params: dict[str, Any], passes: bool, stream: bool
+) -> None:
+    """An answer of another form, or that a judge is against, is replaced; of a stream too, before any of it is sent."""
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    said = {"role": "assistant", "content": content} | ({} if content else {"tool_calls": [call]})
+    async with make_router(tmp_path, {"echo": Echo(said)}, models=checked(**check), rules=ALPHA) as router:
+        router._caller.checks = Checks(lambda name, who, asked, answer: float(answer["content"]), router.hooks)
+        request = ask("go", params=params, stream=stream)
+        answer: Any = await (router.stream if stream else router.complete)(request)
+        assert (answer.served_by == "alpha") is passes
+        if stream:
+            whole = Assembler()
+            async for chunk in answer:
+                whole.add(chunk)
+            message, usage = whole.message(), whole.used()
+            assert whole.finish_reason == ("stop" if content else "tool_calls")
+        else:
+            message, usage = answer.completion.message, answer.completion.usage
+        assert (message["content"], usage.completion_tokens) == (content, 11)
+        assert message.get("tool_calls") == said.get("tool_calls")
+        await router.settled()
+        (end,) = ends(router)
+        assert [each.error for each in end.attempts] == ([None] if passes else ["CheckFailed", None])
+        assert end.status == "ok"
+
+
+async def test_a_strangers_schema_takes_no_time_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A schema of a request that takes for ever to be read is left, and the answer passes."""
+    monkeypatch.setattr(checks, "SECONDS", 1.0)
+    wanted = {"response_format": {"type": "json_schema", "json_schema": {"schema": SLOW}}}
+    said = {"role": "assistant", "content": '{"a": "' + "x" * 60 + '"}'}
+    async with make_router(tmp_path, {"echo": Echo(said)}, models=checked(of_request=True), rules=ALPHA) as router:
+        begun = time.monotonic()
+        assert (await router.complete(ask("go", params=wanted))).served_by == "alpha"
+        assert time.monotonic() - begun < 30.0
+
+
+@pytest.mark.parametrize(
+    ("check", "error"),
+    [
+        ({}, "a check is one of 'command', 'schema' and 'judge'"),
+        ({"command": ["x"], "judge": "j"}, "a check is one of"),
+        ({"schema": {"type": "text"}}, "it is no JSON schema: 'text' is not valid"),
+        ({"schema": "mine"}, "request"),
+        ({"command": ["x"], "least": 0.1}, "least: only a 'judge'"),
+        ({"judge": "j"}, r"the check of 'm' names the judge 'j'; those of 'scorer.models' are \[\]"),
+        ({"program": "x"}, "program"),
+    ],
+)
+def test_checks_are_read(check: dict[str, Any], error: str) -> None:
+    """What is no check is refused, with what is wrong; a list is a program."""
+    model = {"name": "m", "provider": "s", "check": check}
+    given = {"providers": {"s": {"kind": "simulated"}}, "models": [model]}
+    with pytest.raises(ConfigError, match=error):
+        parse_config(given)
+    model["check"] = {"schema": SCHEMA}
+    made = parse_config(given)
+    assert Config.model_validate(made.model_dump()).cards() == made.cards(), "other processes read a dump"
+    for form in (["sh", "-c", "x"], {"command": ["sh", "-c", "x"]}):
+        model["check"] = form
+        assert parse_config(given).cards()[0].check == Check(command=("sh", "-c", "x"))
 
 
 async def test_a_check_ends_with_the_time_of_its_request(tmp_path: Path) -> None:

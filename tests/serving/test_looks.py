@@ -15,7 +15,7 @@ from tests.kits.gateway import Echo, make_router
 
 from fitrouter.context.features import context_names
 from fitrouter.draw import replay
-from fitrouter.errors import InvalidRequest, UnknownDecision
+from fitrouter.errors import BudgetExhausted, InvalidRequest, UnknownDecision
 from fitrouter.router import Router
 from fitrouter.routing.decider import Rules
 from fitrouter.serving import sweeper
@@ -205,6 +205,19 @@ async def test_a_vote_on_a_plan_does_not_end_it(tmp_path: Path) -> None:
         await router.feedback(plan.id, FeedbackKind.THUMB, 0.0, identity=Identity(user="ann"))
         assert (await router.look(ask())).decision.id == plan.id
         assert (await router.complete(ask(plan=plan.id))).served_by == plan.chosen
+
+
+async def test_looks_hold_no_money(tmp_path: Path) -> None:
+    """Plans of a small hard limit that are only looked at leave all of it to requests; a larger one fails."""
+    budget = BudgetParams(usd_per_period=1e-3, hard=True)
+    state = Learner(len(context_names()), 1, expects_scores=False, projections=ProjectionParams(budget=budget))
+    async with make_router(tmp_path, {"echo": Echo()}, learner=state) as router:
+        for n in range(10):
+            plan = (await router.look(ask(f"{n}", params={"max_tokens": 100}))).decision
+        await router.complete(ask("whole", params={"max_tokens": 200}))
+        assert (await router.complete(ask("9", params={"max_tokens": 100}, plan=plan.id))).served_by == plan.chosen
+        with pytest.raises(BudgetExhausted):
+            await router.look(ask("long " * 10_000))
 
 
 async def test_an_unused_plan_is_declined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,9 @@ import math
 import tempfile
 import uuid
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import msgspec
 import numpy as np
@@ -27,17 +26,18 @@ from fitrouter.policies import Beliefs, SquareCB
 from fitrouter.router import Router
 from fitrouter.routing.decider import Rules
 from fitrouter.routing.tiers import TIERS, Tiers
-from fitrouter.serving import attempts
 from fitrouter.serving.attempts import Timers
 from fitrouter.state.learner import Learner
 from fitrouter.stores.journal import SqliteJournal
-from fitrouter.types import FULL_SHARE, Call, Decision, Execution, Mode, ModelCard, PlanRun, Prices
+from fitrouter.types import FULL_SHARE, Call, Check, Decision, Execution, Mode, ModelCard, PlanRun, Prices
 from fitrouter_evaluators.replay.log.log import MODES
 from fitrouter_evaluators.replay.log.sources import read_log
 
 NAMES = tuple("abcde")
 TASTES = {"down": ProviderUnavailable.__name__, "checked": CheckFailed.__name__, "well": None}
 """How a model does → the error that its attempts log."""
+FAILS = Check(schema={"type": "object"})
+"""Of echoes, which are no objects."""
 ACTS = ("run", "decline", "prefer", "leave")
 """What becomes of a plan."""
 
@@ -48,6 +48,7 @@ rules_ = st.builds(
     share=st.sampled_from([0.0, 0.3, 1.0]),
     default_arm=st.sampled_from([None, "a", "b"]),
     cost_weight=st.floats(0, 0.5),
+    ask=st.sampled_from([0.0, 1.0]),
     quality_factor=st.floats(0, 1),
     economy_factor=st.floats(1, 10),
     seed=st.integers(0, 2**63 - 1),
@@ -80,7 +81,7 @@ def router_of(folder: Path, rules: Rules, state: Sequence[str], prior: int) -> R
     models = [
         ModelCard(name=name, provider="echo", target=name, prices=Prices(input=1.0, output=10.0 * n), check=check)
         for n, (name, how) in enumerate(zip(NAMES, state, strict=False))
-        for check in [("fails",) if how == "checked" else ()]
+        for check in [FAILS if how == "checked" else None]
     ]
     rules = msgspec.structs.replace(rules, newcomer_floor=0.0)
     return make_router(
@@ -92,17 +93,6 @@ def router_of(folder: Path, rules: Rules, state: Sequence[str], prior: int) -> R
         timers=Timers(attempts=2 * len(NAMES)),
         journal=SqliteJournal(folder / "journal.db"),
     )
-
-
-async def fails(command: object, messages: object, completion: Any, patience_s: float = 0.0) -> None:
-    """In the place of the program: every answer that is checked fails."""
-    raise CheckFailed("it failed").billed(completion.usage)
-
-
-def living(run: Callable[[Path], Coroutine[Any, Any, None]]) -> None:
-    """Run a test in a folder, with checks that fail."""
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(attempts, "check", fails):
-        asyncio.run(run(Path(folder)))
 
 
 def log_of(folder: Path) -> tuple[dict[str, Decision], dict[str, Execution], list[PlanRun]]:
@@ -206,7 +196,8 @@ def test_attempts_are_those_of_the_log(rules: Rules, state: list[str], prior: in
             assert (last.error is None) is (how[last.model] == "well" or (how[last.model] == "checked" and alone))
             assert end.served_by == (None if last.error else last.model)
 
-    living(run)
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(run(Path(folder)))
 
 
 @settings(max_examples=3, deadline=None)
@@ -224,7 +215,8 @@ def test_calls_are_as_frequent_as_their_probabilities(rules: Rules, state: list[
         assert max(len(end.attempts) for _, end in found) > 2
         assert excess(found) < 5.0
 
-    living(run)
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(run(Path(folder)))
 
 
 @settings(max_examples=12, deadline=None)
@@ -242,7 +234,6 @@ def test_plans_serve_what_they_show(rules: Rules, state: list[str], prior: int, 
     A declined plan has none and an unused one nothing at all, an alternative is pinned, and replay weighs only draws
     that were run.
     """
-
     what = [("run", "economy"), *what]
 
     async def run(folder: Path) -> None:
@@ -275,4 +266,5 @@ def test_plans_serve_what_they_show(rules: Rules, state: list[str], prior: int, 
         assert ran <= weighed <= ran | left
         assert log.outcomes.declined == len(what) - len(ran) - len(left)
 
-    living(run)
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(run(Path(folder)))

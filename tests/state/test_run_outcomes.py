@@ -12,6 +12,7 @@ from tests.kits.learner import D_H, D_X, Log, fold, learner
 from fitrouter.posterior import model
 from fitrouter.posterior.labels import Answered, Label, Share
 from fitrouter.posterior.model import Fit
+from fitrouter.state import reading, waiting_pairs
 from fitrouter.state.learner import Learner
 from fitrouter.state.refit import refit
 from fitrouter.stores.journal import MemoryJournal
@@ -104,6 +105,37 @@ def test_an_outcome_waits_for_the_scores_of_its_answers(order: tuple[str, ...], 
     assert state.digest() == fold(made.journal).digest() == refit(made.journal, learner(), made.journal.head()).digest()
     made.score(name["one"])  # once more
     assert fold(made.journal, size=size).fit.labels == 1
+
+
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_an_answer_without_a_score_does_not_hold_its_run(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that broke off counts at once, and one whose score never comes after `PATIENCE` others, once, in any batches.
+
+    A refit agrees, a snapshot keeps what waits, and a later report corrects what was learnt, and is no other label.
+    """
+    for module in (reading, waiting_pairs):
+        monkeypatch.setattr(module, "PATIENCE", 5)
+    made = log()
+    whole, broken, lost = made.answer("ann", "a"), made.answer("ann", "b", status="partial"), made.answer("ann", "b")
+    made.score(whole)
+    made.outcome(whole, broken, value=1.0, run="broke off")
+    made.outcome(whole, lost, value=1.0, run="lost")
+    found = []
+    for n in range(6):
+        made.score(made.answer("bob", "a"))
+        state = fold(made.journal, size=size)
+        found.append(state.fit.labels)
+        assert state.digest() == fold(made.journal, size=1000).digest()
+        assert state.digest() == refit(made.journal, learner(), made.journal.head()).digest()
+        if n == 2:
+            made.journal.save(state.snapshot())
+    assert found == [1, 1, 1, 1, 2, 2]
+    restored = learner()
+    assert restored.restore(made.journal.snapshot())
+    assert fold(made.journal, restored, size=size).digest() == fold(made.journal).digest()
+    made.outcome(whole, lost, value=0.0, source="person", run="lost")
+    made.score(lost)
+    assert fold(made.journal, size=size).fit.labels == 2
 
 
 def moved(state: Learner) -> bool:

@@ -32,6 +32,7 @@ _LABELS = """
         count(*) FILTER (asked AND decision_id IN (SELECT decision_id FROM told)),
         count(*) FILTER (decision_id IN (SELECT decision_id FROM told))
     FROM decisions WHERE ($1::VARCHAR IS NULL OR tenant = $1) AND ts >= $2
+        AND decision_id NOT IN (SELECT decision_id FROM executions WHERE status = 'declined')
 """
 
 _CALIBRATION = f"""

@@ -22,8 +22,8 @@ SAID = frozenset({FeedbackKind.THUMB, FeedbackKind.RATING, FeedbackKind.PAIR})
 """Kinds of feedback in which people say what they think; the others are what they did."""
 
 _ROLES = """
-    SELECT tenant, role, count(*) AS requests, count(DISTINCT "user") FROM decisions
-    WHERE ($1::VARCHAR IS NULL OR tenant = $1) AND coalesce(role, '') <> '' AND ts >= $2
+    SELECT tenant, role, count(*) AS requests, count(DISTINCT "user") FROM requests
+    WHERE ($1::VARCHAR IS NULL OR tenant = $1) AND coalesce(role, '') <> '' AND ts >= $2 AND outcome <> 'refused'
     GROUP BY ALL ORDER BY requests DESC, role LIMIT $3
 """
 _MOST = """

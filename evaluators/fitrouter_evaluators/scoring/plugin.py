@@ -12,13 +12,14 @@ import numpy as np
 
 from fitrouter.config import ProviderConfig, ScorerConfig
 from fitrouter.context.encoders import get_encoder
+from fitrouter.context.features import read_prompt
 from fitrouter.hooks import Hooks
 from fitrouter.posterior.tastes import TastePrior
 from fitrouter.serving.services import ModelHealth, ParsedRemark
 from fitrouter.state.learner import Learner
 from fitrouter.stores.identities import Identities
 from fitrouter.stores.journal import Journal
-from fitrouter.types import Floats
+from fitrouter.types import Floats, Identity, Message, Request
 from fitrouter_evaluators.scoring import Answer, DeviceHeads, ResponseFeatures, found_device, global_scalar
 from fitrouter_evaluators.scoring.models import Item
 from fitrouter_evaluators.scoring.prior import load_prior, shipped_prior
@@ -159,6 +160,16 @@ class ScorerService:
         said = tuple(declared)
         h = self._features.encode([Answer(prompt=prompt, text=text, declared=said) for prompt, text in answers])
         return np.hstack([h, np.full((len(h), self.dim - h.shape[1]), np.nan)])
+
+    def judge(self, name: str, identity: Identity, messages: Sequence[Message], answer: Message) -> float:
+        """Judge an answer by one of the judges, whatever its `sample`; NaN for no verdict.
+
+        Raises:
+            ModelError: its money of the day is spent.
+        """
+        assert self._models is not None
+        prompt = read_prompt(Request(messages=tuple(messages))).text
+        return self._models.judge(name, Item(answer=Answer.of(prompt, answer), identity=identity))
 
     def outputs(self, model: str, items: Sequence[Item]) -> Floats:
         """Compute what is served to a `Remote`: features of answers, or outputs of a reward model.

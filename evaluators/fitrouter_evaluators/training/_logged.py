@@ -195,7 +195,7 @@ def _journalled(path: Path, encoder: str) -> Iterator[Related]:
     journal = SqliteJournal(path)
     try:
         after, pairs = 0, WaitingPairs()
-        while rows := read_batch(journal, after, waiting=lambda score: pairs.get(score.decision_id)).rows:
+        while rows := read_batch(journal, after, waiting=lambda score, _: pairs.get(score.decision_id)).rows:
             for row, related in rows:
                 pairs.observe(row.event, related)
                 if isinstance(row.event, Decision):

@@ -10,9 +10,12 @@ import asyncio
 import atexit
 import os
 import threading
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
+
+import msgspec
 
 from fitrouter.config import load_config
 from fitrouter.errors import ConfigError
@@ -41,6 +44,9 @@ from fitrouter_integrations.client._remote import RemoteBackend
 Backend: TypeAlias = LocalBackend | RemoteBackend
 """A router, in process or behind a gateway. All methods run on the event loop of `start`."""
 T = TypeVar("T")
+_Decided = TypeVar("_Decided", Reply, Streaming, Plan)
+_USERS = 10_000
+"""Decisions whose users are known."""
 
 
 class Client:
@@ -59,6 +65,8 @@ class Client:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._users: OrderedDict[str, str] = OrderedDict()
+        """Decision → user of its request, of the latest ones: a report on their run needs it."""
 
     # --- requests ---
 
@@ -68,29 +76,43 @@ class Client:
 
     def complete(self, request: Request) -> Reply:
         """Return the complete answer to a request; raises as `Router.complete`."""
-        return self._wait(partial(self.backend.complete, request))
+        return self._noted(request, self._wait(partial(self.backend.complete, request)))
 
     async def acomplete(self, request: Request) -> Reply:
         """Return the complete answer to a request."""
-        return await self._await(partial(self.backend.complete, request))
+        return self._noted(request, await self._await(partial(self.backend.complete, request)))
 
     def stream(self, request: Request) -> BlockingStream:
         """Answer a request as a stream; returns with the first chunk."""
-        return BlockingStream(self, self._wait(partial(self.backend.stream, request)))
+        return BlockingStream(self, self._noted(request, self._wait(partial(self.backend.stream, request))))
 
     async def astream(self, request: Request) -> AwaitingStream:
         """Answer a request as a stream; returns with the first chunk."""
-        return AwaitingStream(self, await self._await(partial(self.backend.stream, request)))
+        return AwaitingStream(self, self._noted(request, await self._await(partial(self.backend.stream, request))))
+
+    def _noted(self, request: Request, found: _Decided) -> _Decided:
+        """Note whose request was decided."""
+        if request.identity.user is not None:
+            with self._mutex:
+                self._users[found.about.decision_id] = request.identity.user
+                if len(self._users) > _USERS:
+                    self._users.popitem(last=False)
+        return found
+
+    def _theirs(self, vote: RunVote) -> RunVote:
+        """A report on the run of a noted decision, with its user."""
+        user = vote.user or self._users.get(vote.run)
+        return msgspec.structs.replace(vote, user=user)
 
     # --- answered elsewhere ---
 
     def decide(self, request: Request) -> Plan:
         """Plan a request without calling a model, for `report`; raises as `Router.decide`."""
-        return self._wait(partial(self.backend.decide, request))
+        return self._noted(request, self._wait(partial(self.backend.decide, request)))
 
     async def adecide(self, request: Request) -> Plan:
         """Plan a request without calling a model."""
-        return await self._await(partial(self.backend.decide, request))
+        return self._noted(request, await self._await(partial(self.backend.decide, request)))
 
     def look(self, request: Request) -> Plan:
         """Plan a request to be looked at; a request with its id as `plan` runs it. Raises as `Router.look`."""
@@ -128,11 +150,11 @@ class Client:
 
     def outcome(self, vote: RunVote) -> Reported:
         """Report how a run of an agent ended; returns once durable. Raises as `Runs.outcome`."""
-        return self._wait(partial(self.backend.outcome, vote))
+        return self._wait(partial(self.backend.outcome, self._theirs(vote)))
 
     async def aoutcome(self, vote: RunVote) -> Reported:
         """Report how a run of an agent ended; returns once durable."""
-        return await self._await(partial(self.backend.outcome, vote))
+        return await self._await(partial(self.backend.outcome, self._theirs(vote)))
 
     def comment(self, comment: Comment) -> Understood:
         """Record a comment on an answer; returns what was understood. Raises as `Router.comment`."""

@@ -190,6 +190,13 @@ class Config(_Section):
                     f"scorer.models: {judge.name!r} uses the unknown provider {judge.provider!r}; "
                     f"configured are {sorted(self.providers)}"
                 )
+        judges = [model.name for model in self.scorer.models if model.kind == "judge"]
+        for model in self.models:
+            if model.check is not None and model.check.judge and model.check.judge not in judges:
+                raise ValueError(
+                    f"models: the check of {model.name!r} names the judge {model.check.judge!r}; "
+                    f"those of 'scorer.models' are {judges}"
+                )
         for alias, target in self.aliases.items():
             if "*" in alias:
                 raise ValueError(f"aliases: {alias!r} is no pattern but a name; list each name")

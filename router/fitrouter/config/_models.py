@@ -14,7 +14,9 @@ import pydantic
 from pydantic import Field
 
 from fitrouter.config._section import Fraction, _Section
-from fitrouter.types import ModelCard, Prices, Variant
+from fitrouter.context.answer_schema import fault
+from fitrouter.errors import require
+from fitrouter.types import Check, ModelCard, Prices, Variant
 
 Capability = Literal["streaming", "tools", "json", "images", "audio", "files", "video"]
 
@@ -218,6 +220,46 @@ class HostConfig(_Section):
     """Required as those of the model are, which they do not follow."""
 
 
+class CheckConfig(_Section):
+    """What checks the answers of a model, one of three; see [Cascades](routing.md#cascades)."""
+
+    model_config = pydantic.ConfigDict(validate_by_name=True)  # as a dump of the settings has it
+
+    command: tuple[str, ...] = ()
+    """Program, with arguments: it reads `{"messages", "message"}` as JSON, and ends with 1 for an answer that fails."""
+    json_schema: dict[str, Any] | Literal["request"] | None = Field(default=None, alias="schema")
+    """JSON schema of the answer's content, or `request` for the one of the request's own `response_format`."""
+    judge: str = ""
+    """Name of a judge of `scorer.models`. It judges all of these answers, whatever its `sample`."""
+    least: float = Field(default=0.0, ge=-1, le=1)
+    """judge: lowest mean verdict that passes, from −1 (against all its principles) to 1 (follows all)."""
+
+    @pydantic.model_validator(mode="after")
+    def _one(self) -> CheckConfig:
+        given = [bool(self.command), self.json_schema is not None, bool(self.judge)]
+        if given.count(True) != 1:
+            raise ValueError("a check is one of 'command', 'schema' and 'judge'")
+        if self.least and not self.judge:
+            raise ValueError("least: only a 'judge' gives verdicts")
+        if self.json_schema is not None:
+            require("jsonschema", "a check by a schema")
+            if isinstance(self.json_schema, dict) and (wrong := fault(self.json_schema)):
+                raise ValueError(f"schema: it is no JSON schema: {wrong}")
+        return self
+
+    @property
+    def made(self) -> Check:
+        """As the card of the model has it."""
+        schema = self.json_schema
+        return Check(
+            command=self.command,
+            schema=schema if isinstance(schema, dict) else {},
+            of_request=schema == "request",
+            judge=self.judge,
+            least=self.least,
+        )
+
+
 class ModelConfig(_Section):
     """A model that can be chosen."""
 
@@ -248,10 +290,15 @@ class ModelConfig(_Section):
     request that names an effort excludes the others. With `variants` at most four."""
     hosts: tuple[HostConfig, ...] = Field(default=(), max_length=4)
     """Further hosts of the same model."""
-    check: tuple[str, ...] = ()
-    """Program, with arguments, that checks its whole answers: it reads `{"messages", "message"}` as JSON, and ends
-    with 1 for one that counts as not given, so that another model is drawn. See [Cascades](routing.md#cascades)."""
+    check: CheckConfig | None = None
+    """What its answers have to pass, else they count as not given, so that another model is drawn; a list is a
+    `command`. See [Cascades](routing.md#cascades)."""
     variants: tuple[VariantConfig, ...] = Field(default=(), max_length=4)
+
+    @pydantic.field_validator("check", mode="before")
+    @classmethod
+    def _command(cls, check: Any) -> Any:
+        return {"command": check} if isinstance(check, list | tuple) else check
 
     @pydantic.model_validator(mode="after")
     def _one_price_of_reads(self) -> ModelConfig:
@@ -292,7 +339,7 @@ class ModelConfig(_Section):
             parameters=self.parameters,
             max_output_tokens=self.max_output_tokens,
             effort=self.effort,
-            check=self.check,
+            check=self.check.made if self.check else None,
             variants=tuple(Variant(name=v.name, prefix=v.prefix, params=v.params) for v in self.variants),
         )
 
@@ -335,7 +382,7 @@ class ModelAddition(_Section):
     @classmethod
     def _runs_nothing(cls, model: ModelConfig) -> ModelConfig:
         if model.check:
-            raise ValueError("check: programs are named in the configuration file only")
+            raise ValueError("check: programs, schemas and judges are named in the configuration file only")
         return model
 
     @property

@@ -110,7 +110,7 @@ def _fields_at(root: type[pydantic.BaseModel], loc: tuple[int | str, ...]) -> li
     for part in loc:
         field = root.model_fields.get(str(part))
         root = (field and section_in(field.annotation)) or root
-    return list(root.model_fields)
+    return [field.alias or name for name, field in root.model_fields.items()]
 
 
 _MOST_VALUES, _DEEPEST, _BITS = 100_000, 64, 1_024

@@ -1,47 +1,88 @@
-"""Checks of answers by a program of the configuration: an answer that fails one counts as not given."""
+"""Checks of answers by a program, a JSON schema or a judge: an answer that fails one counts as not given."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
-import logging
-from collections.abc import Sequence
+import math
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from fitrouter.errors import CheckFailed, in_words
-from fitrouter.types import Completion, Message
+from fitrouter.context import answer_schema
+from fitrouter.errors import CheckFailed
+from fitrouter.hooks import Hooks
+from fitrouter.types import Check, Completion, Identity, Message, Request
 
 SECONDS = 5.0
-"""What a check may take; one that takes longer, or cannot be run, lets the answer pass."""
-_log = logging.getLogger("fitrouter")
+"""What a program or a schema may take; a check that takes longer, or cannot be run, lets the answer pass."""
+Judge = Callable[[str, Identity, Sequence[Message], Message], float]
+"""What a judge of a name says of an answer, from −1 to 1; NaN for nothing. It may take seconds."""
 
 
-async def check(
-    command: Sequence[str], messages: Sequence[Message], completion: Completion, patience_s: float = SECONDS
-) -> None:
-    """Run a check of an answer: a program that reads `{"messages", "message"}` as JSON, and ends with 1 if it fails.
+class Checks:
+    """Runs checks of answers.
 
     Args:
-        command: the program, with arguments.
-        messages: of the request.
-        completion: the answer.
-        patience_s: how long the request still has; a check gets `SECONDS` at most.
-
-    Raises:
-        CheckFailed: the answer fails it.
+        judge: of the scorer.
+        hooks: told of what could not be run, which is logged and counted.
     """
-    said = json.dumps({"messages": list(messages), "message": completion.message}, default=str).encode()
-    pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
-    try:
-        process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=nothing, stderr=nothing)
+
+    def __init__(self, judge: Judge | None, hooks: Hooks) -> None:
+        self._judge, self.hooks = judge, hooks
+
+    async def run(self, check: Check, request: Request, completion: Completion, patience_s: float) -> None:
+        """Check an answer.
+
+        Args:
+            check: what checks it.
+            request: the request.
+            completion: the answer.
+            patience_s: how long the request still has; a program and a schema get `SECONDS` at most.
+
+        Raises:
+            CheckFailed: the answer fails it.
+        """
         try:
-            async with asyncio.timeout(min(patience_s, SECONDS)):
-                await process.communicate(said)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-    except (OSError, TimeoutError) as error:  # a broken check costs no answer
-        _log.warning("the check %s could not be run: %s", command[0], in_words(error))
-        return
-    if process.returncode == 1:
-        raise CheckFailed(f"its answer failed the check {command[0]}").billed(completion.usage)
+            async with asyncio.timeout(patience_s if check.judge else min(patience_s, SECONDS)):
+                failed = await self._failed(check, request, completion.message)
+        except Exception as error:  # noqa: BLE001 - a broken check costs no answer
+            self.hooks.trouble("check", error)
+            return
+        if failed:
+            raise CheckFailed(f"its answer failed the check {check.name}").billed(completion.usage)
+
+    async def _failed(self, check: Check, request: Request, message: Message) -> bool:
+        if check.judge:
+            if self._judge is None:
+                raise RuntimeError(f"there is no scorer with the judge {check.judge!r}")
+            said = await asyncio.to_thread(self._judge, check.judge, request.identity, request.messages, message)
+            return not math.isnan(said) and said < check.least
+        if check.command:
+            return await _fails(check.command, {"messages": list(request.messages), "message": message})
+        if message.get("tool_calls"):  # no content to be checked
+            return False
+        if not check.of_request:
+            return await asyncio.to_thread(answer_schema.fails, check.schema, message.get("content"))
+        form = request.params.get("response_format")
+        wanted = form.get("json_schema") if isinstance(form, dict) and form.get("type") == "json_schema" else None
+        if not isinstance(wanted, dict) or not isinstance(wanted.get("schema"), dict):
+            return False
+        # In a process that can be ended: what a stranger's schema takes to be read has no limit.
+        program = [sys.executable, "-I", answer_schema.__file__]
+        return await _fails(program, {"schema": wanted["schema"], "content": message.get("content")})
+
+
+async def _fails(command: Sequence[str], given: dict[str, Any]) -> bool:
+    """Whether a program that reads JSON ends with 1."""
+    pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=nothing, stderr=nothing)
+    try:
+        await process.communicate(json.dumps(given, default=str).encode())
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+    if process.returncode not in {0, 1}:
+        raise RuntimeError(f"the check {command[0]} ended with {process.returncode}; 0 is for passed, and 1 for failed")
+    return process.returncode == 1

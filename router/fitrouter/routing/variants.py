@@ -53,10 +53,10 @@ def expand(cards: Iterable[ModelCard]) -> list[ModelCard]:
             most = f"at most {LIMIT} are allowed, levels of effort included: remove some, as each has to be tried"
             raise ConfigError(f"model {card.name!r} has {count} variants; {most}")
         ways = (*_efforts(card), *card.variants)
-        if ways and "#" in card.name + card.revision:
+        if (ways or card.variant) and "#" in card.name + card.revision:
             raise ConfigError(
-                f"model {card.name!r}, revision {card.revision!r}: '#' separates a variant's name; "
-                "choose names without it, or remove the variants"
+                f"model {card.name!r}, revision {card.revision!r}: '#' separates a variant's or host's name; "
+                "choose names without it, or remove the variants and hosts"
             )
         plain = msgspec.structs.replace(card, variants=(), effort=())
         arms.append(plain)

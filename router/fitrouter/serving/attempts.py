@@ -32,7 +32,7 @@ from fitrouter.errors import (
     in_words,
 )
 from fitrouter.providers import Provider, tracing
-from fitrouter.providers.checks import check
+from fitrouter.providers.checks import Checks
 from fitrouter.providers.failures import kind_of
 from fitrouter.routing.breakers import Entry, TenantBreakers
 from fitrouter.routing.eligibility import STATE, without_state
@@ -135,6 +135,7 @@ class Caller:
         timers: timeouts; none of them includes the wait for a slot, except the deadline.
         breakers: told of every result; a model whose breaker is open is not called.
         slots: how many calls each provider gets at a time.
+        checks: of answers.
     """
 
     def __init__(
@@ -144,8 +145,9 @@ class Caller:
         timers: Timers,
         breakers: TenantBreakers,
         slots: SlotParams,
+        checks: Checks,
     ) -> None:
-        self.cards, self.timers, self.breakers = cards, timers, breakers
+        self.cards, self.timers, self.breakers, self.checks = cards, timers, breakers, checks
         self.providers: dict[str, Provider] = {}
         self.slots: dict[str, Slots] = {}
         self._params = slots
@@ -213,11 +215,17 @@ class Caller:
                     patience = (1.0 if last else 0.6) * (deadline - begun)
                     admitted.hurried = request.deadline_s is not None and patience < self.timers.first_token_s
                     left_out = (dropped or {}).get(arm, ())
-                    answering = await self._start(limited(request, cover), arm, left_out, admitted.release, patience)
-                    if not last and answering.completion is not None and (program := self.cards[arm].check):
+                    asked, check = limited(request, cover), None if last else self.cards[arm].check
+                    if check is not None and fallback is not None:
                         tried = [arm, *(attempt.model for attempt in attempts)]
-                        if fallback is not None and renormalise(fallback, tried, len(tried)) is not None:
-                            await check(program, request.messages, answering.completion, deadline - time.monotonic())
+                        if renormalise(fallback, tried, len(tried)) is None or (request.stream and request.n > 1):
+                            check = None
+                    if check is not None:  # a stream is checked as a whole, before any of it is sent
+                        asked = msgspec.structs.replace(asked, stream=False)
+                    answering = await self._start(asked, arm, left_out, admitted.release, patience)
+                    if check is not None and (whole := answering.completion) is not None:
+                        await self.checks.run(check, request, whole, deadline - time.monotonic())
+                        answering = _streamed(whole) if request.stream else answering
             except ProviderError as error:
                 failure = error
             except TimeoutError:
@@ -509,6 +517,20 @@ async def _call(request: Request, card: ModelCard, provider: Provider, timers: T
     if any(chunk.finish_reason for chunk in head):  # an empty answer is one: it says why it ended, and what it cost
         return Answering(arm="", attempts=(), provider_s=0.0, head=tuple(head), rest=rest)
     raise ProviderUnavailable(f"{card.name!r} ended its stream without an answer").billed(_reported(head))
+
+
+def _streamed(whole: Completion) -> Answering:
+    """A complete answer as a stream."""
+
+    async def rest() -> AsyncIterator[Chunk]:
+        yield Chunk(finish_reason=whole.finish_reason, beside=whole.beside)
+        yield Chunk(usage=whole.usage)
+
+    delta = dict(whole.message)
+    if calls := delta.get("tool_calls"):
+        delta["tool_calls"] = [{"index": i, **call} for i, call in enumerate(calls)]
+    head = (Chunk(delta=delta, logprobs=whole.logprobs, further=whole.further),)
+    return Answering(arm="", attempts=(), provider_s=0.0, head=head, rest=rest())
 
 
 def _reported(head: Sequence[Chunk]) -> Usage | None:

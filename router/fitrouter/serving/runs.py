@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from numbers import Real
 
 import msgspec
@@ -17,7 +18,7 @@ from fitrouter.serving.feedback import LARGEST_RATING, NARROWEST_SCALE
 from fitrouter.serving.recorder import Recorder, read_in_time
 from fitrouter.state.run_outcomes import effective
 from fitrouter.stores.identities import Identities
-from fitrouter.stores.journal import outcomes_of
+from fitrouter.stores.journal import Row, outcomes_of
 from fitrouter.types import SOURCES, Decision, Event, Execution, Identity, RunOutcome, RunStep
 
 KINDS = ("success", "rating", "number")
@@ -215,7 +216,8 @@ class Runs:
         self, run: str, identity: Identity | None = None, *, key: str = "", trusted: bool = True
     ) -> ShownRun:
         """Return a run with its decisions, cost and outcome; arguments and errors as of `outcome`."""
-        steps, reports = await self._found(run, identity or Identity(), key, trusted=trusted)
+        steps, reports = await self._found(run, identity or Identity(), key, trusted=trusted, most=MOST_SHOWN)
+        number, began, _ = await self._extent(steps[0].identity.run or "")
         rows = await read_in_time(self.recorder.journal.of, *(step.decision_id for step in steps[-MOST_SHOWN:]))
         decisions = shown_steps([row.event for row in rows])
         costs = [each.cost_usd for each in decisions if each.status is not None]
@@ -223,8 +225,8 @@ class Runs:
         known = [cost for cost in costs if cost is not None]
         return ShownRun(
             run=steps[0].identity.run or "",
-            steps=len(steps),
-            began=steps[0].ts,
+            steps=max(number, len(steps)),
+            began=min(began, steps[0].ts),
             last=steps[-1].ts,
             cost_usd=math.fsum(known) if len(known) == len(costs) else None,
             outcome=None if standing is None else msgspec.convert(standing, ShownOutcome, from_attributes=True),
@@ -233,9 +235,9 @@ class Runs:
         )
 
     async def _found(
-        self, run: str, speaker: Identity, key: str, *, trusted: bool
+        self, run: str, speaker: Identity, key: str, *, trusted: bool, most: float = math.inf
     ) -> tuple[list[RunStep], list[RunOutcome]]:
-        """Find a run's steps and the reports on it, and check that the speaker may see and judge it.
+        """Find a run's steps, or the last ones, and the reports on it; check that the speaker may see and judge it.
 
         Its id, with whose it is, leads to it; so does one of its decisions, and to a trusted key its hash.
         """
@@ -246,9 +248,10 @@ class Runs:
             stored = await read_in_time(self.identities.subjects, tenant, user)
             subjects = [*dict.fromkeys(each for each in (self.identities.known(tenant, user), *stored) if each)]
         keys = [run_key(tenant, subject, owned_run(run, key)) for subject in subjects]
-        steps, reports = await self._read(keys, tenant)
+        steps, reports = await self._read(keys, tenant, most)
         if not steps:
-            steps, reports = await self._read(await self._handle(run, speaker, key, subjects, trusted=trusted), tenant)
+            keys = await self._handle(run, speaker, key, subjects, trusted=trusted)
+            steps, reports = await self._read(keys, tenant, most)
         if not steps:
             raise UnknownDecision(
                 f"there is no logged run {run!r} of this user and key; requests name theirs by 'x-fitrouter-run' or "
@@ -272,9 +275,19 @@ class Runs:
                 return [who.run]
         return []
 
-    async def _read(self, keys: Sequence[str], tenant: str) -> tuple[list[RunStep], list[RunOutcome]]:
-        wanted = [*keys, *map(outcomes_of, keys)]
-        events = [row.event for row in await read_in_time(self.recorder.journal.of, *wanted)] if keys else []
+    async def _extent(self, key: str) -> tuple[int, float, float]:
+        """Number of a run's steps, with the times of the first and the last."""
+        return (await read_in_time(self.recorder.journal.counts, key)).get("step", (0, math.inf, -math.inf))
+
+    async def _read(self, keys: Sequence[str], tenant: str, most: float) -> tuple[list[RunStep], list[RunOutcome]]:
+        journal, wanted, rows = self.recorder.journal, [*map(outcomes_of, keys)], list[Row]()
+        for key in keys:
+            if most < math.inf and (await self._extent(key))[0] > most:
+                rows += await read_in_time(partial(journal.latest, run=key), ("step",), int(most))
+            else:
+                wanted.append(key)
+        rows += await read_in_time(journal.of, *wanted) if keys else []
+        events = [row.event for row in rows]
         steps = [each for each in events if isinstance(each, RunStep) and each.identity.tenant == tenant]
         return steps, [each for each in events if isinstance(each, RunOutcome) and each.identity.tenant == tenant]
 

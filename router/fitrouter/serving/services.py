@@ -17,7 +17,7 @@ from fitrouter.posterior.tastes import TastePrior
 from fitrouter.state.learner import Learner
 from fitrouter.stores.identities import Identities
 from fitrouter.stores.journal import Journal
-from fitrouter.types import Floats
+from fitrouter.types import Floats, Identity, Message
 
 if TYPE_CHECKING:
     from fitrouter.config import Config
@@ -158,6 +158,10 @@ class ScorerPlugin(Protocol):
             answers: (prompt, text) each.
             declared: statements about topics.
         """
+        ...
+
+    def judge(self, name: str, identity: Identity, messages: Sequence[Message], answer: Message) -> float:
+        """Let a judge judge an answer, −1 … 1; NaN if no principle is concerned, or it said nothing. Takes seconds."""
         ...
 
     def step(self) -> int:

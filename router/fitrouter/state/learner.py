@@ -167,7 +167,7 @@ class Learner:
         priors = [prior.id for prior in (self.prior, self.arm_prior) if prior]
         own = (self.schema, priors, self.votes_per_day, self.people_per_key, self.expects_scores)
         likelihoods = SIGNALS, REMARKS, REMARK_STEP, VERDICT, NO_OFFSET, NOISE_OUTCOMES
-        text = repr((19, self.kind, fit.d, fit.D, *own, fit.params, likelihoods, self.projections.params))
+        text = repr((20, self.kind, fit.d, fit.D, *own, fit.params, likelihoods, self.projections.params))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def blank(self) -> Self:
@@ -328,9 +328,10 @@ class Learner:
             self.projections.arm_counts.join(arm)
             self._touch(arm)
 
-    def waiting(self, score: Score) -> Sequence[str]:
-        """Decisions with a vote on a pair, and runs with an outcome, that wait for a score; see `read_batch`."""
-        return self.of(score.identity.tenant).projections.waiting_pairs.get(score.decision_id)
+    def waiting(self, score: Score, ahead: int) -> Sequence[str]:
+        """Votes on pairs, and runs, that wait for a score, or are overdue after so many before it; see `read_batch`."""
+        pairs = self.of(score.identity.tenant).projections.waiting_pairs
+        return [*pairs.get(score.decision_id), *pairs.overdue(ahead + 1)]
 
     def load(self, batch: Batch) -> None:
         """Bring the people that a batch changes into memory, so that folding it needs no I/O. Blocks on the disk."""
@@ -429,6 +430,7 @@ class Learner:
         for vote in votes.values():
             self._vote(vote, [*related, event])
         self._say(standing(_remarks_on(event.decision_id, related)), [*related, event])
+        voted.update(self.projections.waiting_pairs.give_up())
         ended = [one for one in related if isinstance(one, RunOutcome) and decision_of(one) in voted]
         for who in {one.identity.run: one.identity for one in ended}.values():
             if who.tenant == event.identity.tenant:
@@ -442,9 +444,9 @@ class Learner:
 
     def _outcome(self, event: RunOutcome, related: Sequence[Event]) -> None:
         earlier = reports_on(event.identity, related)
+        if self.expects_scores and not earlier:
+            self.projections.waiting_pairs.observe(event, related)
         self._ended([*earlier, event], related, earlier)
-        if self.expects_scores:
-            self.projections.waiting_pairs.observe(earlier[0] if earlier else event, related)
 
     def _ended(
         self, reports: Sequence[RunOutcome], events: Sequence[Event], earlier: Sequence[RunOutcome] = ()
@@ -454,7 +456,8 @@ class Learner:
         if standing is None or standing is before:
             return
         of_answer = by_decision(reports[0].decisions, events)
-        answers = {name: self._answered(name, own) for name, own in of_answer.items()}
+        waits = self.projections.waiting_pairs.waits
+        answers = {name: self._answered(name, own, scored=waits(name)) for name, own in of_answer.items()}
         if (label := run_label(standing, reports[0], before, answers, of_answer)) is None:
             return
         who, name = standing.identity, f"{standing.identity.run} outcome"
@@ -531,14 +534,20 @@ class Learner:
             return None
         return h if len(h) == self.fit.D else None
 
-    def _answered(self, decision_id: str, events: Sequence[Event]) -> Answered | None:
-        """Return the answer of a decision; None if it is missing, not scored yet, or of another encoder."""
+    def _answered(self, decision_id: str, events: Sequence[Event], *, scored: bool | None = None) -> Answered | None:
+        """Return the answer of a decision; None if it is missing, not scored yet, or of another encoder.
+
+        Args:
+            decision_id: the decision.
+            events: of it, among others.
+            scored: whether it counts only once it has a score; by default if answers are scored.
+        """
         stuck = any(isinstance(one, Decision) and one.id == decision_id and bool(one.stuck) for one in events)
         for event in events:
             if isinstance(event, Score) and event.decision_id == decision_id:
                 x = unpack(event.features)
                 return Answered(event.served_by, x, self._h(event), stuck) if len(x) == self.fit.d else None
-        if self.expects_scores:
+        if self.expects_scores if scored is None else scored:
             return None
         for event in events:
             if isinstance(event, Execution) and event.decision_id == decision_id and event.served_by is not None:

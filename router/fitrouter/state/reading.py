@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeGuard
 
+from fitrouter.state.waiting_pairs import PATIENCE
 from fitrouter.stores.journal import Journal, Row, decision_of
 from fitrouter.types import Decision, Erasure, Event, Feedback, PlanRun, Remark, RunOutcome, Score
 
@@ -19,7 +20,7 @@ class Batch(NamedTuple):
 
 
 def read_batch(
-    journal: Journal, after: int, limit: int = 256, waiting: Callable[[Score], Sequence[str]] = lambda _: ()
+    journal: Journal, after: int, limit: int = 256, waiting: Callable[[Score, int], Sequence[str]] = lambda *_: ()
 ) -> Batch:
     """Read the next rows and the events they refer to, a pair's other answer included. Blocks on disk I/O.
 
@@ -27,7 +28,8 @@ def read_batch(
         journal: the event log.
         after: the last sequence number that was read.
         limit: most rows.
-        waiting: decisions before these rows whose votes wait for a score (`Learner.waiting`, of who folds the rows).
+        waiting: decisions before these rows whose votes wait for a score, or have waited for too many, given those of
+            these rows before it (`Learner.waiting`, of who folds the rows).
     """
     found = journal.tail(after, limit)
     by_decision: dict[str, list[Row]] = {row.event.id: [] for row in found if isinstance(row.event, Decision)}
@@ -41,9 +43,14 @@ def read_batch(
     for vote in votes:
         if vote.other:
             voted.setdefault(vote.other, {})[vote.decision_id] = None
+    scores, noted = 0, list[tuple[int, str]]()
     for row in found:
-        if isinstance(row.event, Score):
-            voted.setdefault(row.event.decision_id, {}).update(dict.fromkeys(waiting(row.event)))
+        if isinstance(row.event, RunOutcome):
+            noted.append((scores, decision_of(row.event) or ""))
+        elif isinstance(row.event, Score):
+            late = [key for n, key in noted if scores + 1 - n >= PATIENCE]
+            voted.setdefault(row.event.decision_id, {}).update(dict.fromkeys([*waiting(row.event, scores), *late]))
+            scores += 1
     scored = (row.event.decision_id for row in found if isinstance(row.event, Score))
     _read_decisions(journal, (name for answer in scored for name in voted[answer]), by_decision)
     ended = [row.event for row in found if isinstance(row.event, RunOutcome)]

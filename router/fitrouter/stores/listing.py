@@ -132,7 +132,7 @@ class ListedUser(msgspec.Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()
     """Further tokens of the same user."""
     requests: int = 0
-    """Answered or not."""
+    """Answered or not, with the plans that were looked at and not run."""
     votes: int = 0
     """Of all kinds, replaced ones included."""
     remarks: int = 0

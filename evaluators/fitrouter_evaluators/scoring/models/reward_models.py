@@ -18,7 +18,7 @@ from fitrouter.serving.services import ModelHealth
 from fitrouter.types import Floats
 from fitrouter_evaluators.scoring.models import embedding, judge, sequence_classification
 from fitrouter_evaluators.scoring.models.reward_model import Description, Item, ModelError, RewardModel, SlowModel
-from fitrouter_evaluators.scoring.models.state import load_state
+from fitrouter_evaluators.scoring.models.state import ModelState, load_state
 
 if TYPE_CHECKING:
     from fitrouter.config import ProviderConfig, RewardModelConfig
@@ -168,6 +168,8 @@ class RewardModels:
     ) -> None:
         self._device, self._providers, self.clock = device, providers or {}, clock
         self._connected, self._given = connected or {}, loaded or {}
+        self._judges: dict[str, judge.Judge] = {}
+        """Those that check answers."""
         folder = data and data / "reward_models"
         self._entries = [_Entry(config, folder, self._load) for config in configs]
         self.names = tuple(f"rm.{e.config.name}.{d}" for e in self._entries for d in e.state.dimensions)
@@ -203,6 +205,23 @@ class RewardModels:
         if (model := entry.ready()) is None:
             raise ModelError(entry.error)
         return model.score(items)
+
+    def judge(self, name: str, item: Item) -> float:
+        """Verdict of a judge on an answer, whatever its `sample`; NaN for none. What it spends here is counted apart.
+
+        Raises:
+            ModelError: its money of the day is spent.
+        """
+        if name not in self._judges:
+            entry = next(entry for entry in self._entries if entry.config.name == name)
+            config = entry.config.model_copy(update={"sample": 1.0})
+            self._judges[name] = judge.Judge(
+                config, self._provider(config), ModelState(), None, entry.failed, self.clock
+            )
+        (verdict,) = self._judges[name].score([item])[0].tolist()
+        if item.sampled.get(name) == 0.0:
+            raise ModelError(f"the judge {name!r} has spent its money of the day")
+        return float(verdict)
 
     # --- slow models ---
 
@@ -241,12 +260,7 @@ class RewardModels:
         if config.name in self._given:
             return self._given[config.name]
         if config.kind == "judge":
-            provider = self._connected.get(config.provider or "")
-            if provider is None:
-                from fitrouter.providers import build_provider
-
-                provider = build_provider(config.provider or "", self._providers[config.provider or ""])
-            return judge.Judge(config, provider, entry.state, entry.path, entry.failed, self.clock)
+            return judge.Judge(config, self._provider(config), entry.state, entry.path, entry.failed, self.clock)
         try:
             import torch
         except ImportError as error:
@@ -257,6 +271,14 @@ class RewardModels:
         device = "cuda" if cuda and self._device != "cpu" else "cpu"
         load = embedding.load if config.kind == "embedding" else sequence_classification.load
         return load(config, device, entry.failed)
+
+    def _provider(self, config: RewardModelConfig) -> Provider:
+        name = config.provider or ""
+        if name in self._connected:
+            return self._connected[name]
+        from fitrouter.providers import build_provider
+
+        return build_provider(name, self._providers[name])
 
     def health(self) -> dict[str, ModelHealth]:
         """State of each model, for metrics."""

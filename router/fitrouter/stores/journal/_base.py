@@ -94,7 +94,13 @@ class Journal(Protocol):
         ...
 
     def latest(
-        self, kinds: Sequence[str], limit: int = 256, *, before: int | None = None, subject: str | None = None
+        self,
+        kinds: Sequence[str],
+        limit: int = 256,
+        *,
+        before: int | None = None,
+        subject: str | None = None,
+        run: str = "",
     ) -> Sequence[Row]:
         """The last rows of some kinds of events, the newest first.
 
@@ -103,11 +109,12 @@ class Journal(Protocol):
             limit: most rows; damaged ones count and are left out.
             before: only rows before this sequence number.
             subject: only rows about this subject.
+            run: only rows of this run.
         """
         ...
 
-    def counts(self, subject: str) -> dict[str, tuple[int, float, float]]:
-        """Count the rows about a subject by kind of event, with the times of the first and the last."""
+    def counts(self, key: str) -> dict[str, tuple[int, float, float]]:
+        """Count the rows about a subject, or of a run, by kind of event, with the times of the first and the last."""
         ...
 
     def event(self, event_id: str) -> Event | None:

@@ -117,16 +117,23 @@ class MemoryJournal:
             return [(seq, item) for seq, item in enumerate(self._records, 1) if item is not None]
 
     def latest(
-        self, kinds: Sequence[str], limit: int = 256, *, before: int | None = None, subject: str | None = None
+        self,
+        kinds: Sequence[str],
+        limit: int = 256,
+        *,
+        before: int | None = None,
+        subject: str | None = None,
+        run: str = "",
     ) -> Sequence[Row]:
         """The last rows of some kinds of events, the newest first."""
         about = [(seq, item) for seq, item in reversed(self._kept()) if subject in (None, item.subject)]
+        about = [(seq, item) for seq, item in about if run in ("", item.decision_id)]
         found = [(seq, item) for seq, item in about if item.kind in kinds and (before is None or seq < before)]
         return [Row(seq, decode_event(item.payload)) for seq, item in found[:limit]]
 
-    def counts(self, subject: str) -> dict[str, tuple[int, float, float]]:
-        """Count the rows about a subject by kind of event, with the times of the first and the last."""
-        about = [item for _, item in self._kept() if item.subject == subject]
+    def counts(self, key: str) -> dict[str, tuple[int, float, float]]:
+        """Count the rows about a subject, or of a run, by kind of event, with the times of the first and the last."""
+        about = [item for _, item in self._kept() if key in (item.subject, item.decision_id)]
         times = {item.kind: [one.ts for one in about if one.kind == item.kind] for item in about}
         return {kind: (len(each), min(each), max(each)) for kind, each in times.items()}
 

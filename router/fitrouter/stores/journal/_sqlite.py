@@ -35,6 +35,7 @@ _LATEST = """SELECT seq, CAST(payload AS BLOB), CAST(crc AS INTEGER) FROM events
 WHERE kind IN (SELECT value FROM json_each(?1)) AND seq < ?2 ORDER BY seq DESC LIMIT ?3"""
 _LATEST_OF = """SELECT seq, CAST(payload AS BLOB), CAST(crc AS INTEGER) FROM events
 WHERE kind IN (SELECT value FROM json_each(?1)) AND seq < ?2 AND subject = ?4 ORDER BY seq DESC LIMIT ?3"""
+_LATEST_IN = _LATEST_OF.replace("subject = ?4", "decision_id = ?4")
 _END = 2**63 - 1
 _EMPTIED = 2000
 """Rows that lose their payload in one transaction, about 50 ms."""
@@ -161,19 +162,26 @@ class SqliteJournal:
         return [found for (found,) in self._read(sql, (prefix, f"{prefix}g", limit))]
 
     def latest(
-        self, kinds: Sequence[str], limit: int = 256, *, before: int | None = None, subject: str | None = None
+        self,
+        kinds: Sequence[str],
+        limit: int = 256,
+        *,
+        before: int | None = None,
+        subject: str | None = None,
+        run: str = "",
     ) -> Sequence[Row]:
         """The last rows of some kinds of events, the newest first; see `Journal.latest`."""
         named, end = json.dumps(list(kinds)), _END if before is None else before
+        if run:
+            return self._decode(self._read(_LATEST_IN, (named, end, limit, run)))
         if subject is None:
             return self._decode(self._read(_LATEST, (named, end, limit)))
         return self._decode(self._read(_LATEST_OF, (named, end, limit, subject)))
 
-    def counts(self, subject: str) -> dict[str, tuple[int, float, float]]:
-        """Count the rows about a subject by kind of event, with the times of the first and the last."""
-        rows = self._read(
-            "SELECT kind, count(*), min(ts), max(ts) FROM events WHERE subject = ? GROUP BY kind", (subject,)
-        )
+    def counts(self, key: str) -> dict[str, tuple[int, float, float]]:
+        """Count the rows about a subject, or of a run, by kind of event, with the times of the first and the last."""
+        where = "subject = ?1 OR decision_id = ?1"
+        rows = self._read(f"SELECT kind, count(*), min(ts), max(ts) FROM events WHERE {where} GROUP BY kind", (key,))  # noqa: S608 - a constant
         return {kind: (number, first, last) for kind, number, first, last in rows}
 
     def event(self, event_id: str) -> Event | None:

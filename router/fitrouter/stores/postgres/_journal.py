@@ -139,10 +139,21 @@ class PostgresJournal:
         return [found for (found,) in self._read(sql, (prefix, f"{prefix}g", prefix, limit))]
 
     def latest(
-        self, kinds: Sequence[str], limit: int = 256, *, before: int | None = None, subject: str | None = None
+        self,
+        kinds: Sequence[str],
+        limit: int = 256,
+        *,
+        before: int | None = None,
+        subject: str | None = None,
+        run: str = "",
     ) -> Sequence[Row]:
         """The last rows of some kinds of events, the newest first; see `Journal.latest`."""
         where, end = [list(kinds), _END if before is None else before], limit
+        if run:
+            return self._events(
+                "kind = ANY(%b::text[]) AND seq < %b::bigint AND decision_id = %b ORDER BY seq DESC LIMIT %b",
+                (*where, run, end),
+            )
         if subject is None:
             return self._events("kind = ANY(%b::text[]) AND seq < %b::bigint ORDER BY seq DESC LIMIT %b", (*where, end))
         return self._events(
@@ -150,10 +161,12 @@ class PostgresJournal:
             (*where, subject, end),
         )
 
-    def counts(self, subject: str) -> dict[str, tuple[int, float, float]]:
-        """Count the rows about a subject by kind of event, with the times of the first and the last."""
+    def counts(self, key: str) -> dict[str, tuple[int, float, float]]:
+        """Count the rows about a subject, or of a run, by kind of event, with the times of the first and the last."""
         rows = self._read(
-            "SELECT kind, count(*), min(ts), max(ts) FROM fitrouter.events WHERE subject = %b GROUP BY kind", (subject,)
+            "SELECT kind, count(*), min(ts), max(ts) FROM fitrouter.events "
+            "WHERE subject = %b OR decision_id = %b GROUP BY kind",
+            (key, key),
         )
         return {kind: (number, first, last) for kind, number, first, last in rows}
 
