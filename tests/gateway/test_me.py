@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from tests.kits.gateway import client, folded, serving, wait_for
 from tests.kits.quiz import install, shorter
@@ -17,6 +18,7 @@ from tests.kits.quiz import install, shorter
 from fitrouter.config import Config, load_config
 from fitrouter.errors import InvalidRequest
 from fitrouter.router import Router
+from fitrouter.stores.audit_log import FILE as AUDIT_FILE
 from fitrouter.stores.keys import FILE as KEY_FILE
 from fitrouter.stores.keys import StoredKey, change_keys, digest_of, new_key
 from fitrouter_integrations.gateway.console._sessions import TOKEN
@@ -73,6 +75,18 @@ def code(reply: httpx.Response) -> tuple[int, Any]:
 
 
 GONE = (401, "no_session")
+
+
+def shared(place: Place, token: str) -> httpx.Response:
+    with client(place.url) as http:
+        return http.post("/me/api/shared", json={"token": token})
+
+
+def share(http: httpx.Client, *sections: str, days: int = 7) -> str:
+    """The token of a new share."""
+    made = http.post("/me/api/shares", json={"sections": sections, "days": days})
+    assert made.status_code == 200, made.text
+    return str(made.json()["url"]).partition("/shared#")[2]
 
 
 def test_a_person_takes_the_quiz_and_reads_the_report(place: Place) -> None:
@@ -242,6 +256,98 @@ def test_the_page_tells_nobody_of_its_link(place: Place, caplog: pytest.LogCaptu
     assert token not in caplog.text
     for file in place.config.data.rglob("*"):
         assert not file.is_file() or token.encode() not in file.read_bytes(), file
+
+
+# --- what is shared ------------------------------------------------------------------------------------------------
+
+
+def test_a_share_shows_the_chosen_sections_alone(place: Place) -> None:
+    """To anybody with its token, and each only if it was chosen: never a prompt, never more of the report."""
+    with place.visit("sharing") as http:
+        step = http.post("/me/api/quiz", json={}).json()
+        prompts = {step["question"]["prompt"]}
+        answer = {"question": 1, "choice": shorter(step["question"])}
+        prompts.add(http.post(f"/me/api/quiz/{step['id']}", json=answer).json()["question"]["prompt"])
+        wait_for(lambda: http.get("/me/api/report").json()["board"]["labels"] == 1)
+        own = http.get("/me/api/report").json()
+        for sections in (["ranking"], ["tastes", "worth"], ["name"], ["name", "ranking", "tastes", "worth"]):
+            found = shared(place, share(http, *sections)).json()
+            assert set(found) == {*sections, "expires"}
+            assert found.get("name", "sharing") == "sharing"
+            assert found.get("worth", own["worth"]) == own["worth"]
+            if "ranking" in sections:
+                assert [row["model"] for row in found["ranking"]["models"]] == [
+                    m["model"] for m in own["board"]["models"]
+                ]
+            told = msgspec.json.encode(found).decode()
+            assert not any(prompt in told for prompt in prompts)
+            assert ("sharing" in told) == ("name" in sections)
+        for wrong in ({"sections": []}, {"sections": ["prompts"]}, {"sections": ["name"], "days": 91}):
+            assert http.post("/me/api/shares", json=wrong).status_code == 400
+        listed = http.get("/me/api/shares").json()["shares"]
+        assert [each["sections"] for each in listed][:2] == [["ranking"], ["tastes", "worth"]]
+
+
+def test_shares_end(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When they are ended by their person alone, when links are withdrawn, at their time, and with an erasure."""
+    with place.visit("owner") as http, place.visit("owner", OTHER) as stranger, place.visit("else") as neighbour:
+        assert http.put("/me/api/profile", json={"values": {"warmth": 1.0}}).status_code == 200
+        first, second = share(http, "name"), share(http, "name", days=1)
+        (one, _) = http.get("/me/api/shares").json()["shares"]
+        for other in (stranger, neighbour):
+            assert other.get("/me/api/shares").json()["shares"] == []
+            assert code(other.delete(f"/me/api/shares/{one['id']}")) == (404, "not_found")
+        assert shared(place, first).json()["name"] == "owner"
+        assert http.delete(f"/me/api/shares/{one['id']}").status_code == 200
+        assert code(shared(place, first)) == GONE
+        assert shared(place, second).status_code == 200
+        with monkeypatch.context() as later:
+            now = place.router.clock()
+            later.setattr(place.router, "clock", lambda: now + 86_401.0)
+            assert code(shared(place, second)) == GONE
+        with place.as_key() as admin:
+            assert admin.delete("/v1/links", headers={"x-fitrouter-user": "owner"}).status_code == 200
+        assert code(shared(place, second)) == GONE
+    with place.visit("owner") as http:
+        third = share(http, "name")
+        folded(place.router)
+        assert http.delete("/me/api/profile").status_code == 200
+        assert code(shared(place, third)) == GONE
+
+
+def test_tokens_of_links_and_shares_are_no_substitutes(place: Place) -> None:
+    """A share opens no session, a link shows no report, guesses show nothing, and only the person's page shares."""
+    with place.visit("swapped") as http:
+        token = share(http, "ranking")
+        with client(place.url) as other:
+            assert code(other.post("/me/api/redeem", json={"token": token})) == GONE
+            assert code(other.post("/me/api/shares", json={"sections": ["name"]})) == GONE
+        for guess in (place.link("swapped"), token[:-1], token + "x", "", None, 7):
+            assert code(shared(place, guess)) == GONE  # type: ignore[arg-type]
+        forged = {"sections": ["name"]}
+        assert code(http.post("/me/api/shares", json=forged, headers={TOKEN: "0" * 64})) == (403, "forged_request")
+        page = http.get("/shared")
+        assert page.headers["referrer-policy"] == "no-referrer"
+        assert "noindex" in page.headers["x-robots-tag"]
+        assert http.delete(f"/me/api/shares/{http.get('/me/api/shares').json()['shares'][0]['id']}").status_code == 200
+    noted = (place.config.data / AUDIT_FILE).read_text()
+    assert "share create" in noted
+    assert "share withdraw" in noted
+    for file in place.config.data.rglob("*"):
+        assert not file.is_file() or token.encode() not in file.read_bytes(), file
+
+
+def test_shares_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A person has a bounded number of valid shares, which take no room of a tenant's links."""
+    monkeypatch.setattr(_links, "MOST_SHARES", 1)
+    monkeypatch.setattr(_links, "MOST", 1)
+    links = Links(tmp_path)
+    links.share("a", "s", "", ["name"], 10.0, 0.0)
+    with pytest.raises(InvalidRequest, match="are valid, the most of a person"):
+        links.share("a", "s", "", ["name"], 10.0, 0.0)
+    assert links.make("a", "s", "", 0.0)
+    assert links.share("a", "other", "", ["name"], 10.0, 0.0)
+    assert links.share("a", "s", "", ["name"], 20.0, 11.0)
 
 
 def test_links_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,7 @@ READS = {
     "/me/api/profile": {W, J, P},
     "/me/api/report": {W, P},
     "/me/api/session": {P},
+    "/me/api/shares": {P},
     "/v1/decisions": {J, P},
     "/v1/decisions/{decision_id}": {J},
     "/v1/feedback": {J, P},
@@ -50,7 +51,7 @@ READS = {
 WITHOUT = {
     "/console/api/pairs",  # where no contents are kept
     *("/", "/console", "/console/", "/console/api/session", "/console/static/{name}", "/healthz", "/metrics"),
-    *("/me", "/me/", "/me/static/{name}", "/quiz"),
+    *("/me", "/me/", "/me/static/{name}", "/quiz", "/shared"),
     *("/openapi.json", "/readyz", "/v1/audit", "/v1/models", "/v1/models/{model:path}", "/v1/policy"),
     *("/v1/quiz/{quiz_id}", "/me/api/quiz/{quiz_id}"),
 }
@@ -67,6 +68,7 @@ WRITES: dict[str, tuple[Any, set[str]]] = {
     "DELETE /console/api/models/{model:path}": (None, {J}),
     "DELETE /v1/models/{model:path}": (None, {J}),
     "DELETE /me/api/profile": (None, {J, P}),
+    "DELETE /me/api/shares/{share_id}": (None, {P}),
     "DELETE /v1/links": (None, {P}),
     "DELETE /v1/profile": (None, {J, P}),
     "POST /console/api/choice": ({"first": "DECISION", "second": "OTHER", "choice": 1}, {J}),
@@ -91,6 +93,8 @@ WRITES: dict[str, tuple[Any, set[str]]] = {
     "POST /me/api/quiz": ({}, {P}),
     "POST /me/api/quiz/{quiz_id}": ({"question": "NUMBER", "choice": "same"}, {J, P}),
     "POST /me/api/redeem": ({"token": "LINK"}, set()),
+    "POST /me/api/shared": ({"token": "LINK"}, {W, P}),
+    "POST /me/api/shares": ({"sections": ["name"]}, {P}),
     "POST /v1/links": ({"user": "ann"}, {P}),
     "POST /v1/messages": ({**CHAT, "max_tokens": 9}, set()),
     "POST /v1/messages/count_tokens": (CHAT, set()),
@@ -163,8 +167,13 @@ def prepared(http: httpx.Client, route: str) -> dict[str, str]:
     if route.startswith(("POST /me/", "PUT /me/", "DELETE /me/")):
         if route.endswith("redeem"):
             return {"LINK": http.post("/v1/links", json={"user": "ann"}).json()["url"].partition("#")[2]}
-        user = "doomed" if route.startswith("DELETE") else "ann"
+        user = "doomed" if route == "DELETE /me/api/profile" else "ann"
         assert http.post("/me/api/login", json={"user": user}).status_code == 200
+        if "share" in route and not route.endswith("shares"):
+            csrf = {TOKEN: http.get("/me/api/session").json()["csrf"]}
+            made = http.post("/me/api/shares", json={"sections": ["ranking"]}, headers=csrf).json()["url"]
+            newest = http.get("/me/api/shares").json()["shares"][-1]["id"]
+            return {"LINK": made.partition("#")[2], "SHARE": newest, "CSRF": csrf[TOKEN]}
         places = prepared(http, route.replace("/me/api/", "/v1/")) if "{quiz_id}" in route else {}
         return {"CSRF": http.get("/me/api/session").json()["csrf"], **places}
     if "{run_id}" in route:

@@ -9,7 +9,9 @@ let session = {}, press = null;
 
 /** The token of a link leaves the address at once, so that no history and no copied address keeps it. */
 let token = location.hash.length > 20 && !location.hash.startsWith("#/") ? location.hash.slice(1) : "";
-if (token) history.replaceState(null, "", location.pathname);
+/** What somebody shares stays under its address until it ends. */
+const isShared = location.pathname.endsWith("/shared");
+if (token && !isShared) history.replaceState(null, "", location.pathname);
 
 async function ask(path, method = "GET", body = undefined) {
   const headers = { "x-fitrouter-csrf": session.csrf ?? "", ...(body === undefined ? {} : { "content-type": "application/json" }) };
@@ -60,6 +62,7 @@ const doing = (work) => async (event) => {
 };
 
 async function begin() {
+  if (isShared) return shared();
   session = await ask("session").catch((error) => ({ failed: error.message }));
   nav.replaceChildren();
   who.replaceChildren();
@@ -160,16 +163,52 @@ function result(progress) {
 async function report() {
   const found = await ask("report"), w = T.report, board = found.board;
   if (!board.labels) return show(card(w.head, {}, empty(w.none, h("a", { href: "#/quiz" }, T.quiz.start))));
-  const list = (title, lines) => (lines.length ? card(title, {}, h("ul", { class: "list" }, lines.map((line) => h("li", null, line)))) : null);
-  const [first] = board.models, mean = board.models.reduce((sum, one) => sum + one.rating, 0) / board.models.length, same = board.first === board.population_first;
+  const [first] = board.models, same = board.first === board.population_first;
   const said = same ? w.same(first.model, percent(first.best)) : board.claimed ? w.claimed(first.model, board.population_first, percent(board.beats)) : w.may(first.model, board.population_first, percent(board.beats));
+  show(card(w.head, { aside: button(w.print, () => print(), { class: "print" }) }, h("p", null, said), note(w.labels(count(board.labels)))),
+    ranking(board, w), list(w.tastes, liked(found.likes)), list(w.worth, gained(found.worth)), list(w.change, found.change), await sharing());
+}
+
+const list = (title, lines) => (lines.length ? card(title, {}, h("ul", { class: "list" }, lines.map((line) => h("li", null, line)))) : null);
+const liked = (likes) => likes.map((like) => T.report.like(like.words, percent(like.sure)));
+const gained = (worth) => (worth ? [T.report.gain(percent(worth.satisfaction), percent(worth.low), percent(worth.high), worth.usd_per_1000 === null ? null : usd(worth.usd_per_1000))] : []);
+
+function ranking(board, w) {
+  const mean = board.models.reduce((sum, one) => sum + one.rating, 0) / board.models.length;
   // What is common to all models cancels in an interval of the lead over their mean.
   const ends = (one) => (one.lead_low === null ? [one.low, one.high] : [mean + one.lead_low, mean + one.lead_high]);
-  show(card(w.head, { aside: button(w.print, () => print(), { class: "print" }) }, h("p", null, said), note(w.labels(count(board.labels)))),
-    card(w.match, {}, rank(board.models.map((one) => [one.model, w.rating(percent(one.rating), percent(one.best)), range(one.rating, ...ends(one))])), note(w.means)),
-    list(w.tastes, found.likes.map((like) => w.like(like.words, percent(like.sure)))),
-    list(w.worth, found.worth ? [w.gain(percent(found.worth.satisfaction), percent(found.worth.low), percent(found.worth.high), found.worth.usd_per_1000 === null ? null : usd(found.worth.usd_per_1000))] : []),
-    list(w.change, found.change));
+  return card(T.report.match, {}, rank(board.models.map((one) => [one.model, w.rating(percent(one.rating), percent(one.best)), range(one.rating, ...ends(one))])), note(w.means));
+}
+
+// --- what is shared of it ---
+
+async function sharing() {
+  const w = T.share, { shares } = await ask("shares"), day = (at) => new Date(1000 * at).toLocaleDateString();
+  const boxes = Object.entries(w.sections).map(([value, text]) => h("label", { class: "choice" }, h("input", { type: "checkbox", name: "sections", value }), text));
+  const days = h("select", { id: "days" }, [1, 7, 30, 90].map((n) => h("option", { value: n, selected: n === 7 }, w.days(n))));
+  const made = h("div", { id: "made", role: "status" });
+  const share = doing(async () => {
+    const sections = boxes.map((box) => box.querySelector("input")).filter((box) => box.checked).map((box) => box.value);
+    if (!sections.length) return say(w.none, true);
+    const { url } = await ask("shares", "POST", { sections, days: Number(days.value) });
+    made.replaceChildren(h("p", null, w.made), h("p", null, h("a", { href: url }, url)));
+  });
+  const end = (id) => doing(async () => {
+    await ask(`shares/${id}`, "DELETE");
+    await draw();
+  });
+  return card(w.head, {}, h("form", { class: "share", onsubmit: share }, h("p", null, w.about), h("fieldset", null, h("legend", null, w.what), boxes),
+    h("label", { class: "field" }, h("span", null, w.until), days), h("p", { class: "acts" }, h("button", { class: "primary" }, w.go))), made,
+  shares.length ? h("ul", { class: "list" }, shares.map((one) => h("li", null, w.one(one.sections.map((part) => w.sections[part]).join(", "), day(one.expires)), " ", button(w.end, end(one.id), { class: "small" })))) : null);
+}
+
+async function shared() {
+  const w = T.share, found = await ask("shared", "POST", { token }).catch((error) => ({ failed: error.message }));
+  if (found.failed) return show(h("h1", null, w.title("")), card(found.failed, {}));
+  const title = w.title(found.name ?? "");
+  document.title = `${title} – fitrouter`;
+  show(h("h1", null, title), note(w.ends(new Date(1000 * found.expires).toLocaleDateString())), found.ranking ? ranking(found.ranking, w) : null,
+    list(w.sections.tastes, found.tastes ? liked(found.tastes) : []), list(w.sections.worth, found.worth ? gained(found.worth) : []));
 }
 
 // --- profile ---

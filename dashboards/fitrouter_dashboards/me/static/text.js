@@ -34,6 +34,15 @@ export const T = {
     worth: "What your first model is worth to you", gain: (gain, low, high, cost) => `${gain} of a rating more than everybody's first (${low} to ${high})${cost === null ? "" : `, at ${cost} more per 1,000 answers`}`,
     change: "What would change this",
   },
+  share: {
+    head: "Share it", about: "Whoever has the link sees what you choose here, as it is at that time: never a question or an answer of yours. You can end it at any time.",
+    what: "What the link shows", sections: { name: "My name", ranking: "How well each model fits", tastes: "What an answer should be like", worth: "What the first model is worth" },
+    until: "For", days: (n) => (n === 1 ? "1 day" : `${n} days`), go: "Make a link", none: "Choose what the link shows.",
+    made: "Copy this link now: it is not shown again.", one: (what, until) => `${what}; until ${until}`, end: "End",
+    title: (user) => (user ? `Which models fit ${user}` : "Which models fit one person"), ends: (day) => `Shared by this person until ${day}.`,
+    rating: (at, best) => `${at}, ${best} sure to be the best`,
+    means: "The rating from 0 to 100 % that this person would give its answers, beside the models' mean with an interval that holds in four of five cases.",
+  },
   profile: {
     head: "What you say about yourself", about: "One wish a line, such as: short answers; no bullet points; I cook vegan.",
     save: "Save", saved: "Saved.", moved: "Understood", unclear: "Not understood, and not used", said: "What you said", did: "What you did",

@@ -1,4 +1,4 @@
-"""One-time links that open a person's own page, in a file of the data folder; of each only a digest is kept.
+"""One-time links that open a person's own page, and links to what they share of their report; of each a digest is kept.
 
 An erasure deletes the rows of a person by their subject, the column `user` (`fitrouter.stores.erasure`).
 """
@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import secrets
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,13 +22,18 @@ VALID_S = 86_400.0
 """Seconds for which a link can be redeemed, and the session that it begins lasts."""
 MOST = 1000
 """Most valid links of a tenant."""
+MOST_SHARES = 20
+"""Most valid shares of a person."""
 LONGEST = 100
 """Characters of a token that are looked at."""
+
+_ID = 16
+"""Digits of a digest that name a share."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS links (
     digest TEXT PRIMARY KEY, tenant TEXT NOT NULL, user TEXT NOT NULL, role TEXT NOT NULL, until REAL NOT NULL,
-    redeemed INTEGER NOT NULL DEFAULT 0
+    redeemed INTEGER NOT NULL DEFAULT 0, sections TEXT NOT NULL DEFAULT ''
 )
 """
 
@@ -46,7 +51,7 @@ class Withdrawn(msgspec.Struct, frozen=True, kw_only=True):
     """What the withdrawal of a person's links ended."""
 
     links: int
-    """Valid links, and sessions that they began."""
+    """Valid links, sessions that they began, and shares."""
 
 
 class Opened(NamedTuple):
@@ -56,6 +61,15 @@ class Opened(NamedTuple):
     tenant: str
     subject: str
     role: str
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person shares of their report with whoever has its link."""
+
+    id: str
+    sections: tuple[str, ...]
+    expires: float
+    """Seconds since the epoch."""
 
 
 class Links:
@@ -80,8 +94,8 @@ class Links:
         token = secrets.token_urlsafe(32)
         with self._changing() as connection:
             connection.execute("DELETE FROM links WHERE until < ?", (now,))
-            (valid,) = connection.execute("SELECT count(*) FROM links WHERE tenant = ?", (tenant,)).fetchone()
-            if valid >= MOST:
+            counted = "SELECT count(*) FROM links WHERE tenant = ? AND sections = ''"
+            if connection.execute(counted, (tenant,)).fetchone()[0] >= MOST:
                 raise InvalidRequest(f"links: {MOST} are valid, the most of a tenant; they end after a day")
             row = (_digest(token), tenant, subject, role, now + VALID_S)
             connection.execute("INSERT INTO links (digest, tenant, user, role, until) VALUES (?, ?, ?, ?, ?)", row)
@@ -92,7 +106,8 @@ class Links:
         digest = _digest(token[:LONGEST])
         with self._changing() as connection:
             changed = connection.execute(
-                "UPDATE links SET redeemed = 1, until = ? WHERE digest = ? AND redeemed = 0 AND until >= ?",
+                "UPDATE links SET redeemed = 1, until = ?"
+                " WHERE digest = ? AND redeemed = 0 AND sections = '' AND until >= ?",
                 (now + VALID_S, digest, now),
             ).rowcount
             if changed != 1:
@@ -108,10 +123,60 @@ class Links:
             ).fetchone()
         return found is not None
 
-    def withdraw(self, tenant: str, subject: str) -> int:
-        """Withdraw all links of a person, and end the sessions that they began; return how many there were."""
+    def share(
+        self, tenant: str, subject: str, role: str, sections: Sequence[str], until: float, now: float
+    ) -> tuple[str, Share]:
+        """Return the secret token of a new share, and what it shows.
+
+        Raises:
+            InvalidRequest: the person has too many valid shares.
+        """
+        token = secrets.token_urlsafe(32)
+        digest = _digest(token)
+        if len(self.shares(tenant, subject, now)) >= MOST_SHARES:
+            raise InvalidRequest(f"shares: {MOST_SHARES} are valid, the most of a person; end one of them")
         with self._changing() as connection:
-            return connection.execute("DELETE FROM links WHERE tenant = ? AND user = ?", (tenant, subject)).rowcount
+            row = (digest, tenant, subject, role, until, ",".join(sections))
+            connection.execute(
+                "INSERT INTO links (digest, tenant, user, role, until, sections) VALUES (?, ?, ?, ?, ?, ?)", row
+            )
+        return token, Share(id=digest[:_ID], sections=tuple(sections), expires=until)
+
+    def shares(self, tenant: str, subject: str, now: float) -> list[Share]:
+        """Return the valid shares of a person, the newest last."""
+        with self._changing() as connection:
+            found = connection.execute(
+                "SELECT digest, sections, until FROM links WHERE tenant = ? AND user = ? AND sections != ''"
+                " AND until >= ? ORDER BY rowid",
+                (tenant, subject, now),
+            ).fetchall()
+        return [Share(id=each[:_ID], sections=tuple(parts.split(",")), expires=until) for each, parts, until in found]
+
+    def shared(self, token: str, now: float) -> tuple[Opened, Share] | None:
+        """Return whose report a share shows, and what of it; None if it is unknown, withdrawn or expired."""
+        digest = _digest(token[:LONGEST])
+        with self._changing() as connection:
+            found = connection.execute(
+                "SELECT tenant, user, role, sections, until FROM links"
+                " WHERE digest = ? AND sections != '' AND until >= ?",
+                (digest, now),
+            ).fetchone()
+        if found is None:
+            return None
+        *whose, parts, until = found
+        return Opened(digest, *whose), Share(id=digest[:_ID], sections=tuple(parts.split(",")), expires=until)
+
+    def withdraw(self, tenant: str, subject: str, share: str = "") -> int:
+        """Withdraw a share of a person, by its id, or all links and shares; return how many there were.
+
+        The sessions that links began end, too.
+        """
+        with self._changing() as connection:
+            return connection.execute(
+                "DELETE FROM links WHERE tenant = ? AND user = ?"
+                " AND (? = '' OR (substr(digest, 1, ?) = ? AND sections != ''))",
+                (tenant, subject, share, _ID, share),
+            ).rowcount
 
     def end(self, digest: str) -> None:
         """End the session of a redeemed link."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 from starlette.responses import Response
@@ -22,6 +23,7 @@ from fitrouter.serving.recorder import read_in_time
 from fitrouter.stores.audit_log import Act, AuditLog
 from fitrouter.types import Identity
 from fitrouter_dashboards import me
+from fitrouter_evaluators.personal.report import Like, PersonalGain
 from fitrouter_integrations.gateway._call import AuthenticatedCall
 from fitrouter_integrations.gateway._keys import ANYBODY, Caller, Keys
 from fitrouter_integrations.gateway._personal import Personal
@@ -30,7 +32,7 @@ from fitrouter_integrations.gateway.asgi._wire import Problem, dump
 from fitrouter_integrations.gateway.console._calls import body_of, file_response, is_secure, json_response
 from fitrouter_integrations.gateway.console._sessions import Place, Sessions, check_origin
 from fitrouter_integrations.gateway.me._links import VALID_S, Link, Links, Withdrawn
-from fitrouter_integrations.gateway.parsing._people import LinkBody
+from fitrouter_integrations.gateway.parsing._people import LinkBody, Section, ShareBody
 from fitrouter_integrations.gateway.parsing._requests import identity
 from fitrouter_integrations.gateway.parsing._typed import typed
 
@@ -47,6 +49,29 @@ class _Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     link: str = ""
     """Digest of the link that began it; empty for a key."""
     key: str = ""
+
+
+class _Row(msgspec.Struct, frozen=True):
+    model: str
+    rating: float
+    low: float
+    high: float
+    lead_low: float | None
+    lead_high: float | None
+    best: float
+
+
+class _Board(msgspec.Struct, frozen=True):
+    models: tuple[_Row, ...]
+    labels: int
+
+
+class _Report(msgspec.Struct, frozen=True):
+    """What can be shared of a report: nothing that this does not name."""
+
+    board: _Board
+    likes: tuple[Like, ...]
+    worth: PersonalGain | None
 
 
 def _own(name: str) -> Callable[[Me, AuthenticatedCall], Awaitable[Response]]:
@@ -106,7 +131,7 @@ class Me:
         return _json("link", Link(url=f"{str(base).rstrip('/')}/me#{token}", expires=now + VALID_S))
 
     async def unlink(self, call: AuthenticatedCall) -> Response:
-        """Withdraw all links of the user of the headers, and end the sessions that they began."""
+        """Withdraw all links and shares of the user of the headers, and end the sessions that links began."""
         call.require_people("withdraw links to somebody's page")
         who = identity(call.headers, call.tenant)
         if not who.user:
@@ -119,6 +144,58 @@ class Me:
     async def _note(self, call: AuthenticatedCall, act: str) -> None:
         entry = Act(ts=self._router.clock(), act=act, by=call.caller.shown, about={"tenant": call.tenant})
         await asyncio.to_thread(self._audit.note, entry)
+
+    # --- shares ---
+
+    async def share(self, call: AuthenticatedCall) -> Response:
+        """Make a link to chosen sections of the session's person's report."""
+        person = await self._as_person(call)
+        seen, _ = await self._person(call)
+        body = typed(await body_of(call), ShareBody)
+        sections = [each for each in get_args(Section) if each in body.sections]
+        now = self._router.clock()
+        await self._note(person, "share create")
+        making = self._links.share, seen.tenant, seen.subject, seen.role, sections, now + body.days * VALID_S, now
+        token, made = await asyncio.to_thread(*making)
+        base = call.http.base_url.replace(scheme="https" if is_secure(call) else "http")
+        return _json("share", Link(url=f"{str(base).rstrip('/')}/shared#{token}", expires=made.expires))
+
+    async def shares(self, call: AuthenticatedCall) -> Response:
+        """List what the session's person shares."""
+        seen, _ = await self._person(call)
+        listing = self._links.shares, seen.tenant, seen.subject, self._router.clock()
+        return json_response({"shares": msgspec.to_builtins(await asyncio.to_thread(*listing))})
+
+    async def unshare(self, call: AuthenticatedCall) -> Response:
+        """End a share of the session's person."""
+        person = await self._as_person(call)
+        seen, _ = await self._person(call)
+        await self._note(person, "share withdraw")
+        ending = self._links.withdraw, seen.tenant, seen.subject, call.http.path_params["share_id"]
+        if not await asyncio.to_thread(*ending):
+            raise Problem(404, "not_found", "you share nothing under this id any more")
+        return json_response({})
+
+    async def shared(self, call: AuthenticatedCall) -> Response:
+        """Show what is shared to whoever has the link's token: the sections that were chosen, and never a prompt."""
+        check_origin(headers_of(call.http.scope))
+        token = (await body_of(call)).get("token")
+        given = token if isinstance(token, str) else ""
+        found = await asyncio.to_thread(self._links.shared, given, self._router.clock())
+        names = {} if found is None else await read_in_time(self._router.lists.names, [found[0].subject])
+        if found is None or found[0].subject not in names:
+            raise Problem(401, "no_session", "nothing is shared under this link, or no longer")
+        who, shown = found
+        acting = self._acting(call, who.tenant, names[who.subject], who.role)
+        report = msgspec.json.decode((await self._personal.report(acting)).body, type=_Report)
+        parts: dict[str, object] = {
+            "name": names[who.subject],
+            "ranking": report.board,
+            "tastes": report.likes,
+            "worth": report.worth,
+        }
+        chosen = {name: parts[name] for name in shown.sections}
+        return json_response({"expires": shown.expires, **msgspec.to_builtins(chosen)})
 
     # --- sessions ---
 
@@ -207,12 +284,17 @@ class Me:
         headers = headers_of(call.http.scope)
         if call.http.method != "GET":
             self._sessions.check({name: value for name, value in headers.items() if name != "authorization"})
-        named = {name: value for name, value in headers.items() if not name.startswith("x-fitrouter-")}
-        named["x-fitrouter-user"] = (who.user or "").encode()
-        if who.role:
-            named["x-fitrouter-role"] = who.role.encode()
-        caller = Caller(seen.tenant, admin=False, metrics=False, trusted=True, name="own page")
-        return call.acting(named, caller)
+        return self._acting(call, seen.tenant, who.user or "", who.role or "")
+
+    def _acting(self, call: AuthenticatedCall, tenant: str, user: str, role: str) -> AuthenticatedCall:
+        headers = headers_of(call.http.scope)
+        named = {
+            name: value for name, value in headers.items() if name != "accept" and not name.startswith("x-fitrouter-")
+        }
+        named["x-fitrouter-user"] = user.encode()
+        if role:
+            named["x-fitrouter-role"] = role.encode()
+        return call.acting(named, Caller(tenant, admin=False, metrics=False, trusted=True, name="own page"))
 
     start_quiz, quiz, answer_quiz = _own("start_quiz"), _own("quiz"), _own("answer_quiz")
     report, show_profile, profile = _own("report"), _own("show_profile"), _own("profile")

@@ -10,6 +10,7 @@ from fitrouter_evaluators.personal import LONGEST_TEXT, MOST_TEXTS, Mark
 from fitrouter_integrations.gateway.parsing._typed import BY_DIMENSION, Body, Name, OfPerson, OfUser, Statement, Taste
 
 MAX_QUESTIONS = 50
+Section = Literal["name", "ranking", "tastes", "worth"]
 Choice = Literal["first", "second", "same", "bad", "skip", "undo", "stop"]
 Priority = Annotated[float, Meta(extra_json_schema={"minimum": 0, "maximum": 10})]
 Text = Annotated[str, Meta(extra_json_schema={"maxLength": LONGEST_TEXT})]
@@ -48,6 +49,15 @@ class LinkBody(OfPerson, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     user: str | int | None = None
     """required here or as x-fitrouter-user"""
+
+
+class ShareBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What of a person's report a link shows, and for how long."""
+
+    sections: Annotated[list[Section], Meta(min_length=1, max_length=4)]
+    """parts of the report that the link shows; no other is shown"""
+    days: Annotated[int, Meta(ge=1, le=90)] = 7
+    """for which it shows them"""
 
 
 class QuizAnswerBody(OfUser, frozen=True, kw_only=True, forbid_unknown_fields=True):
