@@ -184,7 +184,7 @@ function ranking(board, w) {
 
 async function sharing() {
   const w = T.share, { shares } = await ask("shares"), day = (at) => new Date(1000 * at).toLocaleDateString();
-  const boxes = Object.entries(w.sections).map(([value, text]) => h("label", { class: "choice" }, h("input", { type: "checkbox", name: "sections", value }), text));
+  const boxes = Object.entries(w.sections).map(([value, text]) => h("label", { class: "choice" }, h("input", { type: "checkbox", value }), text));
   const days = h("select", { id: "days" }, [1, 7, 30, 90].map((n) => h("option", { value: n, selected: n === 7 }, w.days(n))));
   const made = h("div", { id: "made", role: "status" });
   const share = doing(async () => {
@@ -206,7 +206,7 @@ async function shared() {
   const w = T.share, found = await ask("shared", "POST", { token }).catch((error) => ({ failed: error.message }));
   if (found.failed) return show(h("h1", null, w.title("")), card(found.failed, {}));
   const title = w.title(found.name ?? "");
-  document.title = `${title} – fitrouter`;
+  document.title = T.page(title);
   show(h("h1", null, title), note(w.ends(new Date(1000 * found.expires).toLocaleDateString())), found.ranking ? ranking(found.ranking, w) : null,
     list(w.sections.tastes, found.tastes ? liked(found.tastes) : []), list(w.sections.worth, found.worth ? gained(found.worth) : []));
 }
