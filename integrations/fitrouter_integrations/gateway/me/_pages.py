@@ -155,24 +155,24 @@ class Me:
         sections = [each for each in get_args(Section) if each in body.sections]
         now = self._router.clock()
         await self._note(person, "share create")
-        making = self._links.share, seen.tenant, seen.subject, seen.role, sections, now + body.days * VALID_S, now
-        token, made = await asyncio.to_thread(*making)
+        until, share = now + body.days * VALID_S, self._links.share
+        token, made = await asyncio.to_thread(share, seen.tenant, seen.subject, seen.role, sections, until, now)
         base = call.http.base_url.replace(scheme="https" if is_secure(call) else "http")
         return _json("share", Link(url=f"{str(base).rstrip('/')}/shared#{token}", expires=made.expires))
 
     async def shares(self, call: AuthenticatedCall) -> Response:
         """List what the session's person shares."""
         seen, _ = await self._person(call)
-        listing = self._links.shares, seen.tenant, seen.subject, self._router.clock()
-        return json_response({"shares": msgspec.to_builtins(await asyncio.to_thread(*listing))})
+        found = await asyncio.to_thread(self._links.shares, seen.tenant, seen.subject, self._router.clock())
+        return json_response({"shares": msgspec.to_builtins(found)})
 
     async def unshare(self, call: AuthenticatedCall) -> Response:
         """End a share of the session's person."""
         person = await self._as_person(call)
         seen, _ = await self._person(call)
         await self._note(person, "share withdraw")
-        ending = self._links.withdraw, seen.tenant, seen.subject, call.http.path_params["share_id"]
-        if not await asyncio.to_thread(*ending):
+        named = call.http.path_params["share_id"]
+        if not await asyncio.to_thread(self._links.withdraw, seen.tenant, seen.subject, named):
             raise Problem(404, "not_found", "you share nothing under this id any more")
         return json_response({})
 
