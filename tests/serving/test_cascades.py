@@ -70,21 +70,25 @@ async def test_what_is_served_after_a_check_has_its_probability(tmp_path: Path, 
     assert beta[1] == 0.0, "a failed check is no failure of the model"
 
 
+ELSEWHERE = {"$ref": "http://127.0.0.1:9/elsewhere"}
+
+
 @pytest.mark.parametrize(
     "models",
     [
         checked("/nowhere/check"),
         checked(sys.executable, "-c", "raise SystemExit(3)"),
-        checked(schema={"$ref": "http://127.0.0.1:9/elsewhere"}),
+        checked(schema=ELSEWHERE),
+        checked(of_request=True),
         checked(judge="gone"),
     ],
-    ids=["missing", "status", "reference", "judge"],
+    ids=["missing", "status", "reference", "request", "judge"],
 )
 async def test_a_broken_check_costs_no_answer(tmp_path: Path, models: list[ModelCard]) -> None:
     """A check that cannot be run lets the answer pass, is logged, and counted."""
-    seen = list[Notice]()
+    seen, wanted = list[Notice](), {"response_format": {"type": "json_schema", "json_schema": {"schema": ELSEWHERE}}}
     async with make_router(tmp_path, {"echo": Echo(JSON)}, models=models, rules=ALPHA, hook=seen.append) as router:
-        assert (await router.complete(ask("bad"))).served_by == "alpha"
+        assert (await router.complete(ask("bad", params=wanted))).served_by == "alpha"
     assert [each.part for each in seen if isinstance(each, Trouble)] == ["check"]
 
 

@@ -1,6 +1,7 @@
 """Whether an answer is JSON of a schema; as a program it reads `{"schema", "content"}`, and ends with 1 if not."""
 
 import json
+import os
 import sys
 from typing import Any
 
@@ -36,5 +37,6 @@ def fails(schema: Any, content: object) -> bool:
 
 
 if __name__ == "__main__":
+    sys.excepthook = lambda *_: os._exit(2)  # by default 1: a schema that cannot be read would fail every answer
     given = json.load(sys.stdin)
     sys.exit(int(fails(given["schema"], given["content"])))
