@@ -139,12 +139,15 @@ async def test_schemas_and_judges_check(
         assert end.status == "ok"
 
 
-async def test_a_strangers_schema_takes_no_time_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A schema of a request that takes for ever to be read is left, and the answer passes."""
+@pytest.mark.parametrize("check", [{"of_request": True}, {"schema": SLOW}], ids=["request", "card"])
+async def test_a_slow_schema_takes_no_time_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check: dict[str, Any]
+) -> None:
+    """A schema of a request, or a pattern, that takes for ever to be read is left, and the answer passes."""
     monkeypatch.setattr(checks, "SECONDS", 1.0)
     wanted = {"response_format": {"type": "json_schema", "json_schema": {"schema": SLOW}}}
-    said = {"role": "assistant", "content": '{"a": "' + "x" * 60 + '"}'}
-    async with make_router(tmp_path, {"echo": Echo(said)}, models=checked(of_request=True), rules=ALPHA) as router:
+    said = {"role": "assistant", "content": '{"a": "' + "x" * 32 + '"}'}
+    async with make_router(tmp_path, {"echo": Echo(said)}, models=checked(**check), rules=ALPHA) as router:
         begun = time.monotonic()
         assert (await router.complete(ask("go", params=wanted))).served_by == "alpha"
         assert time.monotonic() - begun < 30.0

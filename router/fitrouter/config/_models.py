@@ -14,7 +14,7 @@ import pydantic
 from pydantic import Field
 
 from fitrouter.config._section import Fraction, _Section
-from fitrouter.context.answer_schema import fault
+from fitrouter.config.answer_schema import fault
 from fitrouter.errors import require
 from fitrouter.types import Check, ModelCard, Prices, Variant
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fitrouter.context import answer_schema
+from fitrouter.config import answer_schema
 from fitrouter.errors import CheckFailed
 from fitrouter.hooks import Hooks
 from fitrouter.types import Check, Completion, Identity, Message, Request
@@ -63,15 +63,18 @@ class Checks:
             return await _fails(check.command, {"messages": list(request.messages), "message": message})
         if message.get("tool_calls"):  # no content to be checked
             return False
-        if not check.of_request:
-            return await asyncio.to_thread(answer_schema.fails, check.schema, message.get("content"))
-        form = request.params.get("response_format")
-        wanted = form.get("json_schema") if isinstance(form, dict) and form.get("type") == "json_schema" else None
-        if not isinstance(wanted, dict) or not isinstance(wanted.get("schema"), dict):
-            return False
-        # In a process that can be ended: what a stranger's schema takes to be read has no limit.
+        schema: Any = check.schema
+        if check.of_request:
+            form = request.params.get("response_format")
+            wanted = form.get("json_schema") if isinstance(form, dict) and form.get("type") == "json_schema" else None
+            schema = wanted.get("schema") if isinstance(wanted, dict) else None
+            if not isinstance(schema, dict):
+                return False
+        elif "pattern" not in repr(schema):
+            return await asyncio.to_thread(answer_schema.fails, schema, message.get("content"))
+        # In a process that can be ended: a stranger's schema takes any time, and a pattern holds all threads meanwhile.
         program = [sys.executable, "-I", answer_schema.__file__]
-        return await _fails(program, {"schema": wanted["schema"], "content": message.get("content")})
+        return await _fails(program, {"schema": schema, "content": message.get("content")})
 
 
 async def _fails(command: Sequence[str], given: dict[str, Any]) -> bool:
