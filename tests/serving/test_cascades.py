@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -180,14 +181,21 @@ def test_checks_are_read(check: dict[str, Any], error: str) -> None:
 
 
 async def test_a_check_ends_with_the_time_of_its_request(tmp_path: Path) -> None:
-    """The answer passes when the request's own deadline comes while it is checked."""
-    sleeps = checked(sys.executable, "-c", "import time; time.sleep(20)")
+    """The answer passes when the request's own deadline comes while it is checked; what its program began ends, too."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    sleeps = checked("sh", "-c", f"sleep 20 3>{pipe}; exit 1")
+    held = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     rules = Rules(share=0.0, default_arm="alpha", registry="r1")
     async with make_router(tmp_path, {"echo": Echo()}, models=sleeps, rules=rules) as router:
         begun = time.monotonic()
         answer = await router.complete(ask("good", deadline_s=1.0))
         assert answer.served_by == "alpha"
         assert time.monotonic() - begun < SECONDS / 2.0
+    os.set_blocking(held, True)
+    assert os.read(held, 1) == b"", "nobody holds it open"
+    os.close(held)
+    assert time.monotonic() - begun < 15.0
 
 
 def test_programs_are_named_in_the_file_only() -> None:

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import json
 import math
+import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -80,12 +82,15 @@ class Checks:
 async def _fails(command: Sequence[str], given: dict[str, Any]) -> bool:
     """Whether a program that reads JSON ends with 1."""
     pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
-    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=nothing, stderr=nothing)
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=pipe, stdout=nothing, stderr=nothing, start_new_session=True
+    )
     try:
         await process.communicate(json.dumps(given, default=str).encode())
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
+        if process.returncode is None:  # what it began ends with it
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
     if process.returncode not in {0, 1}:
         raise RuntimeError(f"the check {command[0]} ended with {process.returncode}; 0 is for passed, and 1 for failed")
     return process.returncode == 1
