@@ -10,8 +10,8 @@ written by `charge`. The total is what was paid, plus the quality lost to the be
 
 * always: stays with the first draw;
 * never: draws at each user turn, without the cost of a switch;
-* threshold: at each user turn takes the model of the highest utility if it gains more than a threshold, the best of
-  `THRESHOLDS` for the distribution in hindsight; its first model is the same draw;
+* threshold: at each user turn takes the model of the highest utility if it gains more than a threshold; its first
+  model is the same draw. One of `THRESHOLDS` serves all distributions; beside it, the best for each in hindsight;
 * oracle: the least total for a session that is known to its end, by dynamic programming.
 """
 
@@ -476,11 +476,12 @@ def sessions_of(world: World, seed: int) -> list[list[Step]]:
     return [session(world, rng, 1e6 + 1e6 * s) for s in range(world.sessions)]
 
 
-FIXED = ("always", "never", *(f"threshold {limit}" for limit in THRESHOLDS))
+THRESHOLD_RULES = tuple(f"threshold {limit}" for limit in THRESHOLDS)
+FIXED = ("always", "never", *THRESHOLD_RULES)
 
 
-def study(world: World, life: float, seeds: int) -> dict[str, Any]:
-    """Totals of all rules, by seed, and how they compare."""
+def played(world: World, life: float, seeds: int) -> dict[str, list[Bill]]:
+    """Rule → its bill of each seed."""
     bills: dict[str, list[Bill]] = {}
     for seed in range(seeds):
         sessions = sessions_of(world, seed)
@@ -488,20 +489,25 @@ def study(world: World, life: float, seeds: int) -> dict[str, Any]:
             bills.setdefault(rule, []).append(play(world, life, rule, seed, sessions))
         known = [Provider(world, steps, life) for steps in sessions]
         bills.setdefault("oracle", []).append(added([each.bill(each.oracle()) for each in known]))
-    totals = {rule: np.array([bill.total(world) for bill in each]) for rule, each in bills.items()}
-    best = min((rule for rule in FIXED if rule.startswith("threshold")), key=lambda rule: totals[rule].sum())
-    rules = {
-        "router": "router",
-        "always": "always",
-        "never": "never",
-        "threshold": best,
-        "oracle": "oracle",
-    }
-    fixed = min(FIXED, key=lambda rule: totals[rule].sum())
-    found: dict[str, Any] = {"best fixed": fixed, "threshold": best, "calls": bills["router"][0].calls}
+    return bills
+
+
+def totals_of(world: World, bills: dict[str, list[Bill]]) -> dict[str, Floats]:
+    """Rule → its total of each seed."""
+    return {rule: np.array([bill.total(world) for bill in each]) for rule, each in bills.items()}
+
+
+def compared(world: World, bills: dict[str, list[Bill]], threshold: str) -> dict[str, Any]:
+    """Mean totals of all rules, and how the router compares: with one threshold for all, and the best in hindsight."""
+    totals = totals_of(world, bills)
+    hindsight = min(THRESHOLD_RULES, key=lambda rule: totals[rule].sum())
+    rules = {each: each for each in ("router", "always", "never", "oracle")}
+    rules |= {"threshold": threshold, "threshold in hindsight": hindsight}
+    one, any_ = (min(("always", "never", each), key=lambda rule: totals[rule].sum()) for each in (threshold, hindsight))
+    found: dict[str, Any] = {"best fixed": one, "in hindsight": any_, "calls": bills["router"][0].calls}
     for name, rule in rules.items():
         mean = added(bills[rule])
-        per = 1.0 / seeds
+        per = 1.0 / len(bills[rule])
         found[name] = {
             "total": float(totals[rule].mean()),
             "money": mean.money * per,
@@ -510,7 +516,8 @@ def study(world: World, life: float, seeds: int) -> dict[str, Any]:
         }
         if name != "router":
             found[name]["router dearer"] = dearer(totals["router"], totals[rule])
-    found["router dearer than best fixed"] = dearer(totals["router"], totals[fixed])
+    found["router dearer than best fixed"] = dearer(totals["router"], totals[one])
+    found["router dearer than the best in hindsight"] = dearer(totals["router"], totals[any_])
     return found
 
 
@@ -529,13 +536,21 @@ def main() -> None:
     parser.add_argument("--only", default="", help="part of the names of distributions")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    tables: dict[str, Any] = {}
-    for world in worlds():
-        if args.only not in world.name:
-            continue
-        for life, seconds in LIVES.items():
-            table = tables[f"{world.name}, {life}"] = study(world, seconds, args.seeds)
-            print(f"{world.name}, {life}", json.dumps(table), flush=True)
+    every = [
+        (f"{world.name}, {life}", world, played(world, seconds, args.seeds))
+        for world in worlds()
+        if args.only in world.name
+        for life, seconds in LIVES.items()
+    ]
+    # One threshold for all: the one whose totals are the least in the mean, as shares of the oracle's.
+    shares = {
+        rule: [np.sum(t[rule]) / np.sum(t["oracle"]) for t in (totals_of(w, b) for _, w, b in every)]
+        for rule in THRESHOLD_RULES
+    }
+    threshold = min(shares, key=lambda rule: float(np.mean(shares[rule])))
+    tables = {name: compared(world, bills, threshold) for name, world, bills in every}
+    for name, table in tables.items():
+        print(name, threshold, json.dumps(table), flush=True)
     if args.json:
         args.json.write_text(json.dumps(tables, indent=1) + "\n")
 
