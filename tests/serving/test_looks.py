@@ -19,6 +19,7 @@ from fitrouter.errors import BudgetExhausted, InvalidRequest, UnknownDecision
 from fitrouter.router import Router
 from fitrouter.routing.decider import Rules
 from fitrouter.serving import sweeper
+from fitrouter.serving.ledger import Ledger, Reserved
 from fitrouter.serving.recorder import LOOK_S
 from fitrouter.state.budgets import BudgetParams
 from fitrouter.state.learner import Learner
@@ -207,13 +208,21 @@ async def test_a_vote_on_a_plan_does_not_end_it(tmp_path: Path) -> None:
         assert (await router.complete(ask(plan=plan.id))).served_by == plan.chosen
 
 
-async def test_looks_hold_no_money(tmp_path: Path) -> None:
+async def test_looks_hold_no_money(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans of a small hard limit that are only looked at leave all of it to requests; a larger one fails."""
+    reserve, reserved = Ledger.reserve, list[str]()
+
+    async def noted(ledger: Ledger, name: str, *args: Any, **more: Any) -> Reserved:
+        reserved.append(name)
+        return await reserve(ledger, name, *args, **more)
+
+    monkeypatch.setattr(Ledger, "reserve", noted)
     budget = BudgetParams(usd_per_period=1e-3, hard=True)
     state = Learner(len(context_names()), 1, expects_scores=False, projections=ProjectionParams(budget=budget))
     async with make_router(tmp_path, {"echo": Echo()}, learner=state) as router:
         for n in range(10):
             plan = (await router.look(ask(f"{n}", params={"max_tokens": 100}))).decision
+        assert not reserved, "several at once would refuse each other"
         await router.complete(ask("whole", params={"max_tokens": 200}))
         assert (await router.complete(ask("9", params={"max_tokens": 100}, plan=plan.id))).served_by == plan.chosen
         with pytest.raises(BudgetExhausted):

@@ -222,9 +222,6 @@ class ExternalExecution:
         decision_id = _look_id(bound, start, number)
         proposal = await self.pipeline.decide(request, decision_id=decision_id)
         decision = msgspec.structs.replace(proposal.decision, look=bound, asked=False, asked_probability=0.0)
-        # Running it reserves: looks must not hold what is left of a limit.
-        await self._covered(decision, proposal.asked, request, 0.0)
-        self.spending.settle(declined(decision, now), request.payer)
         self.remarks.listen(proposal)
         await self.recorder.keep(decision)
         # Of several processes that were asked at once, the first one's plan is everybody's.
