@@ -190,6 +190,8 @@ class Links:
             with contextlib.closing(sqlite3.connect(self.file, timeout=5.0, isolation_level=None)) as connection:
                 connection.execute(_SCHEMA)
                 connection.execute("BEGIN IMMEDIATE")
+                if "sections" not in {name for _, name, *_ in connection.execute("PRAGMA table_info(links)")}:
+                    connection.execute("ALTER TABLE links ADD COLUMN sections TEXT NOT NULL DEFAULT ''")  # an older file
                 yield connection
                 connection.execute("COMMIT")
         except sqlite3.Error as error:
