@@ -190,8 +190,9 @@ class Links:
             with contextlib.closing(sqlite3.connect(self.file, timeout=5.0, isolation_level=None)) as connection:
                 connection.execute(_SCHEMA)
                 connection.execute("BEGIN IMMEDIATE")
+                # A file of before there were shares:
                 if "sections" not in {name for _, name, *_ in connection.execute("PRAGMA table_info(links)")}:
-                    connection.execute("ALTER TABLE links ADD COLUMN sections TEXT NOT NULL DEFAULT ''")  # an older file
+                    connection.execute("ALTER TABLE links ADD COLUMN sections TEXT NOT NULL DEFAULT ''")
                 yield connection
                 connection.execute("COMMIT")
         except sqlite3.Error as error:
