@@ -6,6 +6,7 @@ import contextlib
 import logging
 import sqlite3
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -336,6 +337,15 @@ def test_tokens_of_links_and_shares_are_no_substitutes(place: Place) -> None:
     assert "share withdraw" in noted
     for file in place.config.data.rglob("*"):
         assert not file.is_file() or token.encode() not in file.read_bytes(), file
+
+
+def test_a_shared_report_keeps_nobody_from_theirs(place: Place) -> None:
+    """However many ask for one at once, its person's own report is made meanwhile."""
+    with place.visit("popular") as http, ThreadPoolExecutor(12) as pool:
+        token = share(http, "ranking")
+        asked = [pool.submit(shared, place, token) for _ in range(12)]
+        assert {http.get("/me/api/report").status_code for _ in range(4)} == {200}
+        assert {each.result().status_code for each in asked} == {200}
 
 
 def test_shares_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,6 +99,8 @@ class Me:
     def __init__(self, router: Router, personal: Personal, keys: Keys, audit: AuditLog, data: Path) -> None:
         self._router, self._personal, self._keys = router, personal, keys
         self._audit, self._links, self._sessions = audit, Links(data), Sessions(data, ME)
+        self._sharing = asyncio.Lock()
+        """Of shared reports one is made at a time: whoever has a link keeps no tenant's people from theirs."""
 
     # --- the page ---
 
@@ -187,7 +189,8 @@ class Me:
             raise Problem(401, "no_session", "nothing is shared under this link, or no longer")
         who, shown = found
         acting = self._acting(call, who.tenant, names[who.subject], who.role)
-        report = msgspec.json.decode((await self._personal.report(acting)).body, type=_Report)
+        async with self._sharing:
+            report = msgspec.json.decode((await self._personal.report(acting)).body, type=_Report)
         parts: dict[str, object] = {
             "name": names[who.subject],
             "ranking": report.board,
