@@ -18,8 +18,10 @@ __all__ = [
         "ADDED",
         "ASSUMED",
         "CACHE_DISCOUNT",
+        "CHECKED",
         "CUT_USD",
         "ERASED",
+        "FAILS",
         "KEYS",
         "MODELS",
         "PEOPLE",
@@ -85,6 +87,8 @@ UNSAID = "rambler"
 """Of those the one whose price of keeping nobody has said: it is taken for that of its other tokens."""
 REASONS = "brief"
 """The model that thinks before it answers; a third of its answer's tokens are hidden."""
+CHECKED, FAILS = "lister", "Check it."
+"""The model whose answers a program checks, and the words of prompts whose answers fail."""
 ADDED = "newcomer"
 LIMIT_USD = 5.0
 """Budget of birch in the morning; in the evening it is cut to what is left of `CUT_USD`."""
@@ -281,6 +285,7 @@ def settings(data: str, upstream: str, **changes: Any) -> dict[str, Any]:
         "models": [
             {"name": name, "provider": "house", "cache_discount": CACHE_DISCOUNT}
             | ({} if price is None else {"prices": price})
+            | ({"check": ["sh", "-c", f"! grep -q '{FAILS}'"]} if name == CHECKED else {})
             for name, price in prices.items()
         ],
         "feedback": {"ask": 0.05},

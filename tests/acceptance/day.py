@@ -8,8 +8,8 @@ from typing import Any
 
 import httpx
 import openai
-from tests.acceptance.company import ADDED, CUT_USD, ERASED, KEYS, MODELS, PEOPLE, Counts, Person, Upstream
-from tests.acceptance.ledger import LEFT, Asked, Ledger, Voted
+from tests.acceptance.company import ADDED, CUT_USD, ERASED, FAILS, KEYS, MODELS, PEOPLE, Counts, Person, Upstream
+from tests.acceptance.ledger import LEFT, Asked, Ledger, Report, Voted
 
 __all__ = ["Day"]
 
@@ -58,6 +58,8 @@ class Day:
         self.noon()
         self.declare()
         self.round_of(list(MODELS), 2)
+        self.agents()
+        self.cascade()
         self.compare()
         self.comment()
         self.cut()
@@ -102,6 +104,10 @@ class Day:
         before: list[dict[str, Any]] | tuple[()] = (),
         last: dict[str, Any] | None = None,
         retries: int = 0,
+        run: str = "",
+        tier: str = "",
+        plan: str = "",
+        note: str = "",
     ) -> Asked:
         """Ask something, and write down what comes back.
 
@@ -114,21 +120,31 @@ class Day:
             before: its messages.
             last: of the message, beside its text; a user's by default.
             retries: how often the client tries again; each try is a request of its own.
+            run: of an agent, whose step it is.
+            tier: of cost.
+            plan: whether a plan is looked at before: `run` it, or `decline` it for another model.
+            note: words after the question.
         """
-        asked = Asked(len(self.ledger.asked), who, pinned, stream, session)
-        self.ledger.asked.append(asked)
-        asked.prompt = f"Question (no. {asked.n}) about {TOPICS[asked.n % len(TOPICS)]}?"
+        asked = Asked(len(self.ledger.asked), who, pinned, stream, session, run=run, tier=tier)
+        asked.prompt = f"Question (no. {asked.n}) about {TOPICS[asked.n % len(TOPICS)]}?{note}"
+        headers = {"role": who.role, "session": session, "run": run, "tier": tier}
         body: dict[str, Any] = {
             "model": pinned or "fitrouter/auto",
             "messages": [*before, {**(last or {"role": "user"}), "content": asked.prompt}],
             "user": who.name,
             "max_tokens": 300,
-            "extra_headers": {
-                "x-fitrouter-role": who.role,
-                **({"x-fitrouter-session": session} if session else {}),
-            },
+            "extra_headers": {f"x-fitrouter-{name}": value for name, value in headers.items() if value},
             **({"tools": [TOOL]} if tools else {}),
         }
+        if plan:
+            found = self._post(who, "/v1/plans", {"kind": "look", **body}, body["extra_headers"])
+            body["extra_headers"]["x-fitrouter-plan"] = found["about"]["decision_id"]
+            asked.looked = plan == "run"
+            if plan == "decline":
+                body["model"] = asked.pinned = next(name for name in OLD if name != found["about"]["model"])
+                asked.alternative = True
+                self.ledger.declined.append((who, found["about"]["decision_id"]))
+        self.ledger.asked.append(asked)
         chat = self._clients[who.tenant].with_options(max_retries=retries).chat.completions
         self._errors.clear()
         try:
@@ -177,10 +193,16 @@ class Day:
         self.ledger.votes.append(vote)
 
     def tell(self, on: Asked, said: dict[str, Any]) -> dict[str, Any]:
-        """Send feedback on an answer until it is acknowledged: an answer does not wait for a slow commit."""
+        """Send feedback on an answer."""
+        return self._post(on.who, "/v1/feedback", {"decision_id": on.id, **said})
+
+    def _post(
+        self, who: Person, path: str, said: dict[str, Any], headers: dict[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Send something until it is acknowledged: an answer does not wait for a slow commit."""
+        body = {"user": who.name, **{name: value for name, value in said.items() if name != "extra_headers"}}
         for _ in range(200):
-            body = {"decision_id": on.id, "user": on.who.name, **said}
-            reply = self._http[on.who.tenant].post("/v1/feedback", json=body)
+            reply = self._http[who.tenant].post(path, json=body, headers=headers)
             if reply.status_code != 404:
                 break
             self.ledger.too_early.append(reply.json()["error"]["code"])
@@ -241,6 +263,37 @@ class Day:
             if wordy and who.likes == "brief":
                 understood = self.tell(wordy[-1], {"comment": "Too long."})["understood"]
                 self.ledger.comments.append((wordy[-1], understood))
+
+    def agents(self) -> None:
+        """Runs of agents: of tiers and plans, a stuck one, a silent one, and one of somebody who is erased."""
+        finn, hana, zoe = BY_NAME["acme", "finn"], BY_NAME["acme", "hana"], ERASED
+        self.ask(finn, run="ticket 1", tier="economy")
+        self.ask(finn, "brief", run="ticket 1")
+        self.ask(finn, run="ticket 1", tier="quality", plan="run")
+        self.ask(finn, run="ticket 1", plan="decline")
+        self.end(finn, "ticket 1", value=True)
+        self.end(finn, "ticket 1", kind="rating", value=4, scale=[1, 5], source="person")
+        called = self.ask(hana, session="loop", run="ticket 2", tools=True)
+        assert called.call is not None
+        result = {"role": "tool", "tool_call_id": called.call["tool_calls"][0]["id"]}
+        again = [called.call, {**result, "content": "nothing"}]
+        before = [{"role": "user", "content": called.prompt}, *again * 2, called.call]
+        self.ask(hana, session="loop", run="ticket 2", tools=True, before=before, last=result).stuck = True
+        self.end(hana, "ticket 2", kind="number", value=18_500, scale=[50_000, 0])
+        self.end(hana, "ticket 2", value=False, source="adapter")
+        self.ask(finn, run="ticket 3", plan="run")
+        self.ask(zoe, run="ticket 4", tier="economy")
+        self.end(zoe, "ticket 4", value=False)
+
+    def end(self, who: Person, run: str, **report: Any) -> None:
+        """Report how a run ended."""
+        self._post(who, f"/v1/runs/{run}/outcome", report)
+        self.ledger.reports.append(Report(who, run, report))
+
+    def cascade(self) -> None:
+        """Answers of a model fail its check, and others are drawn."""
+        while len(self.ledger.cascades()) < 2:
+            self.rate(self.ask(BY_NAME["acme", "hana"], note=f" {FAILS}"))
 
     # --- what happens ---
 

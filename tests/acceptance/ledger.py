@@ -21,7 +21,7 @@ from tests.acceptance.company import (
     cost_usd,
 )
 
-__all__ = ["LEFT", "PARTS", "Asked", "Ledger", "Voted", "by", "figures", "total"]
+__all__ = ["LEFT", "PARTS", "Asked", "Ledger", "Report", "Voted", "by", "figures", "total"]
 
 PARTS = ("cached", "written", "reasoning")
 """Tokens that are billed apart from the others of their prompt or answer."""
@@ -58,6 +58,15 @@ class Asked:
     """As the answer says."""
     solicited: bool = False
     """Whether the answer asks for feedback."""
+    run: str = ""
+    """Of an agent."""
+    tier: str = ""
+    looked: bool = False
+    """Whether its plan was looked at before: such an answer never asks for feedback."""
+    alternative: bool = False
+    """Whether it was named in the place of a plan's pick."""
+    stuck: bool = False
+    """Whether its agent was stuck, so that a model was drawn anew."""
 
 
 @dataclass(eq=False)
@@ -78,6 +87,24 @@ class Voted:
         return (self.value - low) / (high - low)
 
 
+SOURCES = ("adapter", "check", "person")
+"""Of reports, that which counts most last."""
+
+
+@dataclass(eq=False)
+class Report:
+    """A report on a run that was acknowledged."""
+
+    who: Person
+    run: str
+    said: dict[str, Any]
+
+    @property
+    def outcome(self) -> tuple[str, float, str]:
+        """Kind, value and source."""
+        return self.said.get("kind", "success"), float(self.said["value"]), self.said.get("source", "check")
+
+
 @dataclass
 class Ledger:
     """The day's books."""
@@ -88,6 +115,9 @@ class Ledger:
     declared: dict[Person, dict[str, float]] = field(default_factory=dict)
     comments: list[tuple[Asked, dict[str, float]]] = field(default_factory=list)
     erased: set[Person] = field(default_factory=set)
+    declined: list[tuple[Person, str]] = field(default_factory=list)
+    """Plans that were looked at and not run: whose, and their decisions."""
+    reports: list[Report] = field(default_factory=list)
     limit_usd: float = 0.0
     acts: list[tuple[str, str]] = field(default_factory=list)
     """What keys changed, and which."""
@@ -129,20 +159,36 @@ class Ledger:
         """Those that rate an answer as a whole: thumbs and ratings."""
         return [vote for vote in self.standing() if vote.kind in {"thumb", "rating"} and vote.dimension == "overall"]
 
+    def steps(self) -> list[Asked]:
+        """The steps of runs of those who were not erased."""
+        return [each for each in self.answered() if each.run]
+
+    def standing_report(self, run: tuple[str, str]) -> Report | None:
+        """The report that counts on a run of a tenant."""
+        reports = [each for each in self.reports if (each.who.tenant, each.run) == run]  # the last one of its source
+        return max(reversed(reports), key=lambda each: SOURCES.index(each.outcome[2]), default=None)
+
+    def cascades(self) -> list[Call]:
+        """Answers that failed their model's check: a request whose answer counts is billed for one more."""
+        last = {call.n: call for call in self.calls if call.status == 200}
+        return [call for call in self.calls if call.status == 200 and call is not last[call.n]]
+
     def stood_in(self, asked: Asked) -> str | None:
         """The model that failed a request, which another one answered then."""
-        failed = [call.model for call in self.calls if call.n == asked.n and call.status != 200]
+        checked = self.cascades()
+        failed = [each.model for each in self.calls if each.n == asked.n and (each.status != 200 or each in checked)]
         return failed[0] if asked.status == 200 and failed and failed[0] != asked.model else None
 
     def drawn(self) -> list[Asked]:
         """The answers of a model that was drawn: of those of a conversation the first."""
         free = [each for each in self.answered() if not each.pinned and not self.stood_in(each)]
         first = {(each.who, each.session): each for each in reversed(free)}
-        return [each for each in free if not each.session or first[each.who, each.session] is each]
+        return [each for each in free if not each.session or each.stuck or first[each.who, each.session] is each]
 
     def bill(self, asked: Asked) -> Call | None:
         """What the upstream billed for a request."""
-        bills = [call for call in self.calls if call.n == asked.n and call.status == 200]
+        checked = self.cascades()
+        bills = [call for call in self.calls if call.n == asked.n and call.status == 200 and call not in checked]
         assert len(bills) <= 1, bills
         return bills[0] if bills and asked.status in {200, LEFT} else None
 
@@ -154,7 +200,9 @@ class Ledger:
     def usd(self, asked: Asked) -> float | None:
         """What a request cost; None where its model has no price."""
         bill = self.bill(asked)
-        return 0.0 if bill is None else cost_usd(bill.model, bill.counts)
+        calls = [] if bill is None else [bill, *(call for call in self.cascades() if call.n == asked.n)]
+        costs = [cost_usd(call.model, call.counts) for call in calls]
+        return None if None in costs else math.fsum(cost for cost in costs if cost is not None)
 
     def assumed_usd(self, asked: Asked) -> float:
         """What a request counts for in a budget: without a price as much as the most expensive model's answer."""
@@ -171,7 +219,7 @@ class Ledger:
         """What came back is what the upstream said and billed, and no budget was overspent."""
         assert 0.0 < self.spent_usd("birch") <= self.limit_usd
         assert len([call for call in self.calls if call.status == 200]) == len(
-            [each for each in self.asked if self.bill(each)]
+            [each for each in self.asked if self.bill(each)] + self.cascades()
         ), "an answer was billed that nobody got"
         for each in self.asked:
             bill = self.bill(each)
@@ -245,6 +293,10 @@ def role(entry: Asked | Voted) -> tuple[str, str]:
     return who.tenant, who.role
 
 
+def run(asked: Asked) -> tuple[str, str]:
+    return asked.who.tenant, asked.run
+
+
 def model(entry: Asked | Voted) -> tuple[str, str]:
     asked = entry if isinstance(entry, Asked) else entry.on
     return tenant(asked), asked.model or asked.pinned or ""
@@ -254,7 +306,8 @@ def figures(books: Ledger) -> dict[str, Any]:
     """The answer to every question, from the books alone."""
     decided, answered, failed = books.decided(), books.answered(), books.failed()
     standing, ratings, given = books.standing(), books.ratings(), books.given()
-    left = books.left()
+    left, steps = books.left(), books.steps()
+    told = [each for each in books.reports if each.who not in books.erased]
     free, rated = [each for each in decided if not each.pinned], {vote.on for vote in ratings}
     billed = [*answered, *left]
     bills = {each: bill for each in billed if (bill := books.bill(each))}
@@ -282,6 +335,9 @@ def figures(books: Ledger) -> dict[str, Any]:
         "requests": by(tenant, [*decided, *turned]),
         "refused": by(tenant, turned),
         "requests_by_person": by(person, decided),
+        "draws_by_person": by(
+            lambda key: key, [*map(person, decided), *((who.tenant, who.name) for who, _ in books.declined)]
+        ),
         "requests_by_role": by(role, decided),
         "requests_by_model": by(model, decided),
         "requests_by_person_and_model": by(lambda e: (*person(e), model(e)[1]), decided),
@@ -303,15 +359,33 @@ def figures(books: Ledger) -> dict[str, Any]:
         "streamed": by(lambda e: e.model, [each for each in billed_ever if each.stream]),
         "fallbacks": by(tenant, [each for each in answered if books.stood_in(each)]),
         "fallbacks_ever": by(books.stood_in, [each for each in ever if books.stood_in(each)]),
-        "decided_ever": by(lambda e: e.who.role, ever),
+        "decided_ever": by(lambda role: role, [*(e.who.role for e in ever), *(who.role for who, _ in books.declined)]),
         "drawn": {
             who: (n, len([1 for each in books.drawn() if person(each) == who and each in rated]))
             for who, n in by(person, books.drawn()).items()
         },
         "replayed": (len(free), len(decided) - len(free), len({each.who for each in free})),
+        "never_asked": len([each for each in free if each.looked]),
         "explained": {each.id: (bool(each.pinned), each.model) for each in decided[::97]},
         "acts": by(lambda act: act, books.acts),
-        "attempts_failed": by(lambda c: c.model, [call for call in books.calls if call.status != 200]),
+        "attempts_failed": by(
+            lambda c: c.model, [*(call for call in books.calls if call.status != 200), *books.cascades()]
+        ),
+        "checks_failed": by(lambda c: c.model, books.cascades()),
+        "declined": by(lambda who: who.tenant, [who for who, _ in books.declined if who not in books.erased]),
+        "alternatives": by(tenant, [each for each in decided if each.alternative]),
+        "tiers": by(lambda e: (tenant(e), e.tier), [each for each in decided if each.tier]),
+        "runs": by(lambda key: key[0], set(map(run, steps))),
+        "run_steps": by(run, steps),
+        "run_models": {key: {each.model for each in steps if run(each) == key} for key in map(run, steps)},
+        "run_money": {
+            key: None if None in costs else math.fsum(cost for cost in costs if cost is not None)
+            for key in map(run, steps)
+            for costs in [[books.usd(each) for each in steps if run(each) == key]]
+        },
+        "run_outcomes": {key: each.outcome for key in map(run, steps) if (each := books.standing_report(key))},
+        "run_reports": by(lambda each: (each.who.tenant, each.run), told),
+        "run_stuck": by(run, [each for each in steps if each.stuck]),
         "errors": by(lambda code: code, [*(e.code for e in errors), *books.too_early, *gone]),
         "requests_ever": by(lambda e: (e.model or e.pinned, e.who.role, ends.get(e.status, "failed")), ever)
         | by(lambda e: (e.pinned, e.who.role, "refused"), turned_ever),
@@ -326,7 +400,7 @@ def figures(books: Ledger) -> dict[str, Any]:
         "token_parts_ever": total(
             lambda part: (part[0].model, part[1]),
             lambda part: getattr(part[0].counts, part[1]),
-            [(call, part) for call in books.calls for part in PARTS if getattr(call.counts, part)],
+            [(c, part) for c in books.calls if c not in books.cascades() for part in PARTS if getattr(c.counts, part)],
         ),
         "estimated": by(tenant, [*left, *(each for each in answered if bills[each].guesses)]),
         "tokens_ever": total(lambda e: e.model, books.tokens, billed_ever),

@@ -20,6 +20,7 @@ __all__ = [
     "of_listed",
     "of_profiles",
     "of_reports",
+    "of_runs",
     "of_satisfaction",
     "of_shown",
     "of_stories",
@@ -32,7 +33,8 @@ Figures = dict[str, Any]
 
 def of_answers(rows: Iterable[Mapping[str, Any]]) -> Figures:
     """The figures that a list of answers has: id, tenant, user, role, model, mode, status, cost_usd."""
-    rows = list(rows)
+    every = list(rows)
+    rows = [row for row in every if row["status"] != "declined"]
     answered = [row for row in rows if row["status"] == "ok"]
     failed = [row for row in rows if row["status"] == "failed"]
     cancelled = [row for row in rows if row["status"] == "cancelled"]
@@ -54,6 +56,7 @@ def of_answers(rows: Iterable[Mapping[str, Any]]) -> Figures:
         return float(row["cost_usd"])
 
     return {
+        "declined": by(tenant, [row for row in every if row["status"] == "declined"]),
         "decided": by(tenant, rows),
         "requests_by_person": by(person, rows),
         "requests_by_role": by(lambda row: (row["tenant"], row["role"]), rows),
@@ -131,7 +134,7 @@ def of_shown(people: Mapping[tuple[str, str], Mapping[str, Any]]) -> Figures:
     """The figures of users in full, each with counts of their answers by model."""
     tallies = {(*who, each["model"]): each for who, one in people.items() for each in one["models"]}
     return {
-        "requests_by_person": {who: one["requests"] for who, one in people.items()},
+        "draws_by_person": {who: one["requests"] for who, one in people.items()},
         "answered_by_person_and_model": {key: each["answers"] for key, each in tallies.items()},
         "votes_given_by_person": {who: one["votes"] for who, one in people.items()},
         "ups": {key: each["up"] for key, each in tallies.items() if each["up"]},
@@ -145,7 +148,7 @@ def of_users(rows: Iterable[Mapping[str, Any]]) -> Figures:
     people = {(row["tenant"], row["user"]): row for row in rows}
     return {
         "people": set(people),
-        "requests_by_person": {who: row["requests"] for who, row in people.items()},
+        "draws_by_person": {who: row["requests"] for who, row in people.items()},
         "votes_given_by_person": {who: row["votes"] for who, row in people.items()},
         "comments": {who: row["remarks"] for who, row in people.items() if row["remarks"]},
     }
@@ -238,6 +241,17 @@ def of_stories(found: Mapping[str, Mapping[str, Any]]) -> Figures:
             )
             for id_, one in found.items()
         }
+    }
+
+
+def of_runs(runs: Mapping[tuple[str, str], Mapping[str, Any]]) -> Figures:
+    """The figures of runs: steps, models, usd, and what was told of how they ended."""
+    return {
+        "runs": by(lambda key: key[0], runs),
+        "run_steps": {key: each["steps"] for key, each in runs.items()},
+        "run_models": {key: set(each["models"]) for key, each in runs.items()},
+        "run_money": {key: each["usd"] for key, each in runs.items()},
+        "run_outcomes": {key: tuple(each["told"]) for key, each in runs.items() if each["told"]},
     }
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import duckdb
 import httpx
@@ -28,6 +29,7 @@ from tests.acceptance.shown import (
     of_listed,
     of_profiles,
     of_reports,
+    of_runs,
     of_satisfaction,
     of_shown,
     of_stories,
@@ -152,6 +154,16 @@ class Surfaces:
         listed = [one for tenant in TENANTS for one in self.get("/v1/users?last=1000", tenant)["data"]]
         return {subject: one["user"] for one in listed for subject in (one["subject"], *one["aliases"])}
 
+    @cached_property
+    def runs(self) -> dict[tuple[str, str], Any]:
+        """Runs as they are shown, by tenant and id."""
+        who = {(each.who.tenant, each.run): each.who.name for each in self.books.steps()}
+        return {key: self.get(f"/v1/runs/{quote(key[1])}", key[0], user) for key, user in who.items()}
+
+    def run_of(self, number: str) -> Any:
+        """Tenant and id of a run by its hash."""
+        return next((key for key, found in self.runs.items() if found["run"] == number), number)
+
     def each(self, read: Callable[[str, str], Any], whom: Iterable[tuple[str, str]] = ()) -> dict[tuple[str, str], Any]:
         """What is read of each person, or of some."""
         return {(tenant, name): read(tenant, name) for tenant, name in whom or self.people}
@@ -167,7 +179,25 @@ def _(s: Surfaces) -> Figures:
 
 @reads("GET /v1/decisions/{decision_id}")
 def _(s: Surfaces) -> Figures:
-    return of_stories({each.id: s.get(f"/v1/decisions/{each.id}", each.who.tenant) for each in s.books.decided()[::7]})
+    stories = {each.id: s.get(f"/v1/decisions/{each.id}", each.who.tenant) for each in s.books.decided()[::7]}
+    tiers = [(each.who.tenant, each.id) for each in s.books.decided() if each.tier]
+    asked = [(tenant, s.get(f"/v1/decisions/{id_}", tenant)["tier"]) for tenant, id_ in tiers]
+    return of_stories(stories) | {"tiers": by(lambda each: each, asked)}
+
+
+@reads("GET /v1/runs/{run_id}")
+def _(s: Surfaces) -> Figures:
+    return of_runs(
+        {
+            key: {
+                **found,
+                "models": {each["model"] for each in found["decisions"]},
+                "usd": found["cost_usd"],
+                "told": found["outcome"] and tuple(found["outcome"][name] for name in ("kind", "value", "source")),
+            }
+            for key, found in s.runs.items()
+        }
+    ) | {"run_reports": {key: found["reports"] for key, found in s.runs.items() if found["reports"]}}
 
 
 @reads("GET /v1/feedback")
@@ -255,7 +285,40 @@ def _(s: Surfaces) -> Figures:
     }
 
 
+@reads("GET /console/api/runs")
+def _(s: Surfaces) -> Figures:
+    found = {s.run_of(each["run"]): each for tenant in TENANTS for each in s.get("/console/api/runs", tenant)["runs"]}
+    return of_runs(
+        {
+            key: {
+                **each,
+                "usd": None if each["cost"]["unpriced"] else each["cost"]["usd"],
+                "told": each["outcome"] and tuple(each["outcome"][name] for name in ("kind", "value", "source")),
+            }
+            for key, each in found.items()
+        }
+    ) | {"run_stuck": {key: each["stuck"] for key, each in found.items() if each["stuck"]}}
+
+
 # --- DuckDB ---
+
+
+@reads("duckdb runs")
+def _(s: Surfaces) -> Figures:
+    rows = s.sql("SELECT run, decisions, models, cost_usd, kind, value, source FROM runs")
+    return of_runs(
+        {
+            s.run_of(number): {"steps": n, "models": models, "usd": usd, "told": told if told[0] else None}
+            for number, n, models, usd, *told in rows
+        }
+    )
+
+
+@reads("duckdb run_outcomes")
+def _(s: Surfaces) -> Figures:
+    return {
+        "run_reports": {s.run_of(each): n for each, n in s.sql("SELECT run, count(*) FROM run_outcomes GROUP BY 1")}
+    }
 
 
 @reads("duckdb answers")
@@ -308,7 +371,13 @@ def _(s: Surfaces) -> Figures:
         return {k: v for k, v in total(key, lambda sample: sample[1], found.get(f"fitrouter_{name}", ())).items() if v}
 
     figures = {question: summed(*asked) for question, asked in METRICS.items()}
-    return figures | {"comments_ever": sum(figures["comments_ever"].values())}
+    found["fitrouter_checks"] = [
+        each for each in found.get("fitrouter_attempts_failed_total", ()) if each[0]["error"] == "CheckFailed"
+    ]
+    return figures | {
+        "checks_failed": summed("checks", "model"),
+        "comments_ever": sum(figures["comments_ever"].values()),
+    }
 
 
 # --- commands ---
@@ -501,10 +570,14 @@ def _(s: Surfaces) -> Figures:
     return {"refused": grouped(s.sql("SELECT tenant, CAST(sum(n) AS BIGINT) FROM refusals GROUP BY ALL"))}
 
 
+_ASKED = "decision_id NOT IN (SELECT decision_id FROM executions WHERE status = 'declined')"
+"""Of decisions: no plan that nobody ran."""
+
+
 @reads("duckdb outcomes")
 def _(s: Surfaces) -> Figures:
     return {
-        "decided": grouped(s.sql("SELECT tenant, count(*) FROM outcomes GROUP BY ALL")),
+        "decided": grouped(s.sql(f"SELECT tenant, count(*) FROM outcomes WHERE {_ASKED} GROUP BY ALL")),
         "money": grouped(s.sql("SELECT tenant, sum(cost_usd) FROM outcomes GROUP BY ALL")),
         "unpriced": grouped(s.sql("SELECT tenant, count(*) FROM outcomes WHERE NOT price_known GROUP BY ALL")),
         "scored": grouped(s.sql("SELECT tenant, count(score_mean) FROM outcomes GROUP BY ALL")),
@@ -533,8 +606,15 @@ def _(s: Surfaces) -> Figures:
 @reads("duckdb decisions")
 def _(s: Surfaces) -> Figures:
     return {
-        "decided": grouped(s.sql("SELECT tenant, count(*) FROM decisions GROUP BY ALL")),
-        "ids": {id_ for (id_,) in s.sql("SELECT decision_id FROM decisions")},
+        "decided": grouped(s.sql(f"SELECT tenant, count(*) FROM decisions WHERE {_ASKED} GROUP BY ALL")),
+        "ids": {id_ for (id_,) in s.sql(f"SELECT decision_id FROM decisions WHERE {_ASKED}")},
+        "alternatives": grouped(s.sql("SELECT tenant, count(*) FROM decisions WHERE plan <> '' GROUP BY ALL")),
+        "tiers": grouped(
+            s.sql(f"SELECT tenant, tier, count(*) FROM decisions WHERE tier <> '' AND {_ASKED} GROUP BY ALL")
+        ),
+        "run_stuck": {
+            s.run_of(run): n for run, n in s.sql("SELECT run, count(*) FROM decisions WHERE stuck <> '' GROUP BY 1")
+        },
         "pinned_by_model": grouped(
             s.sql("SELECT tenant, chosen, count(*) FROM decisions WHERE mode = 'pinned' GROUP BY ALL")
         ),
@@ -544,6 +624,7 @@ def _(s: Surfaces) -> Figures:
                 "(SELECT decision_id FROM executions WHERE status = 'ok') GROUP BY ALL"
             )
         ),
+        "never_asked": s.sql(f"SELECT count(*) FROM decisions WHERE asked_probability = 0 AND {_ASKED}")[0][0],
         "roles": grouped(s.sql('SELECT tenant, role, count(DISTINCT "user") FROM decisions GROUP BY ALL')),
     }
 
@@ -561,6 +642,13 @@ def _(s: Surfaces) -> Figures:
         "token_parts": {
             (*key, part): n for part in PARTS for key, n in by_model(f"CAST(sum({part}_tokens) AS BIGINT)").items() if n
         },
+        "declined": grouped(s.sql("SELECT tenant, count(*) FROM executions WHERE status = 'declined' GROUP BY ALL")),
+        "checks_failed": grouped(
+            s.sql("""
+                SELECT a.model, count(*) FROM (SELECT unnest(attempts) AS a FROM executions)
+                WHERE a.error = 'CheckFailed' GROUP BY ALL
+            """)
+        ),
         "estimated": grouped(s.sql("SELECT tenant, count(*) FROM executions WHERE estimated GROUP BY ALL")),
         "money_by_model": by_model("sum(cost_usd)", "served_by IS NOT NULL AND NOT coalesce(cost_assumed, false)"),
         "fallbacks": grouped(s.sql("SELECT tenant, count(*) FROM executions WHERE served_by <> chosen GROUP BY ALL")),
@@ -736,4 +824,8 @@ def _(s: Surfaces) -> Figures:
     log = ["--log", str(s.installation.data), "--candidate", "uniform", "--idle", "0.1s"]
     s.run("replay", *log, "--json", str(file), configured=False)
     window = json.loads(file.read_text())["window"]
-    return {"replayed": (window["decisions"], window["excluded"].get("pinned", 0), window["users"])}
+    never = window["excluded"].get("fit not observable", 0)  # drawn, and left out, as nobody could be asked
+    return {
+        "replayed": (window["decisions"] + never, window["excluded"].get("pinned", 0), window["users"]),
+        "never_asked": never,
+    }
