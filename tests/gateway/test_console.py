@@ -368,6 +368,9 @@ def test_what_the_log_says_of_a_change(tmp_path: Path) -> None:
         left = http.post("/console/api/estimate", json=paused).json()
         assert left["candidate"].endswith("without beta; otherwise as logged")
         assert left["metrics"]["cost"]["units"] == 12
+        both = {"action": "set", "settings": {"paused": "beta", "floor": 0.5}}
+        left = http.post("/console/api/estimate", json=both).json()
+        assert left["candidate"].endswith("floor 0.5, without beta; otherwise as logged"), "with the other settings"
         http.post("/console/api/policy", json=paused)
         again = http.post("/console/api/estimate", json={"action": "set", "settings": {"paused": ""}}).json()
         assert "not in the log" in again["error"], "what a paused model would have done is not known"

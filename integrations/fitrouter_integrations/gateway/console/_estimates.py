@@ -67,10 +67,10 @@ class Estimates:
                 return standing.candidates[name]
             case "set", _, {"force": str(model)} if model in self._router.models:
                 return {"fixed": self._router.models[model].arm}
-            case "set", _, {"paused": str(names)}:
+            case "set", _, dict(settings) if isinstance(names := settings.get("paused"), str):
                 now, then, models = names_of(standing.settings.get("paused", "")), names_of(names), self._router.models
                 arms = [models[name].arm if name in models else name for name in then if name not in now]
-                return None if set(now) - set(then) else {"paused": ",".join(arms)} if arms else {"current": True}
+                return None if set(now) - set(then) else {**settings, "paused": ",".join(arms)}
             case "set", _, dict(settings):
                 return settings
             case "restore", _, _:
