@@ -113,7 +113,7 @@ class SessionConfig(_Section):
     """Session settings: how long a session stays on its model."""
 
     redraw_every: int = Field(default=8, ge=0)
-    """User turns between redraws; 0: their number alone redraws nothing, the [other reasons](routing.md#sessions) do."""
+    """User turns between redraws; 0: their number redraws nothing, the [other reasons](routing.md#sessions) do."""
     redraw_stuck: int = Field(default=2, ge=0, le=8)
     """Redraws within a user turn because an agent shows that it is stuck: the same tool call a third time, the same
     error again, the same text three times without a call, or a person's second no. 0 for none."""

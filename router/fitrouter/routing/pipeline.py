@@ -25,6 +25,7 @@ from fitrouter.routing.eligibility import DROPPABLE, Eligible, Models, Roster, W
 from fitrouter.routing.tiers import checked_tier
 from fitrouter.state.learner import Learner
 from fitrouter.state.sessions import Session, advance, begins_turn, previous_decision, redraw_reason, switch_cost
+from fitrouter.state.settings import names_of
 from fitrouter.stores.futures import result_within
 from fitrouter.stores.identities import Identities
 from fitrouter.types import AUTO, Decision, Floats, Identity, Mode, ModelCard, Payer, PolicyVersion, Request
@@ -223,7 +224,7 @@ class Pipeline:
         breakers = self.breakers.of(tenant)
         barred = breakers.excluded(card.arm for card in can.cards)
         if paused := self.decider.live()[1].paused:
-            stopped = {self.models.arms.get(name.strip()) for name in paused.split(",")}
+            stopped = set(map(self.models.arms.get, names_of(paused)))
             broken = {arm for arm, _ in barred}
             barred += [(card.arm, "paused") for card in can.cards if card.arm in stopped - broken]
         if not barred:

@@ -19,6 +19,7 @@ from fitrouter.routing.eligibility import Models
 from fitrouter.serving.attempts import Caller
 from fitrouter.serving.recorder import STORE_WAIT_S, Recorder
 from fitrouter.state.added_models import ADD, LIMIT, REMOVE, AddedModel
+from fitrouter.state.settings import names_of
 from fitrouter.types import ModelCard, ModelChange, PolicyChange
 
 GRACE_S = 600.0
@@ -229,7 +230,7 @@ class ModelRegistry:
         own = {each for each, card in self.models.names.items() if card.name == name}
         if settings.get("force") in own:
             raise InvalidRequest(f"all traffic is sent to {settings['force']!r}; end that first (setting 'force')")
-        paused = {each.strip() for each in settings.get("paused", "").split(",")}
+        paused = set(names_of(settings.get("paused", "")))
         if own and not self.models.names.keys() - own - paused:
             raise InvalidRequest(f"{name!r} is the last model that is not paused; call another one again first")
         now = self._clock()

@@ -15,7 +15,7 @@ from fitrouter.policies import unread
 from fitrouter.routing.decider import Decider
 from fitrouter.serving.recorder import STORE_WAIT_S, Recorder
 from fitrouter.state.budgets import LIMITS, BudgetParams, check_limit
-from fitrouter.state.settings import check_settings
+from fitrouter.state.settings import check_settings, names_of
 from fitrouter.types import ModelCard, PolicyChange
 
 
@@ -181,7 +181,7 @@ class PolicyControl:
         if checked.get("force") and checked["force"] not in models:
             known = ", ".join(sorted(models))
             raise InvalidRequest(f"force: unknown model {checked['force']!r}; models are {known}")
-        paused = {name.strip() for name in checked.get("paused", "").split(",")} - {""}
+        paused = set(names_of(checked.get("paused", "")))
         if unknown := sorted(paused - models):
             raise InvalidRequest(f"paused: unknown model {unknown[0]!r}; models are {', '.join(sorted(models))}")
         if paused >= models:

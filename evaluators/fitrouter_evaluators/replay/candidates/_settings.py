@@ -10,6 +10,7 @@ from fitrouter.config import Config
 from fitrouter.errors import ConfigError
 from fitrouter.policies import Policy, build_policy, parameters, unread
 from fitrouter.routing.tiers import Tiers
+from fitrouter.state.settings import names_of
 from fitrouter_evaluators.replay.candidates._candidate_file import CandidateFile
 
 _OVERRIDES = ("floor", "uniform_slice", "share", "cost_weight", "latency_weight")
@@ -65,7 +66,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             **{name: getattr(file, name) for name in _OVERRIDES},
             default_model=file.default_model,
             personal=file.personal,
-            paused=tuple(name for each in (file.paused or "").split(",") if (name := each.strip())),
+            paused=tuple(names_of(file.paused or "")),
             live=live,
         )
 
