@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -16,13 +18,13 @@ from tests.kits.gateway import Echo, cards, make_router
 from fitrouter.config import Config, ModelAddition, parse_config
 from fitrouter.draw import renormalise
 from fitrouter.errors import ConfigError
-from fitrouter.hooks import Notice, Trouble
+from fitrouter.hooks import Hooks, Notice, Trouble
 from fitrouter.providers import checks
 from fitrouter.providers.checks import SECONDS, Checks
 from fitrouter.router import Router
 from fitrouter.routing.decider import Rules
 from fitrouter.serving.attempts import Assembler
-from fitrouter.types import FULL_SHARE, Check, Execution, ModelCard, Request
+from fitrouter.types import FULL_SHARE, Check, Completion, Execution, ModelCard, Request, Usage
 
 ALPHA = Rules(share=0.0, default_arm="alpha", registry="r1")
 JSON = {"role": "assistant", "content": '{"a": 1}'}
@@ -178,6 +180,22 @@ def test_checks_are_read(check: dict[str, Any], error: str) -> None:
     for form in (["sh", "-c", "x"], {"command": ["sh", "-c", "x"]}):
         model["check"] = form
         assert parse_config(given).cards()[0].check == Check(command=("sh", "-c", "x"))
+
+
+async def test_judges_leave_threads_to_others() -> None:
+    """However many answers a slow judge is given at once, what reads the stores is not kept waiting."""
+    held = threading.Event()
+    by_judge = Checks(lambda *_: float(held.wait(30.0)), Hooks())
+    answer = Completion(message=JSON, usage=Usage())
+    asked = [by_judge.run(Check(judge="slow"), ask("go"), answer, 60.0) for _ in range(40)]
+    judged = [asyncio.create_task(each) for each in asked]
+    await asyncio.sleep(0.1)
+    try:
+        async with asyncio.timeout(5.0):
+            await asyncio.to_thread(int)
+    finally:
+        held.set()
+        await asyncio.gather(*judged)
 
 
 async def test_a_check_ends_with_the_time_of_its_request(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from fitrouter.config import answer_schema
@@ -33,6 +34,8 @@ class Checks:
 
     def __init__(self, judge: Judge | None, hooks: Hooks) -> None:
         self._judge, self.hooks = judge, hooks
+        # Of their own: in the common ones, slow judges would keep the stores from being read.
+        self._threads = ThreadPoolExecutor(32, thread_name_prefix="fitrouter-judge")
 
     async def run(self, check: Check, request: Request, completion: Completion, patience_s: float) -> None:
         """Check an answer.
@@ -59,7 +62,8 @@ class Checks:
         if check.judge:
             if self._judge is None:
                 raise RuntimeError(f"there is no scorer with the judge {check.judge!r}")
-            said = await asyncio.to_thread(self._judge, check.judge, request.identity, request.messages, message)
+            given = check.judge, request.identity, request.messages, message
+            said = await asyncio.get_running_loop().run_in_executor(self._threads, self._judge, *given)
             return not math.isnan(said) and said < check.least
         if check.command:
             return await _fails(check.command, {"messages": list(request.messages), "message": message})
