@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -196,15 +198,18 @@ def test_a_failing_call_is_missing_and_counts_what_it_may_have_cost() -> None:
 
 def test_a_judge_checks_all_answers(tmp_path: Path) -> None:
     """As a check it judges whatever its sample is, says nothing where no principle is, and ends with its money."""
-    provider = Scripted(is_short)
-    settings = ScorerConfig(encoder="hashing", prior="none", models=(config(sample=0.0, usd_per_day=0.02),))
+    provider, running = Scripted(is_short), len([each for each in threading.enumerate() if each.name == "judge judge"])
+    settings = ScorerConfig(encoder="hashing", prior="none", models=(config(sample=0.0, usd_per_day=0.05),))
     service = make_scorer(settings, tmp_path, connected={"p": provider})
     asked, cook = [{"role": "user", "content": "Soup?"}], Identity(role="cook")
 
     def judged(text: str, who: Identity = cook) -> float:
         return service.judge("judge", who, asked, {"role": "assistant", "content": text})
 
-    assert (judged("Yes."), judged("long " * 200)) == (1.0, -1.0)
+    with ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(judged, ["Yes."] * 4)) == {1.0}
+    assert len([each for each in threading.enumerate() if each.name == "judge judge"]) == running + 1, "one limit"
+    assert judged("long " * 200) == -1.0
     assert np.isnan(judged("Yes.", Identity(role="poet")))
     with pytest.raises(ModelError, match="has spent its money of the day"):
         [judged("Yes.") for _ in range(100)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -169,6 +170,7 @@ class RewardModels:
         self._device, self._providers, self.clock = device, providers or {}, clock
         self._connected, self._given = connected or {}, loaded or {}
         self._judges: dict[str, judge.Judge] = {}
+        self._making = threading.Lock()
         """Those that check answers."""
         folder = data and data / "reward_models"
         self._entries = [_Entry(config, folder, self._load) for config in configs]
@@ -212,12 +214,12 @@ class RewardModels:
         Raises:
             ModelError: its money of the day is spent.
         """
-        if name not in self._judges:
-            entry = next(entry for entry in self._entries if entry.config.name == name)
-            config = entry.config.model_copy(update={"sample": 1.0})
-            self._judges[name] = judge.Judge(
-                config, self._provider(config), ModelState(), None, entry.failed, self.clock
-            )
+        with self._making:
+            if name not in self._judges:
+                entry = next(entry for entry in self._entries if entry.config.name == name)
+                config = entry.config.model_copy(update={"sample": 1.0})
+                made = config, self._provider(config), ModelState(), None, entry.failed, self.clock
+                self._judges[name] = judge.Judge(*made)
         (verdict,) = self._judges[name].score([item])[0].tolist()
         if item.sampled.get(name) == 0.0:
             raise ModelError(f"the judge {name!r} has spent its money of the day")
