@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from fitrouter.config import Config, parse_config
+from fitrouter.plain import pack
 from fitrouter.posterior.labels import Answered, Label
 from fitrouter.posterior.model import Fit
 from fitrouter.router import Router
@@ -37,7 +38,7 @@ from fitrouter.state.follower import SLICE
 from fitrouter.state.learner import Learner
 from fitrouter.state.reading import Batch
 from fitrouter.stores.journal import Entry, Row, Snapshot
-from fitrouter.types import Feedback, FeedbackKind, Floats, Identity, ModelChange, Request, Score, pack
+from fitrouter.types import Feedback, FeedbackKind, Floats, Identity, ModelChange, Request, Score
 
 FOLDED = 500
 VOTES = 2000

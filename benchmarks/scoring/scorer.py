@@ -33,12 +33,13 @@ from fitrouter.context.encoders import Encoder, Static, get_encoder
 from fitrouter.draw import uuid7
 from fitrouter.errors import FitrouterError
 from fitrouter.hooks import Hooks
+from fitrouter.plain import pack
 from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.serving.services import Service
 from fitrouter.stores.content import pack_content
 from fitrouter.stores.identities import SqliteIdentities
 from fitrouter.stores.journal import Entry, SqliteJournal
-from fitrouter.types import Execution, Floats, Identity, Score, encode_event, pack
+from fitrouter.types import Execution, Floats, Identity, Score, encode_event
 from fitrouter_evaluators.scoring import Answer, DeviceHeads, ResponseFeatures, global_scalar
 from fitrouter_evaluators.scoring.head_store import HeadStore
 from fitrouter_evaluators.scoring.scorer import BatchHeads, RewardHeads, Scorer

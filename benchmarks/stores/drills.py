@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from fitrouter.context.features import context_names
+from fitrouter.plain import pack
 from fitrouter.policies import SquareCB
 from fitrouter.routing.decider import GUEST_SHARE, Rules
 from fitrouter.state.learner import Learner
@@ -35,7 +36,6 @@ from fitrouter.types import (
     PolicyVersion,
     Prices,
     Salvage,
-    pack,
 )
 from fitrouter_evaluators.simulation.runner import InProcess, Turn
 

@@ -24,8 +24,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "router"))
 
 from fitrouter.draw import uuid7
 from fitrouter.errors import JournalFull
+from fitrouter.plain import pack
 from fitrouter.stores.journal import Entry, SqliteJournal
-from fitrouter.types import Decision, Identity, Mode, PolicyVersion, pack
+from fitrouter.types import Decision, Identity, Mode, PolicyVersion
 
 MODELS = tuple(f"model-{k}" for k in range(11))
 FEATURES = pack(np.random.default_rng(0).normal(size=64))

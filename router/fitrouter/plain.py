@@ -1,4 +1,4 @@
-"""Plain values: numpy scalars in the fields of events and labels become plain Python values, and state becomes msgpack.
+"""Plain values: numpy scalars in events and labels become plain Python values, arrays bytes, and state msgpack.
 
 `np.float64` is a subclass of `float`, so type checkers accept it, but msgspec does not encode it, and a projection that
 has folded one could not be stored. Events and labels convert their fields when they are made, so that no projection has
@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 _LEAVES = frozenset((float, int, bool, str, Any, type(None), ...))
 _encoder = msgspec.msgpack.Encoder()
@@ -105,3 +106,13 @@ class Projection(abc.ABC):
     @abc.abstractmethod
     def _restore(self, stored: Any) -> bool:
         """Check a value of `stored_type`, then take it over; if it is inconsistent, return False and change nothing."""
+
+
+def pack(values: NDArray[Any]) -> bytes:
+    """Encode an array as little-endian float32 bytes."""
+    return np.ascontiguousarray(values, dtype="<f4").tobytes()
+
+
+def unpack(payload: bytes) -> NDArray[np.float64]:
+    """Decode `pack`'s float32 bytes as float64[d]."""
+    return np.frombuffer(payload, dtype="<f4").astype(np.float64)

@@ -8,14 +8,13 @@ one row of the journal, and all learned state is a fold over the events. Arrays 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fitrouter.plain import convert_fields, make_plain
+from fitrouter.plain import convert_fields, make_plain, unpack
 
 AUTO = "fitrouter/auto"
 """The model name that requests routing."""
@@ -582,21 +581,10 @@ OUTCOMES = {
 came); refused (no model was called, though the request is sound); rejected (the provider refused the request itself);
 cancelled (its caller left); unknown (a plan that nobody reported, or a process that died); recorded (no request);
 declined (a plan that was looked at and not run)."""
-
-
 FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "function_call", "content_filter", "other"})
 """Finish reasons of answers, OpenAI's; `other` for what a provider calls by a name of its own."""
-
-
 NOT_CALLED = frozenset({"NotCalled", "NotCovered"})
 """Errors of attempts in which no model was called."""
-
-
-def unanswered(errors: Sequence[str | None]) -> str:
-    """Return the status of a request without an answer, from the errors of its attempts in order."""
-    if errors and errors[-1] in {"ProviderRejected", "ContextOverflow"}:
-        return "rejected"
-    return "refused" if errors and NOT_CALLED.issuperset(errors) else "failed"
 
 
 class PlanRun(_Event, frozen=True, kw_only=True, tag="plan_run"):
@@ -909,13 +897,3 @@ def decode_event(payload: bytes) -> Event:
         msgspec.DecodeError: the bytes are not an event.
     """
     return _decoder.decode(payload)
-
-
-def pack(values: NDArray[Any]) -> bytes:
-    """Encode an array as little-endian float32 bytes."""
-    return np.ascontiguousarray(values, dtype="<f4").tobytes()
-
-
-def unpack(payload: bytes) -> Floats:
-    """Decode `pack`'s float32 bytes as float64[d]."""
-    return np.frombuffer(payload, dtype="<f4").astype(np.float64)

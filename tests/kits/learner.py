@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fitrouter.plain import pack
 from fitrouter.posterior.people import DAY_S
 from fitrouter.state.learner import Learner
 from fitrouter.state.reading import read_batch
@@ -25,7 +26,6 @@ from fitrouter.types import (
     PolicyVersion,
     RunOutcome,
     Score,
-    pack,
 )
 
 D_X, D_H, SCHEMA = 5, 4, "test-1"

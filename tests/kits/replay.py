@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 import numpy as np
 
+from fitrouter.plain import pack, unpack
 from fitrouter.policies import Policy, SquareCB
 from fitrouter.routing.decider import CurrentModel, Decider, Rules
 from fitrouter.state.learner import Learner
@@ -30,8 +31,6 @@ from fitrouter.types import (
     Prices,
     RunOutcome,
     Score,
-    pack,
-    unpack,
 )
 from fitrouter_evaluators.replay.log.log import MODES, Decisions, Log, Names, Options, Outcomes
 

@@ -10,10 +10,11 @@ import msgspec
 import numpy as np
 from tests.kits.replay import Town
 
+from fitrouter.plain import pack
 from fitrouter.routing.decider import Rules
 from fitrouter.stores.journal import Entry, Row, SqliteJournal
 from fitrouter.stores.warehouse import Warehouse
-from fitrouter.types import Decision, Event, Feedback, FeedbackKind, Identity, Mode, ProfileChange, Score, pack
+from fitrouter.types import Decision, Event, Feedback, FeedbackKind, Identity, Mode, ProfileChange, Score
 from fitrouter_evaluators.replay.log.sources import export
 
 RULES = Rules(floor=0.1, uniform_slice=0.1, ask=0.4, share=0.8, default_arm="b", seed=11, registry="r", encoder="e")

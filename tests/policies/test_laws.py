@@ -9,10 +9,11 @@ import pytest
 from tests.policies.test_conformance import NAMES, beliefs, make
 
 from fitrouter.draw import renormalise
+from fitrouter.plain import pack
 from fitrouter.routing.decider import Decider, Rules
 from fitrouter.state.learner import Learner
 from fitrouter.stores.journal import Row
-from fitrouter.types import Attempt, Decision, Event, Execution, Feedback, FeedbackKind, Identity, ModelCard, pack
+from fitrouter.types import Attempt, Decision, Event, Execution, Feedback, FeedbackKind, Identity, ModelCard
 
 LEARNING = [
     name

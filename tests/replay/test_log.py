@@ -18,6 +18,7 @@ from tests.kits.replay import log_of
 from tests.kits.replay_story import assert_same, somebody, story, write_folder, write_journal, write_warehouse
 
 from fitrouter.errors import ConfigError
+from fitrouter.plain import pack
 from fitrouter.stores.journal import SqliteJournal
 from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
 from fitrouter.types import (
@@ -32,7 +33,6 @@ from fitrouter.types import (
     PolicyVersion,
     Request,
     Score,
-    pack,
 )
 from fitrouter_evaluators.replay.log import sources
 from fitrouter_evaluators.replay.log._connection import OPTIONAL

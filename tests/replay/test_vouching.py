@@ -13,12 +13,13 @@ from tests.kits.tables import table_driven
 from typer.testing import CliRunner
 
 from fitrouter.config import FeedbackConfig
+from fitrouter.plain import pack
 from fitrouter.state.heard import Heard
 from fitrouter.state.learner import Learner
 from fitrouter.stores.figures import figures, raters, ratings
 from fitrouter.stores.journal import Entry, MemoryJournal, Row
 from fitrouter.stores.warehouse import Warehouse
-from fitrouter.types import Decision, Event, Execution, Feedback, FeedbackKind, Identity, Mode, PolicyVersion, pack
+from fitrouter.types import Decision, Event, Execution, Feedback, FeedbackKind, Identity, Mode, PolicyVersion
 from fitrouter_dashboards.console import Reads, overview
 from fitrouter_dashboards.console.models import model_figures
 from fitrouter_dashboards.console.overview import single

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.kits.learner import D_H, D_X, fold, story
 from tests.kits.tables import table_driven
 
+from fitrouter.plain import pack, unpack
 from fitrouter.policies import Beliefs, SquareCB
 from fitrouter.posterior.heads import HINGES
 from fitrouter.posterior.mixture import EXPERTS
@@ -38,8 +39,6 @@ from fitrouter.types import (
     Score,
     decode_event,
     encode_event,
-    pack,
-    unpack,
 )
 
 ANN = Identity(user="ann", role="Analyst", session="s")

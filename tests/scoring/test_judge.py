@@ -18,6 +18,7 @@ from fitrouter.config import RewardModelConfig, ScorerConfig
 from fitrouter.draw import uuid7
 from fitrouter.errors import ProviderUnavailable
 from fitrouter.hooks import Hooks
+from fitrouter.plain import pack, unpack
 from fitrouter.state.learner import Learner
 from fitrouter.stores.content import pack_content
 from fitrouter.stores.identities import SqliteIdentities
@@ -34,8 +35,6 @@ from fitrouter.types import (
     Usage,
     decode_event,
     encode_event,
-    pack,
-    unpack,
 )
 from fitrouter_evaluators.scoring import Answer
 from fitrouter_evaluators.scoring.models import Item

@@ -19,12 +19,13 @@ from fitrouter.context.encoders import Static
 from fitrouter.draw import uuid7
 from fitrouter.errors import ConfigError
 from fitrouter.hooks import Hooks, Trouble
+from fitrouter.plain import pack, unpack
 from fitrouter.posterior.tastes import TasteParams, Tastes
 from fitrouter.state.learner import Learner
 from fitrouter.stores.content import pack_content
 from fitrouter.stores.identities import SqliteIdentities
 from fitrouter.stores.journal import Entry, MemoryJournal, Row
-from fitrouter.types import Execution, Feedback, FeedbackKind, Floats, Identity, Score, pack, unpack
+from fitrouter.types import Execution, Feedback, FeedbackKind, Floats, Identity, Score
 from fitrouter_evaluators.scoring import Answer, ResponseFeatures, global_scalar
 from fitrouter_evaluators.scoring.models import Item, RewardModel, RewardModels, ScriptedModel
 from fitrouter_evaluators.scoring.models.state import WARM_UP, ModelState, load_state

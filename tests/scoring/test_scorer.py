@@ -18,12 +18,13 @@ from fitrouter.context.encoders import Hashing
 from fitrouter.draw import uuid7
 from fitrouter.errors import StoreError
 from fitrouter.hooks import Hooks
+from fitrouter.plain import pack, unpack
 from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.serving.services import Service
 from fitrouter.stores.content import pack_content
 from fitrouter.stores.identities import SqliteIdentities, UnknownSubject
 from fitrouter.stores.journal import Entry, Journal, MemoryJournal, SqliteJournal
-from fitrouter.types import Execution, Floats, Identity, ProfileChange, Score, pack, unpack
+from fitrouter.types import Execution, Floats, Identity, ProfileChange, Score
 from fitrouter_evaluators.scoring import Answer, DeviceHeads, ResponseFeatures, directions, found_device
 from fitrouter_evaluators.scoring.batch_size import Pace
 from fitrouter_evaluators.scoring.scorer import EXPIRES_S, Scorer

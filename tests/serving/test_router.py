@@ -32,6 +32,7 @@ from fitrouter.errors import (
     UnknownDecision,
 )
 from fitrouter.hooks import Happened, Notice, Trouble, Unlogged
+from fitrouter.plain import pack
 from fitrouter.providers import Fault, Faulty
 from fitrouter.router import Router
 from fitrouter.routing.decider import Rules
@@ -55,7 +56,6 @@ from fitrouter.types import (
     ModelCard,
     Request,
     Score,
-    pack,
 )
 
 DOWN = Fault(error=ProviderUnavailable("down", 503))

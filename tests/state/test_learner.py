@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kits.learner import D_H, D_X, Log, fold, learner, story
 
+from fitrouter.plain import pack
 from fitrouter.posterior.labels import Answered, FitParams, Label
 from fitrouter.posterior.model import Fit
 from fitrouter.posterior.tastes import TasteParams
@@ -17,7 +18,7 @@ from fitrouter.state.learner import Learner
 from fitrouter.state.refit import refit
 from fitrouter.state.waiting_pairs import VOTED, WaitingPairs
 from fitrouter.stores.journal import MemoryJournal, Row, Snapshot
-from fitrouter.types import Decision, Execution, Feedback, FeedbackKind, Identity, Mode, PolicyVersion, pack
+from fitrouter.types import Decision, Execution, Feedback, FeedbackKind, Identity, Mode, PolicyVersion
 
 
 @settings(max_examples=20)

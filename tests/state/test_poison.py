@@ -14,6 +14,7 @@ from tests.kits.learner import SCHEMA, Log, fold, learner, story
 from tests.kits.tables import table_driven
 
 from fitrouter.hooks import Hooks, Notice, Trouble
+from fitrouter.plain import pack
 from fitrouter.state.follower import Follower
 from fitrouter.state.learner import Learner
 from fitrouter.state.refit import find_poison, refit
@@ -35,7 +36,6 @@ from fitrouter.types import (
     Quarantine,
     Remark,
     Score,
-    pack,
 )
 
 WHO = Identity(user="ann", role="analyst")

@@ -20,6 +20,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from fitrouter.errors import NoWarehouse, StoreError
+from fitrouter.plain import pack
 from fitrouter.stores.journal import Entry, MemoryJournal, Row, SqliteJournal
 from fitrouter.stores.warehouse import OutOfStep, Warehouse, WarehouseFeed, described, rows_of, schema
 from fitrouter.types import (
@@ -46,7 +47,6 @@ from fitrouter.types import (
     Remark,
     RunOutcome,
     Score,
-    pack,
 )
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.kits.learner import D_H, D_X, SCHEMA
 
 from fitrouter.monitors.drift import Drift, DriftParams
+from fitrouter.plain import pack
 from fitrouter.posterior.labels import Answered, Label
 from fitrouter.posterior.model import Fit
 from fitrouter.state.budgets import BudgetParams
@@ -40,7 +41,6 @@ from fitrouter.types import (
     Score,
     decode_event,
     encode_event,
-    pack,
 )
 
 ARMS = ("a", "b", "c")

@@ -27,6 +27,7 @@ from tests.kits import postgres
 
 from fitrouter.context.encoders import get_encoder
 from fitrouter.errors import JournalFull
+from fitrouter.plain import unpack
 from fitrouter.policies import SquareCB
 from fitrouter.router import Router
 from fitrouter.routing.decider import Decider, Rules
@@ -35,7 +36,7 @@ from fitrouter.state.reading import read_batch
 from fitrouter.state.sessions import Sessions
 from fitrouter.stores.identities import Identities
 from fitrouter.stores.journal import Entry, Journal, Row, SqliteJournal
-from fitrouter.types import Decision, Event, Feedback, ModelCard, ModelChange, Score, unpack
+from fitrouter.types import Decision, Event, Feedback, ModelCard, ModelChange, Score
 from fitrouter_evaluators.scoring import Answer
 
 MODELS = 11

@@ -16,11 +16,12 @@ import numpy as np
 
 from fitrouter.draw import uuid7
 from fitrouter.errors import StoreError
+from fitrouter.plain import pack
 from fitrouter.posterior.tastes import OVERALL
 from fitrouter.stores.content import unpack_content
 from fitrouter.stores.identities import UnknownSubject
 from fitrouter.stores.journal import Entry, Journal, Row, Spooled
-from fitrouter.types import Execution, Floats, Identity, Score, pack
+from fitrouter.types import Execution, Floats, Identity, Score
 from fitrouter_evaluators.scoring import Answer, ResponseFeatures
 from fitrouter_evaluators.scoring.batch_size import Pace
 from fitrouter_evaluators.scoring.models import Item

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from fitrouter.plain import pack
 from fitrouter.policies import Policy
 from fitrouter.routing.decider import Decider, Rules
 from fitrouter.serving.recorder import execution_of
@@ -29,7 +30,6 @@ from fitrouter.types import (
     ModelCard,
     ModelChange,
     Score,
-    pack,
 )
 
 

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from fitrouter.errors import ConfigError
+from fitrouter.plain import pack
 from fitrouter.state.reading import read_batch
 from fitrouter.state.waiting_pairs import WaitingPairs
 from fitrouter.stores.journal import SqliteJournal
-from fitrouter.types import Decision, Event, Execution, Feedback, FeedbackKind, Floats, Identity, Score, pack
+from fitrouter.types import Decision, Event, Execution, Feedback, FeedbackKind, Floats, Identity, Score
 from fitrouter_evaluators.datasets import Cell, Problem, read_matrix, read_ratings
 from fitrouter_evaluators.datasets._reading import read_values
 

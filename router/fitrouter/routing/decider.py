@@ -19,6 +19,7 @@ import numpy as np
 from fitrouter.draw import draws, landing
 from fitrouter.errors import BudgetExhausted
 from fitrouter.identity import canonical_role, role_key, task_of
+from fitrouter.plain import pack, unpack
 from fitrouter.policies import Beliefs, Policy, build_policy, proposals
 from fitrouter.posterior.arms import kind_of
 from fitrouter.posterior.labels import Estimate
@@ -27,19 +28,7 @@ from fitrouter.routing.grounds import grounds_of
 from fitrouter.routing.tiers import Tiers
 from fitrouter.state.budgets import over_cap
 from fitrouter.state.projections import Projections
-from fitrouter.types import (
-    FULL_SHARE,
-    Decision,
-    Floats,
-    Identity,
-    Mode,
-    ModelCard,
-    Payer,
-    PolicyVersion,
-    Prices,
-    pack,
-    unpack,
-)
+from fitrouter.types import FULL_SHARE, Decision, Floats, Identity, Mode, ModelCard, Payer, PolicyVersion, Prices
 
 GUEST_SHARE = 0.02
 """Share of a new tenant's traffic that the model of each other tenant places where tenants share what they learn."""

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from fitrouter.draw import draws, landing
+from fitrouter.plain import unpack
 from fitrouter.posterior.model import Fit
 from fitrouter.routing.explanation import Account, Contrast, Explanation, Feature, Term
 from fitrouter.routing.explanation_text import changes_of, sentences_of
@@ -21,7 +22,7 @@ from fitrouter.routing.grounds import grounds_of
 from fitrouter.state.projections import ArmCounts
 from fitrouter.stores.figures import tallies
 from fitrouter.stores.journal import Row
-from fitrouter.types import FULL_SHARE, Decision, Event, Execution, Floats, Grounds, Mode, unpack
+from fitrouter.types import FULL_SHARE, Decision, Event, Execution, Floats, Grounds, Mode
 
 
 def explain(

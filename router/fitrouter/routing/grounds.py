@@ -6,12 +6,13 @@ from functools import lru_cache
 
 import numpy as np
 
+from fitrouter.plain import pack
 from fitrouter.posterior.heads import length_columns
 from fitrouter.posterior.labels import Estimate
 from fitrouter.posterior.model import Fit
 from fitrouter.routing.explanation_text import FEATURES, LENGTH_FIT
 from fitrouter.state.projections import ArmCounts
-from fitrouter.types import Floats, Grounds, Identity, pack
+from fitrouter.types import Floats, Grounds, Identity
 
 _MOST = 6
 """Logged features."""

@@ -126,6 +126,13 @@ class Unanswered(Exception):
         self.attempts = attempts
 
 
+def unanswered(errors: Sequence[str | None]) -> str:
+    """Return the status of a request without an answer, from the errors of its attempts in order."""
+    if errors and errors[-1] in {"ProviderRejected", "ContextOverflow"}:
+        return "rejected"
+    return "refused" if errors and NOT_CALLED.issuperset(errors) else "failed"
+
+
 class Caller:
     """Calls models, in the order of a decision's draw.
 

@@ -27,7 +27,7 @@ from fitrouter.providers import Provider
 from fitrouter.providers.failures import kind_of
 from fitrouter.routing.decider import exhausted
 from fitrouter.routing.eligibility import Wants
-from fitrouter.serving.attempts import call_span
+from fitrouter.serving.attempts import call_span, unanswered
 from fitrouter.serving.recorder import Recorder, execution_of
 from fitrouter.serving.slots import Slots
 from fitrouter.serving.spending import Charge, Spending, charge, checked_usage, counted, spent
@@ -41,7 +41,6 @@ from fitrouter.types import (
     PolicyVersion,
     Request,
     Usage,
-    unanswered,
 )
 
 WINDOW = 2**31

@@ -30,7 +30,7 @@ from fitrouter.routing.decider import exhausted
 from fitrouter.routing.eligibility import Roster, Wants, wants
 from fitrouter.routing.pipeline import Pipeline, Proposal
 from fitrouter.routing.variants import called
-from fitrouter.serving.attempts import Timers, said_tokens
+from fitrouter.serving.attempts import Timers, said_tokens, unanswered
 from fitrouter.serving.feedback import RemarkListener
 from fitrouter.serving.recorder import (
     LOOK_S,
@@ -61,7 +61,6 @@ from fitrouter.types import (
     Request,
     Usage,
     Variant,
-    unanswered,
 )
 
 STATUSES = ("ok", "partial", "cancelled", "failed")

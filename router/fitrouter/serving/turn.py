@@ -19,11 +19,21 @@ from fitrouter.routing.eligibility import noted
 from fitrouter.routing.pipeline import Proposal
 from fitrouter.routing.variants import called
 from fitrouter.serving.answers import Answer, Stream
-from fitrouter.serving.attempts import Answering, Assembler, Caller, Timers, Unanswered, close, limited, next_chunk
+from fitrouter.serving.attempts import (
+    Answering,
+    Assembler,
+    Caller,
+    Timers,
+    Unanswered,
+    close,
+    limited,
+    next_chunk,
+    unanswered,
+)
 from fitrouter.serving.choices import Choices
 from fitrouter.serving.recorder import Recorder, execution_of
 from fitrouter.serving.spending import ABANDONED, Cover, Spending, beside_answer, charge, checked_usage, counted
-from fitrouter.types import Attempt, Chunk, Decision, Execution, Message, ModelCard, Payer, Request, Usage, unanswered
+from fitrouter.types import Attempt, Chunk, Decision, Execution, Message, ModelCard, Payer, Request, Usage
 
 
 class Tools(msgspec.Struct, frozen=True, kw_only=True):

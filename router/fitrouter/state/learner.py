@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from fitrouter.identity import role_key, task_of
-from fitrouter.plain import Projection
+from fitrouter.plain import Projection, unpack
 from fitrouter.posterior.arm_prior import ArmPrior
 from fitrouter.posterior.arms import base_arm, impasse_of
 from fitrouter.posterior.gaussian import Gaussian
@@ -54,7 +54,6 @@ from fitrouter.types import (
     Remark,
     RunOutcome,
     Score,
-    unpack,
 )
 
 _POSITION = "position"

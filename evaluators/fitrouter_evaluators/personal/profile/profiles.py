@@ -20,10 +20,11 @@ import numpy as np
 
 from fitrouter.errors import InvalidRequest, NotAuthorized, NoWarehouse, UnknownDecision
 from fitrouter.identity import decision_id_of
+from fitrouter.plain import unpack
 from fitrouter.router import Router
 from fitrouter.routing.explanation_text import FEATURES
 from fitrouter.serving.feedback import Declared
-from fitrouter.types import Decision, Event, FeedbackKind, Floats, Identity, Score, unpack
+from fitrouter.types import Decision, Event, FeedbackKind, Floats, Identity, Score
 from fitrouter_evaluators.personal.leaderboard import unless_votes
 from fitrouter_evaluators.personal.profile.document import (
     LONGEST_PROMPT,

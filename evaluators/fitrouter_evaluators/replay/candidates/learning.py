@@ -23,10 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fitrouter.errors import ConfigError
+from fitrouter.plain import unpack
 from fitrouter.policies import Policy
 from fitrouter.state.learner import Learner
 from fitrouter.stores.journal import Journal
-from fitrouter.types import Decision, Floats, Mode, unpack
+from fitrouter.types import Decision, Floats, Mode
 from fitrouter_evaluators.replay.candidates._journal import fold_selected
 from fitrouter_evaluators.replay.candidates._log_columns import drawn, per_entry, row_name
 from fitrouter_evaluators.replay.candidates._mixture import Mixture
