@@ -133,13 +133,15 @@ class Links:
         """
         token = secrets.token_urlsafe(32)
         digest = _digest(token)
-        if len(self.shares(tenant, subject, now)) >= MOST_SHARES:
-            raise InvalidRequest(f"shares: {MOST_SHARES} are valid, the most of a person; end one of them")
+        row = (digest, tenant, subject, role, until, ",".join(sections), tenant, subject, now, MOST_SHARES)
         with self._changing() as connection:
-            row = (digest, tenant, subject, role, until, ",".join(sections))
-            connection.execute(
-                "INSERT INTO links (digest, tenant, user, role, until, sections) VALUES (?, ?, ?, ?, ?, ?)", row
+            made = connection.execute(
+                "INSERT INTO links (digest, tenant, user, role, until, sections) SELECT ?, ?, ?, ?, ?, ? WHERE"
+                " (SELECT count(*) FROM links WHERE tenant = ? AND user = ? AND sections != '' AND until >= ?) < ?",
+                row,
             )
+            if not made.rowcount:
+                raise InvalidRequest(f"shares: {MOST_SHARES} are valid, the most of a person; end one of them")
         return token, Share(id=digest[:_ID], sections=tuple(sections), expires=until)
 
     def shares(self, tenant: str, subject: str, now: float) -> list[Share]:
