@@ -198,6 +198,26 @@ async def test_judges_leave_threads_to_others() -> None:
         await asyncio.gather(*judged)
 
 
+async def test_few_programs_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many answers wait for a check, `AT_ONCE` programs run: a stranger's schema is one."""
+    running, most = 0, 0
+
+    async def fails(_command: Any, _given: Any) -> bool:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+        return False
+
+    monkeypatch.setattr(checks, "_fails", fails)
+    answer, checked = Completion(message={"content": "yes"}), Checks(None, Hooks())
+    request = Request(messages=({"role": "user", "content": "?"},))
+    check = Check(command=("true",))
+    await asyncio.gather(*(checked.run(check, request, answer, SECONDS) for _ in range(40)))
+    assert most == checks.AT_ONCE
+
+
 async def test_a_check_ends_with_the_time_of_its_request(tmp_path: Path) -> None:
     """The answer passes when the request's own deadline comes while it is checked; what its program began ends, too."""
     pipe = tmp_path / "pipe"

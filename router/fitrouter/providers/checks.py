@@ -20,6 +20,8 @@ from fitrouter.types import Check, Completion, Identity, Message, Request
 
 SECONDS = 5.0
 """What a program or a schema may take; a check that takes longer, or cannot be run, lets the answer pass."""
+AT_ONCE = 8
+"""Programs that run at the same time, schemas of requests among them; others wait, within their time."""
 Judge = Callable[[str, Identity, Sequence[Message], Message], float]
 """What a judge of a name says of an answer, from −1 to 1; NaN for nothing. It may take seconds."""
 
@@ -33,7 +35,7 @@ class Checks:
     """
 
     def __init__(self, judge: Judge | None, hooks: Hooks) -> None:
-        self._judge, self.hooks = judge, hooks
+        self._judge, self.hooks, self._free = judge, hooks, asyncio.Semaphore(AT_ONCE)
         # Of their own: in the common ones, slow judges would keep the stores from being read.
         self._threads = ThreadPoolExecutor(32, thread_name_prefix="fitrouter-judge")
 
@@ -66,7 +68,7 @@ class Checks:
             said = await asyncio.get_running_loop().run_in_executor(self._threads, self._judge, *given)
             return not math.isnan(said) and said < check.least
         if check.command:
-            return await _fails(check.command, {"messages": list(request.messages), "message": message})
+            return await self._fails(check.command, {"messages": list(request.messages), "message": message})
         if message.get("tool_calls"):  # no content to be checked
             return False
         schema: Any = check.schema
@@ -80,7 +82,11 @@ class Checks:
             return await asyncio.to_thread(answer_schema.fails, schema, message.get("content"))
         # In a process that can be ended: a stranger's schema takes any time, and a pattern holds all threads meanwhile.
         program = [sys.executable, "-I", answer_schema.__file__]
-        return await _fails(program, {"schema": schema, "content": message.get("content")})
+        return await self._fails(program, {"schema": schema, "content": message.get("content")})
+
+    async def _fails(self, command: Sequence[str], given: dict[str, Any]) -> bool:
+        async with self._free:
+            return await _fails(command, given)
 
 
 async def _fails(command: Sequence[str], given: dict[str, Any]) -> bool:
