@@ -9,9 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from tests.kits.gateway import chat, client, make_router, serving
+import msgspec
+from tests.kits.gateway import cards, chat, client, make_router, serving
 
+from fitrouter.types import Variant
 from fitrouter_integrations.gateway.asgi._corked import Corked
 
 
@@ -53,6 +56,19 @@ async def test_writes_of_one_turn_are_one() -> None:
     assert corked.is_closing()
     await asyncio.sleep(0)
     assert len(wire.done) == 6
+
+
+def test_each_name_that_can_be_requested_is_listed(tmp_path: Path) -> None:
+    """Of models, and of their variants, with what is known of it; each that is listed is answered by its name."""
+    plain, *_ = cards()
+    arms = [plain, msgspec.structs.replace(plain, variant=Variant(name="terse", prefix="Be brief."))]
+    with serving(make_router(tmp_path, models=arms)) as url, client(url) as http:
+        listed = {each["id"]: each for each in http.get("/v1/models").json()["data"]}
+        assert set(listed) == {"fitrouter/auto", plain.name, f"{plain.name}#terse"}
+        for name in listed:
+            assert http.post("/v1/chat/completions", json=chat(model=name)).status_code == 200
+            assert http.get(f"/v1/models/{quote(name, safe='/')}").json()["id"] == name
+        assert listed[f"{plain.name}#terse"]["fitrouter"]["input_usd"] == 1.0
 
 
 def test_direct_paths_answer_as_the_framework_does(tmp_path: Path) -> None:

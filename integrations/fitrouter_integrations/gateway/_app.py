@@ -564,7 +564,7 @@ class Gateway:
         return _json({"object": "fitrouter.observation", "about": about_json(about)}, headers=decision_headers(about))
 
     async def models(self, _call: AuthenticatedCall) -> Response:
-        """List the names that a request may give as its model: `fitrouter/auto`, models and aliases."""
+        """List the names that a request may give as its model: `fitrouter/auto`, models, their variants and levels of effort, and aliases."""
         return _json({"object": "list", "data": list((await self._models()).values())})
 
     async def model(self, call: AuthenticatedCall) -> Response:
@@ -710,7 +710,7 @@ class Gateway:
     async def _models(self) -> dict[str, dict[str, Any]]:
         self.router.registry.current()
         owners = {AUTO: "fitrouter"}
-        owners |= {card.name: card.provider for card in self.router.models.values()}
+        owners |= {name: card.provider for name, card in self.router.models.items()}
         owners |= {card.name: card.provider for card in self.router.embeddings.values()}
         owners |= dict.fromkeys(self.router.aliases, "fitrouter")
         can = {model.pop("name"): model for model in msgspec.to_builtins(await self._backend.models())}
