@@ -564,7 +564,7 @@ class Gateway:
         return _json({"object": "fitrouter.observation", "about": about_json(about)}, headers=decision_headers(about))
 
     async def models(self, _call: AuthenticatedCall) -> Response:
-        """List the names that a request may give as its model: `fitrouter/auto`, models, their variants and levels of effort, and aliases."""
+        """List the names that a request may give as its model: `fitrouter/auto`, models, variants, efforts, aliases."""
         return _json({"object": "list", "data": list((await self._models()).values())})
 
     async def model(self, call: AuthenticatedCall) -> Response:
