@@ -462,7 +462,7 @@ class Decision(_Event, frozen=True, kw_only=True, tag="decision"):
     redraw: str = ""
     """Why the session's model was drawn anew; empty for first draws and sticky turns."""
     stuck: str = ""
-    """Sign of being stuck for which the session's model was drawn: loop, error, idle or rejected."""
+    """Sign of being stuck for which the session's model was drawn: loop, error, idle, rejected or edited."""
     asked: bool = False
     """Whether the answer asked for feedback."""
     asked_probability: float = 0.0

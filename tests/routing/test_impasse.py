@@ -110,6 +110,25 @@ async def test_a_stuck_session_is_drawn_again(tmp_path: Path) -> None:
         np.testing.assert_allclose(found, np.concatenate([each.probs for each in drawn]), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("kind", [FeedbackKind.EDIT, FeedbackKind.REGENERATE])
+async def test_answers_that_are_edited_twice_in_a_row_are_a_sign(tmp_path: Path, kind: FeedbackKind) -> None:
+    """After two answers in a row that were changed, or made again, a session is drawn again, once."""
+    async with make_router(tmp_path, {"echo": Echo()}, rules=Rules(floor=0.5, registry="r1")) as router:
+        history: list[Message] = []
+        for edited in (1.0, 0.0, 1.0, None, 1.0, 1.0, 1.0, None):
+            answer = await router.complete(ask(*history, USER))
+            history += [USER, DONE]
+            if edited is not None:
+                await router.feedback(answer.decision.id, kind, edited)
+                await router.settled()
+        made = logged(router)
+        assert [each.redraw for each in made] == ["", "", "", "", "", "", "stuck", ""]
+        assert [each.stuck for each in made][-2:] == ["edited", "edited"]
+        assert made[6].chosen != made[5].chosen
+        assert dict(made[6].excluded)[made[5].chosen] == "stuck: it was tried in this impasse"
+        assert replay(made[6]) == made[6].chosen
+
+
 @pytest.mark.parametrize("rules", [Rules(redraw_stuck=0, registry="r1")])
 async def test_it_can_be_switched_off(tmp_path: Path, rules: Rules) -> None:
     """Without redraws for impasses a session stays on its model."""

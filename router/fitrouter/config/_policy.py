@@ -116,7 +116,8 @@ class SessionConfig(_Section):
     """User turns between redraws; 0: their number redraws nothing, the [other reasons](routing.md#sessions) do."""
     redraw_stuck: int = Field(default=2, ge=0, le=8)
     """Redraws within a user turn because an agent shows that it is stuck: the same tool call a third time, the same
-    error again, the same text three times without a call, or a person's second no. 0 for none."""
+    error again, the same text three times without a call, a person's second no, or the
+    second answer in a row that was edited or made again. 0 for none."""
     consistency: float = Field(default=0.02, ge=0)
     """Cost of switching models within a session, in rating, besides the lost prompt cache."""
     idle_s: float = Field(default=3600.0, gt=0)

@@ -1,4 +1,7 @@
-"""Signs in a conversation that its agent is stuck. They are read from the request alone, never from predictions."""
+"""Signs in a conversation that its agent is stuck, read from the request alone; what people do with answers is another.
+
+Never from predictions; see `fitrouter.state.sessions`.
+"""
 
 from __future__ import annotations
 

@@ -24,7 +24,15 @@ from fitrouter.routing.decider import CurrentModel, Decider, exhausted
 from fitrouter.routing.eligibility import DROPPABLE, Eligible, Models, Roster, Wants, wants
 from fitrouter.routing.tiers import checked_tier
 from fitrouter.state.learner import Learner
-from fitrouter.state.sessions import Session, advance, begins_turn, previous_decision, redraw_reason, switch_cost
+from fitrouter.state.sessions import (
+    EDITS,
+    Session,
+    advance,
+    begins_turn,
+    previous_decision,
+    redraw_reason,
+    switch_cost,
+)
 from fitrouter.state.settings import names_of
 from fitrouter.stores.futures import result_within
 from fitrouter.stores.identities import Identities
@@ -142,7 +150,9 @@ class Pipeline:
         user_turn = begins_turn(request.messages)
         redraw, current, stuck = "", None, ""
         if session is not None:
-            sign = impasse(request.messages) if self.decider.rules.redraw_stuck and not pinned else ""
+            sign = ""
+            if self.decider.rules.redraw_stuck and not pinned:
+                sign = impasse(request.messages) or ("edited" if user_turn and len(session.edits) >= EDITS else "")
             tokens, task = asked.prompt_tokens, identity.task
             redraw, current = self._redraw(session, can, tokens, now, user_turn, tier, task, sign)
             stuck = sign if redraw == "stuck" else "" if redraw or pinned else session.stuck

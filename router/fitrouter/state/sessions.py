@@ -20,7 +20,7 @@ import numpy as np
 from fitrouter.context.features import last_user_message
 from fitrouter.identity import canonical_role
 from fitrouter.plain import Projection
-from fitrouter.types import NOT_CALLED, Decision, Execution, Floats, Message, Mode, ModelCard
+from fitrouter.types import NOT_CALLED, Decision, Execution, Feedback, FeedbackKind, Floats, Message, Mode, ModelCard
 
 EVERY = 8
 """Default number of user turns between draws."""
@@ -38,6 +38,8 @@ SAVED = 0.5
 """Fraction of the input price that cached tokens are expected to save, where their price is not known."""
 STUCK = 2
 """Default of the most draws because an agent is stuck, within a user turn."""
+EDITS = 2
+"""Answers in a row that a person changed before using them, or had made again, after which a session is stuck."""
 LIMIT = 4096
 """Default number of sessions kept, the most recently used."""
 
@@ -97,6 +99,8 @@ class Session(msgspec.Struct, frozen=True, array_like=True):
     """Its calls."""
     reads: int = 0
     """Its answers that read from a prompt cache."""
+    edits: tuple[str, ...] = ()
+    """Its last decisions in a row whose answers the person changed or had made again; `EDITS` at most."""
 
     def _valid(self) -> bool:
         numbers = self.turns, self.failures, self.turn, self.draws, self.calls, self.reads
@@ -106,7 +110,7 @@ class Session(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Sessions(Projection):
-    """States of the most recently used sessions, computed from decisions and executions."""
+    """States of the most recently used sessions, computed from decisions, executions and edits of answers."""
 
     stored_type = list[tuple[str, Session]]
 
@@ -172,6 +176,17 @@ class Sessions(Projection):
             after = msgspec.structs.replace(after, answered_ts=execution.ts)
         self._known[key] = after
 
+    def observe_feedback(self, vote: Feedback) -> None:
+        """Note that the session's last answer was changed before it was used, or made again, or that it was not."""
+        key = vote.identity.session
+        before = None if key is None else self._known.get(key)
+        if key is None or before is None or vote.kind not in _EDITS or vote.decision_id != before.last:
+            return
+        edits = tuple(each for each in before.edits if each != vote.decision_id)
+        if vote.value > 0.0:
+            edits = (*edits, vote.decision_id)[-EDITS:]
+        self._known[key] = msgspec.structs.replace(before, edits=edits)
+
     def _store(self) -> list[tuple[str, Session]]:
         return list(self._known.items())
 
@@ -191,8 +206,9 @@ def advance(before: Session | None, decision: Decision, user_turn: bool) -> Sess
         if decision.draw_id == before.draw_id:
             turns = before.turns + turn
             tried = () if user_turn else before.tried
+            edits = before.edits if not user_turn or before.last in before.edits else ()
             known = {"turns": turns, "last": decision.id, "turn": decision.turn, "calls": before.calls + 1}
-            now = msgspec.structs.replace(before, ts=decision.ts, **known)
+            now = msgspec.structs.replace(before, ts=decision.ts, edits=edits, **known)
             return now if tried == before.tried else msgspec.structs.replace(now, tried=tried)
         # The prompt stays cached at the models that answered, whichever is drawn now.
         cached = before.caches, before.answered_ts
@@ -216,6 +232,7 @@ def cache_after(execution: Execution, before: Cache | None) -> Cache:
     return Cache(execution.served_by or "", tokens, execution.ts, execution.written_tokens > 0, lasting)
 
 
+_EDITS = frozenset({FeedbackKind.EDIT, FeedbackKind.REGENERATE})
 _NO_FAILURE = (None, "ProviderRejected", *NOT_CALLED, "CancelledError")
 
 
