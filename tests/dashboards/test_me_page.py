@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from tests.kits.gateway import PATIENCE_S, client, serving
+from tests.kits.gateway import PATIENCE_S, client, serving, wait_for
 from tests.kits.quiz import install
 
 from fitrouter.config import load_config
@@ -62,6 +62,8 @@ def test_a_person_goes_through_the_page(url: str, scheme: str, width: int) -> No
             if page.query_selector(".rank"):
                 break
         look(".rank")
+        with client(url) as http:
+            wait_for(lambda: http.get("/v1/report", headers={"x-fitrouter-user": ADA}).json()["board"]["labels"] > 0)
         page.goto(f"{url}/me#/report")
         look("form.share")
         page.check("input[value=ranking]")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fitrouter.stores.journal import Row
 from fitrouter.stores.warehouse import Warehouse
-from fitrouter.types import Decision, Identity, Mode, PolicyVersion
+from fitrouter.types import Execution, Identity
 from fitrouter_dashboards.console import Reads
 from fitrouter_dashboards.console.people import ROLES, roles
 
@@ -15,17 +15,14 @@ def test_people_of_a_role_are_counted(tmp_path: Path) -> None:
     """Each once, however many they are: an estimate of their number is no figure."""
     warehouse = Warehouse(tmp_path / "warehouse.duckdb")
     events = [
-        Decision(
-            id=f"{role}-{person}-{n}",
-            draw_id=f"{role}-{person}-{n}",
+        Execution(
+            id=f"end of {role}-{person}-{n}",
             ts=1.0,
+            decision_id=f"{role}-{person}-{n}",
             identity=Identity(user=f"0198-{role}-{person}", role=f"role {role}"),
-            mode=Mode.PINNED,
-            eligible=("a",),
-            probs=(1.0,),
             chosen="a",
-            propensity=1.0,
-            policy=PolicyVersion(algorithm="fixed"),
+            served_by="a",
+            status="ok",
         )
         for role in range(1, ROLES + 1)
         for person in range(role)

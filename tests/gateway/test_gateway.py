@@ -781,6 +781,9 @@ class _Scorer:
     def attach(self, *_: Any) -> None:
         """Nothing is needed."""
 
+    def judge(self, *_: Any) -> float:
+        return float("nan")
+
     def lag(self) -> tuple[int, float]:
         return 7, 3.5
 

@@ -303,6 +303,7 @@ TABLE: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]] | str] = {
     ),
     "models.calibration": (lambda _: calibrated(), ("ratings", "people")),
     "overview._change": (lambda _: changed(), ()),
+    "_pages._Row": "what leaderboard.LeaderboardRow expects",
     "_people._listed": "what leaderboard.LeaderboardRow expects",
     "estimate.replayed": "rows of a replay",
     "settings.Setting": "bounds of what may be set, no interval",
