@@ -90,7 +90,7 @@ def router_of(folder: Path, rules: Rules, state: Sequence[str], prior: int) -> R
         models=models,
         learner=made,
         rules=rules,
-        timers=Timers(attempts=2 * len(NAMES)),
+        timers=Timers(attempts=2 * len(NAMES), retry_share=2.0 * len(NAMES)),  # every retry is allowed
         journal=SqliteJournal(folder / "journal.db"),
     )
 
