@@ -1,6 +1,6 @@
-"""Signs in a conversation that its agent is stuck, read from the request alone; what people do with answers is another.
+"""Signs in a conversation that its agent is stuck, read from the request alone, never from predictions.
 
-Never from predictions; see `fitrouter.state.sessions`.
+Another sign, answers that people edit, is read from the log (`fitrouter.state.sessions.Session.edits`).
 """
 
 from __future__ import annotations

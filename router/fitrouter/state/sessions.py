@@ -88,7 +88,7 @@ class Session(msgspec.Struct, frozen=True, array_like=True):
     tier: str = ""
     """Cost tier of the draw."""
     stuck: str = ""
-    """Sign for which it was drawn (`fitrouter.context.impasse`); empty for another reason."""
+    """Sign for which it was drawn (`Decision.stuck`); empty for another reason."""
     tried: tuple[str, ...] = ()
     """Models that were stuck since the user turn began, or the last other draw."""
     task: str = ""
@@ -308,7 +308,7 @@ def redraw_reason(
         idle_s: idle seconds that end a session.
         tier: cost tier of the request.
         task: that the request names.
-        stuck: the sign that its messages show, if any.
+        stuck: the sign that the agent is stuck, if there is one.
         most_stuck: draws for it within a user turn.
     """
     if now - max(session.ts, session.answered_ts) > idle_s:

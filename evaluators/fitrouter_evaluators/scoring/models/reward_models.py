@@ -170,8 +170,8 @@ class RewardModels:
         self._device, self._providers, self.clock = device, providers or {}, clock
         self._connected, self._given = connected or {}, loaded or {}
         self._judges: dict[str, judge.Judge] = {}
+        """Those that check answers, made when first asked; `_making` is held meanwhile."""
         self._making = threading.Lock()
-        """Those that check answers."""
         folder = data and data / "reward_models"
         self._entries = [_Entry(config, folder, self._load) for config in configs]
         self.names = tuple(f"rm.{e.config.name}.{d}" for e in self._entries for d in e.state.dimensions)

@@ -39,12 +39,12 @@ CREATE TABLE IF NOT EXISTS links (
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """A one-time link to a person's own page."""
+    """A one-time link to a person's own page, or a link to what they share."""
 
     url: str
     """With the secret token in its fragment; it is shown this once."""
     expires: float
-    """Seconds since the epoch until which it can be redeemed."""
+    """Seconds since the epoch until which it can be redeemed, or shows what is shared."""
 
 
 class Withdrawn(msgspec.Struct, frozen=True, kw_only=True):

@@ -129,8 +129,7 @@ class Me:
         now = self._router.clock()
         await self._note(call, "link create")
         token = await asyncio.to_thread(self._links.make, who.tenant, known.user or "", who.role or "", now)
-        base = call.http.base_url.replace(scheme="https" if is_secure(call) else "http")
-        return _json("link", Link(url=f"{str(base).rstrip('/')}/me#{token}", expires=now + VALID_S))
+        return _json("link", Link(url=_url(call, "me", token), expires=now + VALID_S))
 
     async def unlink(self, call: AuthenticatedCall) -> Response:
         """Withdraw all links and shares of the user of the headers, and end the sessions that links began."""
@@ -157,10 +156,9 @@ class Me:
         sections = [each for each in get_args(Section) if each in body.sections]
         now = self._router.clock()
         await self._note(person, "share create")
-        until, share = now + body.days * VALID_S, self._links.share
+        until, share = now + body.days * 86_400.0, self._links.share
         token, made = await asyncio.to_thread(share, seen.tenant, seen.subject, seen.role, sections, until, now)
-        base = call.http.base_url.replace(scheme="https" if is_secure(call) else "http")
-        return _json("share", Link(url=f"{str(base).rstrip('/')}/shared#{token}", expires=made.expires))
+        return _json("share", Link(url=_url(call, "shared", token), expires=made.expires))
 
     async def shares(self, call: AuthenticatedCall) -> Response:
         """List what the session's person shares."""
@@ -302,6 +300,11 @@ class Me:
     start_quiz, quiz, answer_quiz = _own("start_quiz"), _own("quiz"), _own("answer_quiz")
     report, show_profile, profile = _own("report"), _own("show_profile"), _own("profile")
     erase_profile = _own("erase_profile")
+
+
+def _url(call: AuthenticatedCall, page: str, token: str) -> str:
+    base = call.http.base_url.replace(scheme="https" if is_secure(call) else "http")
+    return f"{str(base).rstrip('/')}/{page}#{token}"
 
 
 def _json(kind: str, found: msgspec.Struct) -> Response:
