@@ -233,13 +233,10 @@ class Router:
         """
         if not config.database and not (path := config.journal_file()).is_file():
             raise ConfigError(f"there is no journal {str(path)!r}; a gateway writes one")
-        idle = {
-            name: provider.model_copy(update={"kind": "simulated", "options": {}})
-            for name, provider in config.providers.items()
-        }
         from fitrouter.assemble import extender
+        from fitrouter.providers import Simulated
 
-        router = cls.from_config(config.model_copy(update={"providers": idle}))
+        router = cls.from_config(config, providers={name: Simulated({}) for name in config.providers})
         router.registry.extend = extender(config, connect=False)
         try:
             restore(router._learner, router._journal)

@@ -206,6 +206,22 @@ def test_models_are_listed(log: tuple[Path, list[str]]) -> None:
     assert not (file.parent / "none").exists()
 
 
+def test_an_unknown_price_is_not_zero_while_no_model_can_be_called(tmp_path: Path) -> None:
+    """A command opens the data without providers: a price that the configuration lacks stays unknown."""
+    paid = tmp_path / "paid.yaml"
+    paid.write_text(
+        CONFIG.replace("s: {kind: simulated", "s: {kind: openai_compatible, base_url: http://127.0.0.1:9")
+        .replace(", prices: {input: 0.5, output: 1}", "")
+        .replace(f", options: {{{LONG}: {{length: 2}}, chatty: {{length: 12}}}}", "")
+    )
+    assert [(one["input_usd"], one["output_usd"]) for one in listed("models", "--config", paid)] == [
+        (None, None),
+        (0.0, 10.0),
+    ]
+    text = run("models", "--config", paid).output
+    assert "price not known" in text and "0 USD in and 10 USD out" in " ".join(text.split())
+
+
 @pytest.mark.parametrize("command", ["decisions", "feedback", "users", "models"])
 def test_lists_fit_into_80_columns_and_cut_no_name(log: tuple[Path, list[str]], command: str) -> None:
     """No line is longer than the terminal; names of models, ids and subjects are whole."""
