@@ -397,10 +397,12 @@ def test_a_model_with_a_server_of_its_own_needs_a_public_address(shown: Shown) -
 
 def test_a_role_and_a_person_are_shown(shown: Shown) -> None:
     """A role is chosen; a person is found by name, whose votes are counted, or by their token."""
+    first = next(one for one in shown.http.get("/console/api/decisions").json()["decisions"] if one["user"])
     shown.open("decisions")
-    token = shown.page.inner_text("td.person code >> nth=0")
-    assert len(token) == 12
-    shown.open(f"people?user={token}")  # as the log's list shows it
+    shown.page.locator("td.person a").get_by_text(first["name"], exact=True).first.click()
+    token = first["user"][:12]
+    assert token in shown.page.inner_text("section[aria-label='This person']")
+    shown.open(f"people?user={token}")
     assert token in shown.page.inner_text("section[aria-label='This person']")
     shown.open("people")
     shown.page.select_option("[data-key=f-people-role]", label="cook")

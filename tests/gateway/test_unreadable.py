@@ -24,8 +24,8 @@ from fitrouter_integrations.gateway.console._sessions import TOKEN
 
 W, J, P = STORES
 READS = {
-    "/console/api/decisions": {W},
-    "/console/api/decisions/{decision_id}": {W, J},
+    "/console/api/decisions": {W, P},
+    "/console/api/decisions/{decision_id}": {W, J, P},
     "/console/api/gains": {W},
     "/console/api/learning": {W},
     "/console/api/models": {W},

@@ -77,7 +77,7 @@ function table(rows, session, data) {
     h("tbody", null, rows.map((d) => row(d, session, data)))));
 }
 
-const person = (d, session) => h("a", { href: href("people", { user: d.user, tenant: session.admin ? d.tenant : undefined }) }, h("code", null, d.user.slice(0, 12)));
+const person = (d, session) => h("a", { href: href("people", { user: d.user, tenant: session.admin ? d.tenant : undefined }) }, d.name ? name(d.name, 24) : h("code", null, d.user.slice(0, 12)));
 
 function row(d, session, data) {
   const answered = d.served_by ?? d.chosen;

@@ -58,8 +58,10 @@ export const usd = (value) => {
   const size = Math.abs(value);
   return "$" + number(value, size === 0 || size >= 100 ? 0 : size >= 0.1 ? 2 : size >= 0.001 ? 4 : 6).replace(/(\.\d\d\d*?)0+$/, "$1");
 };
-/** A sum of money with its unknown part, in words: {usd, unpriced} of `fitrouter.stores.figures.Money`. */
-export const money = (cost) => (cost?.unpriced ? W.units.money(known(cost.usd) && usd(cost.usd), count(cost.unpriced), cost.unpriced) : usd(cost?.usd));
+/** A sum of money, {usd, unpriced} of `fitrouter.stores.figures.Money`, and what it lacks; both in words. */
+export const sum = (cost) => (!cost?.unpriced ? usd(cost?.usd) : known(cost.usd) ? W.units.least(usd(cost.usd)) : W.units.unknown);
+export const lacks = (cost) => (cost?.unpriced ? W.units.left(count(cost.unpriced), cost.unpriced) : "");
+export const money = (cost) => [sum(cost), lacks(cost)].filter(Boolean).join(", ");
 /** The cost of one answer: {cost_usd, unpriced}. */
 export const cost = (one) => (one?.unpriced ? W.units.unpriced : usd(one?.cost_usd));
 /** Tokens in words, with those that were cached, written to a cache, or hidden reasoning. */

@@ -35,7 +35,7 @@ export function personal(found) {
   return card(w.title, {},
     note(w.about),
     h("ul", { class: "gains" }, rows.map(([role, report]) => h("li", null,
-      h("div", { class: "gain-head" }, role ? name(role, 40) : h("strong", null, w.everybody), h("span", { class: "num" }, signed(report.gain))),
+      h("div", { class: "gain-head" }, role ? name(role, 40) : h("strong", null, w.everybody), h("span", { class: "num" }, report.low > 0 || report.high < 0 ? signed(report.gain) : w.unclear)),
       whisker({ low: report.low, mid: report.gain, high: report.high, most, label: W.between(role || w.everybody, signed(report.gain), signed(report.low), signed(report.high)) }),
       h("p", { class: "about" }, w.gain(interval(report.low, report.high, (v) => signed(v, 2)), count(report.labels), report.low > 0 ? 1 : report.high < 0 ? -1 : 0), report.off ? w.off : "")))));
 }

@@ -27,7 +27,7 @@ export const view = {
         h("dl", { class: "facts two" },
           h("dt", null, w.rating), h("dd", null, reward ? `${ratio(reward.mean, 3)}` : w.unrated, reward ? h("span", { class: "about" }, ` (${reward.low === null ? "" : `${interval(reward.low, reward.high)}, `}${w.rated(count(reward.ratings), reward.ratings)})`) : ""),
           h("dt", null, w.answers), h("dd", null, w.calls(percent(m.availability))),
-          h("dt", null, w.price), h("dd", null, m.input_usd_per_million === null ? `${W.unknown} ${data.unpriced_rule}` : w.prices(usd(m.input_usd_per_million), usd(m.output_usd_per_million))),
+          h("dt", null, w.price), h("dd", null, m.input_usd_per_million === null ? w.unpriced : w.prices(usd(m.input_usd_per_million), usd(m.output_usd_per_million))),
           h("dt", null, w.each), h("dd", null, f.requests ? (f.cost.each === null ? w.unpriced : usd(f.cost.each)) : "–"),
           h("dt", null, w.latency), h("dd", null, duration(f.p50_ms)),
           h("dt", null, w.context), h("dd", null, m.context_window ? w.tokens(count(m.context_window)) : w.unstated),
@@ -39,7 +39,7 @@ export const view = {
           data.admin ? h("button", { type: "button", "data-key": `pause-${m.name}`, onclick: pause(m) }, paused(m) ? w.callAgain : w.pausing) : null,
           data.admin && data.force !== m.name ? h("button", { type: "button", "data-key": `force-${m.name}`, onclick: set(`force-${m.name}`, { force: m.name }, w.force(short(m)), w.forced(short(m))) }, w.forcing) : null,
           data.admin && m.added ? removing(m) : null), panel(`pause-${m.name}`), panel(`force-${m.name}`), m.added ? panel(`remove-${m.name}`) : null);
-    })), data.unused?.length ? card(w.unused, {}, h("ul", { class: "plain-list" }, data.unused.map((m) => h("li", null, h("strong", null, name(m.name, 80)), ": ", h("span", { class: "error" }, name(m.fault, 400)), h("p", { class: "acts" }, removing(m)), panel(`remove-${m.name}`))))) : null,
+    })), data.models.some((m) => m.input_usd_per_million === null) ? note(data.unpriced_rule) : null, data.unused?.length ? card(w.unused, {}, h("ul", { class: "plain-list" }, data.unused.map((m) => h("li", null, h("strong", null, name(m.name, 80)), ": ", h("span", { class: "error" }, name(m.fault, 400)), h("p", { class: "acts" }, removing(m)), panel(`remove-${m.name}`))))) : null,
     data.admin ? addition(data, again) : note(w.admins)].filter(Boolean);
   },
 };

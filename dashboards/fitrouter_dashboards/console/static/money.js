@@ -1,6 +1,6 @@
 // What was spent: tokens in the parts that are charged apart, and money, by model, role, day or person; what a change would do.
 
-import { h, card, note, empty, name, count, ratio, usd, money, date, switcher } from "./dom.js";
+import { h, card, note, empty, name, count, ratio, usd, sum, lacks, date, switcher } from "./dom.js";
 import { bar, hue } from "./charts.js";
 import { ask, panel } from "./effect.js";
 import { api, href } from "./main.js";
@@ -17,7 +17,7 @@ export const view = {
     tools.replaceChildren(switcher(w.span, w.spans, data.window, (window) => set({ window })));
     const groups = h("div", null, switcher(w.by, w.groups.filter(([id]) => id !== "person" || data.people), data.by, (by) => set({ by })));
     if (!data.all) return [groups, card(w.none, {}, empty(w.nothing, w.longer), snippets())];
-    return [h("div", { class: "figures" }, total(w.spent, "spent", money(data.all.cost), data.all.cost.each === null ? "" : w.each(usd(data.all.cost.each), data.all.cost.unpriced)),
+    return [h("div", { class: "figures" }, total(w.spent, "spent", sum(data.all.cost), [data.all.cost.each === null ? "" : w.each(usd(data.all.cost.each), data.all.cost.unpriced), lacks(data.all.cost)].filter(Boolean).join("; ")),
       total(w.input, "input", count(data.all.fresh + data.all.cached + data.all.written), w.inputs(...["fresh", "cached", "written"].map((part) => count(data.all[part])))),
       total(w.output, "output", count(data.all.output + data.all.reasoning), w.outputs(count(data.all.output), count(data.all.reasoning))),
       total(w.unknown, "unknown", count(data.all.cost.unpriced), data.unpriced.length ? [w.unpriced, name(data.unpriced.join(", "), 120), ". ", data.rule] : data.all.cost.unpriced ? w.once : w.priced)),
@@ -41,7 +41,7 @@ function table(data, session) {
     h("thead", null, h("tr", null, [w.group[data.by], ...w.columns].map((title, i) => h("th", { scope: "col", class: i && i < 7 ? "num" : null }, title)))),
     h("tbody", null, data.rows.map((row) => h("tr", null, h("th", { scope: "row" }, label(data, row, session)), h("td", { class: "num", "data-label": w.columns[0] }, count(row.requests)),
       PARTS.map((part, i) => h("td", { class: row[part] ? "num" : "num zero", "data-label": w.columns[i + 1] }, row[part] ? count(row[part]) : h("span", { class: "quiet" }, "0"))),
-      h("td", { class: "spent" }, bar((row.cost.usd ?? 0) / most, money(row.cost), data.by === "model" ? hue(row.key) : "c1"))))),
+      h("td", { class: "spent" }, bar((row.cost.usd ?? 0) / most, sum(row.cost), data.by === "model" ? hue(row.key) : "c1"))))),
   )), data.more ? note(w.most) : null);
 }
 

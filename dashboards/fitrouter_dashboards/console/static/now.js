@@ -1,6 +1,6 @@
 // What happens now: alarms, what happened since one last looked, what routing gains, four figures over time, traffic.
 
-import { h, card, empty, name, note, count, ratio, usd, money, tokens, duration, percent, interval, switcher } from "./dom.js";
+import { h, card, empty, name, note, count, ratio, usd, sum, lacks, tokens, duration, percent, interval, switcher } from "./dom.js";
 import { overTime, sankey } from "./charts.js";
 import { snippets } from "./begin.js";
 import { alone, personal } from "./gains.js";
@@ -51,8 +51,8 @@ function figures(data) {
         : w.unrated,
       overTime({ label: w.mean, from: data.from, step: data.rating_step_s, points: Math.ceil((data.points * data.step_s) / data.rating_step_s), show: (v) => ratio(v), top: 1, band: new Map(data.ratings.map((r) => [r.point, [r.low, r.high]])),
         lines: [{ name: w.means, values: new Map(data.ratings.map((r) => [r.point, r.mean])), class: "k2" }] })),
-    figure("cost", w.cost, money(totals.cost),
-      [totals.cost.each === null ? "" : w.each(usd(totals.cost.each), totals.cost.unpriced),
+    figure("cost", w.cost, sum(totals.cost),
+      [lacks(totals.cost), totals.cost.each === null ? "" : w.each(usd(totals.cost.each), totals.cost.unpriced),
         totals.estimated ? w.estimated(count(totals.estimated)) : "", w.tokens(tokens(totals))].filter(Boolean).join("; "),
       overTime({ label: w.cost, ...axis, show: usd, lines: [{ name: w.costs, values: filled("cost_usd"), class: "k1", area: true }] })),
     figure("latency", w.latency, duration(totals.p50_ms), w.within(duration(totals.p95_ms)),

@@ -45,7 +45,7 @@ function cost({ traffic }, against) {
   if (!now) return w.quiet;
   const each = now.cost.each !== null && before?.cost.each ? now.cost.each / before.cost.each - 1 : null;
   const share = against?.default?.saved?.[2][1];
-  return w.cost(count(now.requests), money(now.cost), now.requests) + w.answered(now.answered === now.requests ? null : count(now.requests - now.answered))
+  return w.cost(count(now.requests), now.cost.usd === null ? "" : money(now.cost), now.requests) + w.answered(now.answered === now.requests ? null : count(now.requests - now.answered))
     + (each === null ? "." : Math.abs(each) < 0.01 ? w.alike : w.dearer(percent(Math.abs(each)), each > 0)) + (Number.isFinite(share) && now.cost.usd !== null ? w.saved(percent(Math.abs(share)), share >= 0, against.default.model.slice(0, 60)) : "");
 }
 

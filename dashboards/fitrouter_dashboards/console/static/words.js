@@ -21,7 +21,7 @@ export const W = {
   },
   units: {
     parts: { cached: "cached", written: "written", reasoning: "reasoning" }, ms: "ms", s: "s", min: "min", h: "h", to: (low, high) => `${low} to ${high}`, unpriced: "price not known",
-    money: (usd, n, number) => `${usd ? `at least ${usd}` : "not known"}, ${n} answer${s(number)} without a price`,
+    least: (usd) => `at least ${usd}`, unknown: "not known", left: (n, number) => `${n} answer${s(number)} without a price`,
     tokens: (input, output, parts) => `${input} in, ${output} out${parts.length ? ` (${parts.map(([n, part]) => `${n} ${part}`).join(", ")})` : ""}`,
   },
   charts: {
@@ -45,7 +45,7 @@ export const W = {
     quiet: "No traffic in this time.", longer: "Choose a longer time span.", same: "The same as a table", table: "Traffic as a table", role: "Role",
   },
   personal: {
-    title: "What personalisation buys", none: "It is estimated once people rate answers.", everybody: "Everybody",
+    title: "What personalisation buys", none: "It is estimated once people rate answers.", everybody: "Everybody", unclear: "not clear yet",
     about: "Gain per rating (0 to 1) over a router that does not know the person, with its 95 % interval, valid at every look. While 0 is in it, it is not known whether that helps.",
     gain: (ends, n, sign) => `${ends}, ${n} ratings${sign > 0 ? ": it helps" : sign < 0 ? ": it harms" : ""}`, off: "; switched off",
   },
@@ -145,7 +145,7 @@ export const W = {
     nobody: "Nobody yet", unnamed: "No request has named a role or a user.", unrated: "Nobody has rated an answer in the last 30 days.",
     nameRole: "Name a role in the request’s metadata.role.", name: "Name the user in the request’s field user, and the role in metadata.role.",
     all: "Show everybody who asked",
-    summary: (unhappy, raters) => `${unhappy ? unhappy.toLocaleString("en") : "Nobody"} of ${raters.toLocaleString("en")} ${raters === 1 ? "person" : "people"} who rated ${unhappy > 1 ? "are" : "is"} unhappy: the whole 95 % interval of their mean rating is below 0.5.`,
+    summary: (unhappy, raters) => `${unhappy ? unhappy.toLocaleString("en") : "None"} of ${raters.toLocaleString("en")} ${raters === 1 ? "person" : "people"} who rated ${unhappy > 1 ? "are" : "is"} unhappy. Unhappy is whose mean rating is below 0.5 with its whole 95 % interval.`,
     columns: (standard) => ["Person", "Role", "Requests", "Ratings", "Mean rating", "Mostly answered by", "Expected with it", standard ? `Expected with ${standard}` : "Expected with the default"],
     labels: ["requests", "ratings", "mean rating", "expected with it", "with the default"],
     unhappy: "unhappy", norole: "none",
@@ -240,7 +240,7 @@ export const W = {
     same: (low, high) => `; no clear change to as long a time before (${low} to ${high}).`,
     role: (role, by) => ` Most changed: ${role}, ${by}.`,
     quiet: "Nobody has asked anything.",
-    cost: (n, money, number) => `${n} request${s(number)} cost ${money}`,
+    cost: (n, money, number) => (money ? `${n} request${s(number)} cost ${money}` : `What ${n} request${s(number)} cost is not known: no answer has a price`),
     answered: (n) => (n ? `, ${n} of them got no answer` : ""),
     alike: ", as much per request as before.",
     dearer: (by, more) => `, ${by} ${more ? "more" : "less"} per request than before.`,

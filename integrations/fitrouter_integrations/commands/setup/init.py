@@ -352,7 +352,8 @@ def command(
     option = "" if config == DEFAULT else f" --config {config}"
     if not given:
         typer.echo(f"wrote {config} with simulated models, since no provider key is set")
-        typer.echo(f"models of your own: fitrouter init --base-url URL; next: fitrouter serve{option}")
+        typer.echo(f"next: fitrouter serve{option}")
+        typer.echo(f"models of your own: remove {config}, then fitrouter init --base-url URL")
         return
     names = [entry["name"] for entry in _models(given)]
     of = ", ".join((source.asked and source.base_url) or source.name for source in given)

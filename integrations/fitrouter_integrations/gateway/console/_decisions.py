@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from fitrouter.errors import StoreError
 from fitrouter.router import Router
+from fitrouter.serving.recorder import read_in_time
 from fitrouter.stores.audit_log import Act, AuditLog
 from fitrouter_dashboards.console import Reads, decisions
 from fitrouter_dashboards.console.decisions import FILTERS, role_names
@@ -81,10 +82,11 @@ class Decisions:
         roles = await self._reads.get(("roles", tenant), partial(role_names, self._reads, tenant))
         names = sorted({card.arm for card in self._router.models.values()})
         rows, unread = page["decisions"], dict[str, str]()
-        try:
-            rows = await self._with_prompts(call, rows)
-        except StoreError as error:  # the rest is from the warehouse
-            unread["content"] = unread_part(self._router, call, "content", error)
+        for part, add in (("identities", self._with_names), ("content", partial(self._with_prompts, call))):
+            try:
+                rows = await add(rows)
+            except StoreError as error:  # the rest is from the warehouse
+                unread[part] = unread_part(self._router, call, part, error)
         kept = self._router.people.keeps_contents
         more = {"decisions": rows, "roles": roles, "models": names, "kept": kept, "default": default, "unread": unread}
         return json_response({**page, **more})
@@ -118,7 +120,7 @@ class Decisions:
             read = partial(decisions, self._reads, tenant, filters, None, default=default, changed=(after, floor))
             try:
                 found = await self._reads.get(("feed", tenant, named, after, floor), read)
-                rows = await self._with_prompts(call, found["decisions"])
+                rows = await self._with_prompts(call, await self._with_names(found["decisions"]))
             except StoreError as error:
                 yield b"event: unread\ndata: " + dump(readable(str(error), call.http.scope)) + b"\n\n"
                 return
@@ -130,6 +132,11 @@ class Decisions:
                 yield b": waiting\n\n"
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._closing.wait(), STEP_S)
+
+    async def _with_names(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Add the names of the people; None for those that are erased."""
+        names = await read_in_time(self._router.lists.names, sorted({row["user"] for row in rows if row["user"]}))
+        return [{**row, "name": names.get(row["user"])} for row in rows]
 
     async def _with_prompts(self, call: AuthenticatedCall, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Add the first words of kept prompts, for callers who ask for them; that has a line in the audit log."""

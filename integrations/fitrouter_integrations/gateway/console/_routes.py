@@ -271,11 +271,17 @@ class Console:
         except (StoreError, ValueError) as error:  # a text that cannot be read, or not be noted, hides nothing else
             content = None
             unread["content"] = unread_part(self._router, call, "content", error)
+        person, named = decision.identity.user, dict[str, str]()
+        try:
+            named = await read_in_time(self._router.lists.names, [person] if person else [])
+        except StoreError as error:
+            unread["identities"] = unread_part(self._router, call, "identities", error)
         return json_response(
             {
                 **found,
                 "tenant": decision.identity.tenant,
-                "user": decision.identity.user,
+                "user": person,
+                "name": named.get(person or ""),
                 "session": others,
                 "content": None if content is None else content_json(content),
                 "unread": unread,
