@@ -70,7 +70,8 @@ def answers_file(config: Config) -> Path:
         if file is not None and (file == config.quiz.answers or file.is_file()):
             return file
     raise NoAnswers(
-        "quiz: there are no recorded answers; set 'quiz.answers', or have `fitrouter personal quiz --ask` ask once"
+        "quiz: there are no recorded answers to compare yet; whoever runs the gateway can set 'quiz.answers', or run "
+        "`fitrouter personal quiz --ask`, which has each model answer the prompts once"
     )
 
 
