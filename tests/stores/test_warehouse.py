@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from fitrouter.errors import NoWarehouse, StoreError
+from fitrouter.errors import NoWarehouse, StoreError, WarehouseLocked
 from fitrouter.plain import pack
 from fitrouter.stores.journal import Entry, MemoryJournal, Row, SqliteJournal
 from fitrouter.stores.warehouse import OutOfStep, Warehouse, WarehouseFeed, described, rows_of, schema
@@ -762,6 +762,19 @@ def test_unusable(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="read-only"):
         warehouse.query("DELETE FROM decisions")
     assert warehouse.query("SELECT decision_id FROM decisions WHERE seq = ?", [1]) == [("d1",)]
+
+
+def test_the_file_is_free_after_each_use(warehouse: Warehouse) -> None:
+    """A query that fails or takes too long leaves the file to others, like one that succeeds; the next one works."""
+    warehouse.ingest(rows([decision(1)]))
+    endless = "SELECT count(*) FROM range(1000000) AS a(i), range(1000000) AS b(j) WHERE hash(i, j) = 1"
+    for sql, limit_s in (("SELECT 1", None), ("SELECT * FROM no_such", None), (endless, 0.1)):
+        with suppress(StoreError):
+            warehouse.queries([(sql, [])], limit_s=limit_s)
+        with duckdb.connect(warehouse.path), pytest.raises(WarehouseLocked, match="Unique file handle conflict"):
+            warehouse.query("SELECT 1", patience_s=0.0)
+    assert warehouse.query("SELECT count(*) FROM decisions") == [(1,)]
+    assert not warehouse.path.with_name(f"{warehouse.path.name}.wal").exists()
 
 
 def test_duckdb_is_lazy() -> None:

@@ -39,7 +39,8 @@ _VOTES = """
     ), score AS (
         SELECT decision_id, served_by, features, h
         FROM scores JOIN (SELECT decision_id, features FROM decisions) USING (decision_id)
-        WHERE status = 'ok' AND schema = ? AND len(features) = ?
+        WHERE status = 'ok' AND schema = ? AND len(features) = ?  -- arrays are read for these votes only
+            AND decision_id IN (SELECT decision_id FROM vote UNION ALL SELECT other FROM vote)
         QUALIFY row_number() OVER (PARTITION BY decision_id ORDER BY seq) = 1
     ), execution AS (
         SELECT decision_id, max(completion_tokens) AS tokens FROM executions

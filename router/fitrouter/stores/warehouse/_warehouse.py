@@ -1,4 +1,7 @@
-"""The warehouse's DuckDB file, open only during each batch, so that other programs can read it in between."""
+"""The warehouse's DuckDB file, open only during each batch, so that other programs can read it in between.
+
+One DuckDB per object attaches the file for each use: to make one anew takes longer than most queries.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -39,6 +42,9 @@ _DAMAGED = (
     "replaying wal",
 )
 """Words in DuckDB's errors about a corrupt file: it has no error codes. Tests check them against the pinned version."""
+
+_LOCKED = ("Could not set lock", "different configuration", "Unique file handle conflict")
+"""Words in its errors about a file that another process, or another object of this one, has open."""
 
 PERSONAL = tuple(table for table, columns in schema().items() if "user" in columns)
 """Tables from which an erasure deletes a person's rows."""
@@ -90,6 +96,7 @@ class Warehouse:
         self._limit = memory_limit
         self._clock = clock
         self._mutex = threading.Lock()
+        self._engine: duckdb.DuckDBPyConnection | None = None
         self._hear = hear or _hear_all
 
     def position(self) -> int:
@@ -208,8 +215,7 @@ class Warehouse:
         with duckdb.connect(new, config=self._config()) as made:
             new.chmod(0o600)
             create(made)
-        name = "'" + str(new).replace("'", "''") + "'"  # ATTACH takes no parameters
-        connection.execute(f"ATTACH {name} AS made")
+        connection.execute(f"ATTACH {_literal(new)} AS made")
         for table, sql in copies.items():
             insert_ = f"INSERT INTO made.{table} BY NAME {sql}"
             connection.execute(insert_, dict(params[table]) if table in params else None)
@@ -296,10 +302,10 @@ class Warehouse:
                 if not self.path.exists():
                     raise NoWarehouse(f"there is no {str(self.path)!r} yet: no event has been copied from the journal")
                 try:
-                    with duckdb.connect(self.path, read_only=True, config=self._config()) as connection:
-                        if _is_empty(connection):
-                            raise NoWarehouse(f"{str(self.path)!r} has no tables yet: it is being made")
+                    with self._attached(" (READ_ONLY)") as connection:
                         if not is_present(connection):
+                            if _is_empty(connection):
+                                raise NoWarehouse(f"{str(self.path)!r} has no tables yet: it is being made")
                             raise StoreError(
                                 f"another version of fitrouter made {str(self.path)!r}; a gateway of this version, or "
                                 "any router with its folder, fills it again from the journal"
@@ -331,7 +337,34 @@ class Warehouse:
         return self.quarantined
 
     def _config(self) -> dict[str, str | bool | int | float | list[str]]:
-        return {"memory_limit": self._limit, "threads": 2}
+        return {"memory_limit": self._limit, "threads": 2, "temp_directory": f"{self.path}.tmp"}
+
+    @contextmanager
+    def _attached(self, options: str = "") -> Iterator[duckdb.DuckDBPyConnection]:
+        """Open a connection whose database is the file, with options of `ATTACH`; call it with the mutex."""
+        import duckdb
+
+        engine = self._engine = self._engine or duckdb.connect(config=self._config())
+        try:
+            engine.execute(f"ATTACH {_literal(self.path)} AS warehouse{options}")
+        except duckdb.Error as error:
+            if not _is_lock_error(error):
+                self._discard()
+            raise
+        try:
+            with engine.cursor() as connection:
+                connection.execute("USE warehouse")
+                yield connection
+            engine.execute("DETACH warehouse")
+        except BaseException:  # the file may be attached still, or DuckDB unusable
+            self._discard()
+            raise
+
+    def _discard(self) -> None:
+        """Close DuckDB, and with it the file."""
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
 
     @contextmanager
     def _open(self) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -341,54 +374,49 @@ class Warehouse:
         with self._mutex:
             try:
                 make_folder(self.path.parent)
-                connection = self._connect()
-                with connection:
-                    yield connection
+                with ExitStack() as opened:
+                    yield self._connect(opened)
             except (duckdb.Error, OSError) as error:
                 if _damaged(error) and self.path.exists():
                     self._quarantine(f"is damaged ({error})")
                 kind = WarehouseLocked if _is_lock_error(error) else StoreError
                 raise kind(f"the warehouse {str(self.path)!r} could not be used: {error}") from error
 
-    def _connect(self) -> duckdb.DuckDBPyConnection:
+    def _connect(self, opened: ExitStack) -> duckdb.DuckDBPyConnection:
         import duckdb
 
         try:
-            return self._present()
+            return self._present(opened)
         except duckdb.Error as error:
             if not _damaged(error):
                 raise
+            self._discard()
+            opened.pop_all()
             self._quarantine(f"is damaged ({error})")
-        return self._present()
+        return self._present(opened)
 
-    def _present(self) -> duckdb.DuckDBPyConnection:
+    def _present(self, opened: ExitStack) -> duckdb.DuckDBPyConnection:
         """Connect to a file of the present schema; one of another version keeps its recorded replays alone."""
-        import duckdb
-
         new = not self.path.exists()
-        connection = duckdb.connect(self.path, config=self._config())
-        try:
-            if new or _is_empty(connection):
-                self.path.chmod(0o600)
-                create(connection)
-            elif not is_present(connection):
-                if "event_id" not in _names(connection, "position"):
-                    connection.close()
-                    self._quarantine("is no warehouse of fitrouter")
-                    return self._present()
-                _log.warning(
-                    "another version of fitrouter made %r: it is filled again from the journal, and keeps its recorded "
-                    "replays",
-                    str(self.path),
-                )
-                made = self._copied(connection, _runs_of(connection), {}, Position(0, ""))
-                connection.close()
-                made.replace(self.path)
-                connection = duckdb.connect(self.path, config=self._config())
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+        connection = opened.enter_context(self._attached())
+        if not new and is_present(connection):
+            return connection
+        if new or _is_empty(connection):
+            self.path.chmod(0o600)
+            create(connection)
+            return connection
+        if "event_id" not in _names(connection, "position"):
+            opened.close()
+            self._quarantine("is no warehouse of fitrouter")
+            return self._present(opened)
+        _log.warning(
+            "another version of fitrouter made %r: it is filled again from the journal, and keeps its recorded replays",
+            str(self.path),
+        )
+        made = self._copied(connection, _runs_of(connection), {}, Position(0, ""))
+        opened.close()
+        made.replace(self.path)
+        return opened.enter_context(self._attached())
 
 
 def create(connection: duckdb.DuckDBPyConnection) -> None:
@@ -518,7 +546,11 @@ def _retried(use: Callable[[], T], patience_s: float) -> T:
 
 
 def _is_lock_error(error: Exception) -> bool:
-    return "Could not set lock" in str(error) or "different configuration" in str(error)
+    return any(words in str(error) for words in _LOCKED)
+
+
+def _literal(path: Path) -> str:
+    return "'" + str(path).replace("'", "''") + "'"  # ATTACH takes no parameters
 
 
 def _damaged(error: Exception) -> bool:
