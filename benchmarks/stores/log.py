@@ -2,12 +2,16 @@
 
     python -m benchmarks.stores.log [--requests 5000] [--models 11] [--folder DIR]
     python -m benchmarks.stores.log --folder DIR --again     # with the events of the journal in DIR, written again
+    python -m benchmarks.stores.log --start 1000000 --requests 1500 --models 3 --folder DIR    # a start with such a log
 
 A router with simulated models, the default scorer and default settings answers requests of 200 users in eight roles;
 nine of ten are rated. So the journal holds decisions, executions, scores and votes as a gateway writes them, by default
 19,500 events. Bytes are those of whole files, after a checkpoint, divided by decisions: a decision's execution, score
 and vote are counted with it. `cpu` is processor time: of the fold alone, and of the fold with reading and decoding.
 With `--again` another version of fitrouter writes the same events, and both digests can be compared.
+
+`--start` copies the events under other ids, in which a limit of money is spent and the share is 0, and measures starts:
+with a snapshot of the first of them alone, with another version of what is learnt, and as stopped.
 """
 
 from __future__ import annotations
@@ -16,18 +20,23 @@ import argparse
 import asyncio
 import gc
 import json
+import re
 import sqlite3
 import tempfile
 import time
+import zlib
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import duckdb
 import numpy as np
 
 from fitrouter.config import Config, parse_config
+from fitrouter.errors import BudgetExhausted
 from fitrouter.router import Router
 from fitrouter.state.learner import Learner
 from fitrouter.state.reading import read_batch
@@ -48,12 +57,17 @@ def config(folder: Path, models: int) -> Config:
         for k, name in enumerate(names)
     ]
     return parse_config(
-        {"data": str(folder), "providers": {"sim": {"kind": "simulated", "options": personas}}, "models": cards}
+        {
+            "data": str(folder),
+            "default_model": names[0],
+            "providers": {"sim": {"kind": "simulated", "options": personas}},
+            "models": cards,
+        }
     )
 
 
-async def live(settings: Config, requests: int) -> None:
-    """Answer requests, score the answers, and rate nine of ten."""
+async def live(settings: Config, requests: int, *, spent: bool = False) -> None:
+    """Answer requests, score the answers, and rate nine of ten; `spent` then sets a limit below that, and share 0."""
     rng = np.random.default_rng(0)
     router = Router.from_config(settings)
     async with router:
@@ -69,6 +83,9 @@ async def live(settings: Config, requests: int) -> None:
             await asyncio.gather(*(one(k) for k in range(start, min(start + 50, requests))))
             await scored(router, 500)  # the scorer is the slower one
         await scored(router, 1)
+        if spent:
+            await router.policy.set_budget("default", 1e-6)
+            await router.policy.set({"share": 0.0})
         await router.settled()
 
 
@@ -88,6 +105,70 @@ def written_again(journal: SqliteJournal, path: Path) -> SqliteJournal:
         after = rows[-1].seq
     journal.close()
     return made
+
+
+_UUID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
+_COPIED = """SELECT id, ts, kind, decision_id, subject, payload FROM events
+WHERE kind IN ('decision', 'execution', 'score', 'feedback') ORDER BY seq"""
+_INSERT = "INSERT OR IGNORE INTO events (id, ts, kind, decision_id, subject, payload, crc) VALUES (?, ?, ?, ?, ?, ?, ?)"
+
+
+def grow(path: Path, events: int) -> None:
+    """Add copies of a journal's requests under other ids until it has so many events."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        rows = connection.execute(_COPIED).fetchall()
+        (head,) = connection.execute("SELECT max(seq) FROM events").fetchone()
+        for copy in range(1, -(-(events - head) // len(rows)) + 1):
+
+            def other(text: bytes, number: bytes = b"%05x" % copy) -> bytes:
+                return _UUID.sub(lambda found: found[0][:24] + number + found[0][29:], text)
+
+            connection.execute("BEGIN")
+            for event, ts, kind, decision, subject, payload in rows[: events - head]:
+                payload, names = other(payload), [other(each.encode()).decode() for each in (event, decision)]
+                connection.execute(_INSERT, (names[0], ts, kind, names[1], subject, payload, zlib.crc32(payload)))
+            connection.execute("COMMIT")
+            head += len(rows)
+
+
+async def start(settings: Config, *, waits: bool) -> dict[str, Any]:
+    """Measure a start to its first answer, what that was, and when all is folded."""
+    began, cpu = time.perf_counter(), time.process_time()
+    router, found, kinds = Router.from_config(settings), dict[str, Any](), Counter[str]()
+    try:
+        await router.start()
+        found["started_s"] = round(time.perf_counter() - began, 2)
+        request = Request(messages=({"role": "user", "content": "And now?"},), identity=Identity(user="user 1"))
+        for limit in (None, 1e9):
+            if limit is not None:
+                await router.policy.set_budget("default", limit)
+            try:
+                answer = await router.complete(request)
+                kinds[answer.decision.mode.value] += 1
+                found["position"] = answer.decision.policy.seq
+            except BudgetExhausted:
+                kinds["BudgetExhausted"] += 1
+            found.setdefault("first_answer_s", round(time.perf_counter() - began, 2))
+        found |= {"first_answer_cpu_s": round(time.process_time() - cpu, 2), "answers": dict(kinds)}
+        found |= {"service": router.service().status, "reasons": dict(router.service().reasons)}
+        await router.policy.set_budget("default", 1e-6)
+        if waits:
+            await router.settled()
+            found |= {"all_folded_s": round(time.perf_counter() - began, 1), "then": router.service().status}
+            found["all_folded_cpu_s"] = round(time.process_time() - cpu, 1)
+    finally:
+        await router.aclose()
+    return found
+
+
+def starts(settings: Config, events: int) -> Iterator[dict[str, Any]]:
+    """Measure starts with a log of so many events."""
+    grow(settings.journal_file(), events)
+    yield {"after": "a copied log"} | asyncio.run(start(settings, waits=False))
+    with patch.object(Learner, "version", "another"):
+        yield {"after": "another version of what is learnt"} | asyncio.run(start(settings, waits=False))
+        yield {"after": "the same, until all is learnt"} | asyncio.run(start(settings, waits=True))
+        yield {"after": "a stop"} | asyncio.run(start(settings, waits=False))
 
 
 def journal_bytes(path: Path) -> dict[str, Any]:
@@ -163,13 +244,18 @@ def main() -> None:
     parser.add_argument("--models", type=int, default=11)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=None, help="where the files are made and stay")
+    parser.add_argument("--start", type=int, default=0, help="measure starts with so many events")
     parser.add_argument("--again", action="store_true", help="with the events of the journal in the folder")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         folder = options.folder or Path(place)
         settings = config(folder, options.models)
         if not options.again:
-            asyncio.run(live(settings, options.requests))
+            asyncio.run(live(settings, options.requests, spent=bool(options.start)))
+        if options.start:
+            for each in starts(settings, options.start):
+                print(json.dumps(each), flush=True)
+            return
         with Router.offline(settings) as router:
             blank = router._learner.blank()
         journal = SqliteJournal(folder / "journal.db")

@@ -370,7 +370,10 @@ class Router:
                     told_of[part] = text
             faults = self.faults()
             for part in faults.keys() - known.keys():
-                self.hooks.trouble(part, StoreError(faults[part]))
+                if faults[part] == self._follower.behind:
+                    _log.warning("%s", faults[part])
+                else:
+                    self.hooks.trouble(part, StoreError(faults[part]))
             if faults:
                 await asyncio.to_thread(self._reopen)
             elif "journal" in known:
@@ -419,13 +422,13 @@ class Router:
             _log.warning("the warehouse lacks the last %d events of the journal; the next start adds them", missing)
 
     async def _folded(self) -> None:
-        """Wait until all durable events are folded; an offline router folds them now."""
-        if not self.started:
+        """Wait until all durable events are folded, their facts at least; an offline router folds them now."""
+        if not self._follower.follows:
             await asyncio.to_thread(catch_up, self._learner, self._journal, self._journal.head())
             return
         self._follower.wake()
         try:
-            await self._follower.caught_up()
+            await self._follower.caught_up(learnt=False)
         except StoreError as error:
             raise StoreError(f"it is recorded, and takes effect once the journal can be read: {error}") from error
 
@@ -846,7 +849,7 @@ class Router:
         found = {
             "journal": self._journal.fault(),
             "identities": self._identities.fault(),
-            "learner": self._follower.fault,
+            "learner": self._follower.fault or self._follower.behind,
         }
         return {part: text for part, text in found.items() if text}
 

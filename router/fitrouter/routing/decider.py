@@ -126,7 +126,11 @@ class LearnedState(Protocol):
 
     @property
     def projections(self) -> Projections:
-        """Runtime settings, budgets, arm counts and monitors."""
+        """Arm counts and monitors."""
+        ...
+
+    def facts(self, tenant: str | None = None) -> Projections:
+        """Runtime settings, and the budget of a tenant; current even where what is learnt is not."""
         ...
 
     def of(self, tenant: str) -> LearnedState:
@@ -167,7 +171,7 @@ class Decider:
 
     def live(self) -> tuple[Policy, Rules]:
         """Return the policy and the rules in force: the configuration overridden by the runtime settings."""
-        settings = self.learner.projections.policy_settings.settings
+        settings = self.learner.facts().policy_settings.settings
         if not settings:
             return self.policy, self.rules
         if self._live is None or settings != self._live[0]:
@@ -315,14 +319,14 @@ class Decider:
     ) -> list[tuple[str, str]]:
         """Return (arm, reason) for the models that are too dear for one request by the tenant's budget."""
         state, names = self.learner.of(identity.tenant), tuple(card.arm for card in cards)
-        if (cap := state.projections.budgets.cap(identity.tenant, ts)) == math.inf:
+        if (cap := self.learner.facts(identity.tenant).budgets.cap(identity.tenant, ts)) == math.inf:
             return []
         beliefs = state.fit.estimate(identity, unpack(pack(features)), names, ts)
         return over_cap(names, self._cost(cards, beliefs, prompt_tokens), cap)
 
     def wait_s(self, tenant: str, ts: float, payer: Payer | None) -> float:
         """Seconds until a tenant or a key whose money is spent gets more."""
-        return self.learner.of(tenant).projections.wait_s(tenant, payer, ts)
+        return self.learner.facts(tenant).wait_s(tenant, payer, ts)
 
     def _cost(self, cards: Sequence[ModelCard], beliefs: Estimate, prompt_tokens: int) -> Floats:
         """Expected cost of the request by model in USD, float64[K]."""
@@ -372,7 +376,7 @@ class Decider:
     ) -> _Context:
         """Predictions, costs and exclusions of a request, the same for every policy."""
         tenant, state = identity.tenant, self.learner.of(identity.tenant)
-        budgets = state.projections.budgets
+        budgets = self.learner.facts(tenant).budgets
         excluded: tuple[tuple[str, str], ...] = ()
         while True:
             names = tuple(card.arm for card in cards)

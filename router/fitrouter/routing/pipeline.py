@@ -318,7 +318,7 @@ class Pipeline:
 
     def _session(self, tenant: str, key: str) -> Session | None:
         """A session, including a decision that is not folded yet."""
-        folded = self.learner.of(tenant).projections.sessions.get(key)
+        folded = self.learner.facts(tenant).sessions.get(key)
         waiting = self._ahead.get(tenant) or OrderedDict[str, Session]()
         ahead = waiting.get(key)
         if ahead is None or (folded is not None and folded.ts >= ahead.ts):

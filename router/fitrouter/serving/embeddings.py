@@ -105,7 +105,7 @@ class Embedder:
         )
         cover = await self.spending.reserve(decision, card, asked, request.payer)
         if cover.refusal:
-            projections = self.spending.learner.of(tenant).projections
+            projections = self.spending.learner.facts(tenant)
             self.recorder.refuse(Identity(tenant=tenant), BudgetExhausted.reason, card.arm, request.key)
             raise exhausted([(card.arm, cover.refusal)], projections.wait_s(tenant, request.payer, now))
         stored = self.recorder.append_event(decision)

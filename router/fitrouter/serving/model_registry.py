@@ -107,7 +107,7 @@ class ModelRegistry:
     @property
     def added(self) -> tuple[AddedModel, ...]:
         """Models that were added at run time and not removed, as far as they are folded."""
-        return self._decider.learner.projections.added_models.models
+        return self._decider.learner.facts().added_models.models
 
     @property
     def retired(self) -> frozenset[str]:
@@ -226,7 +226,7 @@ class ModelRegistry:
                     f"{name!r} is a model of the configuration file: remove it there and restart, or pause it"
                 )
             raise UnknownModel(f"no model {name!r} was added; GET /v1/models lists the models")
-        settings = self._decider.learner.projections.policy_settings.settings
+        settings = self._decider.learner.facts().policy_settings.settings
         own = {each for each, card in self.models.names.items() if card.name == name}
         if settings.get("force") in own:
             raise InvalidRequest(f"all traffic is sent to {settings['force']!r}; end that first (setting 'force')")

@@ -103,7 +103,7 @@ class PolicyControl:
     def standing(self, tenant: str | None = None) -> Standing:
         """Return the policy in force, with the changed limits of one tenant, or of all for None."""
         policy, rules = self._decider.live()
-        control = self._decider.learner.projections.policy_settings
+        control = self._decider.learner.facts().policy_settings
         return Standing(
             live=control.live,
             algorithm=policy.name,
@@ -113,7 +113,7 @@ class PolicyControl:
             config_hash=rules.config_hash,
             budgets={
                 name: usd
-                for name, usd in self._decider.learner.projections.budgets.limits.items()
+                for name, usd in self._decider.learner.facts().budgets.limits.items()
                 if tenant in {None, name}
             },
             unpriced=tuple(name for name, card in self._models().items() if not card.prices.known),
@@ -122,7 +122,7 @@ class PolicyControl:
 
     def budget(self, tenant: str, **changed: float | None) -> BudgetState:
         """Return a tenant's budget now, or as it would be with another `usd_per_period`."""
-        now, budgets = self._clock(), self._decider.learner.of(tenant).projections.budgets
+        now, budgets = self._clock(), self._decider.learner.facts(tenant).budgets
         if changed:
             budgets = budgets.trial(tenant, changed["usd_per_period"])
         params, unit = budgets.params(tenant), budgets.unit(tenant, now)
@@ -186,7 +186,7 @@ class PolicyControl:
             raise InvalidRequest(f"paused: unknown model {unknown[0]!r}; models are {', '.join(sorted(models))}")
         if paused >= models:
             raise InvalidRequest("paused: these are all models; leave one that answers")
-        settings = self._decider.learner.projections.policy_settings.settings | checked
+        settings = self._decider.learner.facts().policy_settings.settings | checked
         if wrong := unread(checked, settings.get("algorithm", self._decider.parameters["algorithm"])):
             raise InvalidRequest(wrong)
         self._try(settings)
@@ -213,7 +213,7 @@ class PolicyControl:
             InvalidRequest: the configuration itself is in force.
             StoreError: it cannot be made durable now; try again.
         """
-        if not self._decider.learner.projections.policy_settings.history:
+        if not self._decider.learner.facts().policy_settings.history:
             raise InvalidRequest("there is no previous version: the configuration is in force")
         return await self._append("restore")
 
@@ -229,7 +229,7 @@ class PolicyControl:
             StoreError: it cannot be made durable now; try again.
         """
         tenant, usd = check_limit(tenant, usd_per_period)
-        limits = self._decider.learner.projections.budgets.limits
+        limits = self._decider.learner.facts().budgets.limits
         if usd is not None and tenant not in limits and len(limits) >= LIMITS:
             raise InvalidRequest(f"tenant: {LIMITS} limits are changed already; set this one in the configuration")
         return await self._append("budget", settings={"tenant": tenant, "usd_per_period": usd})
@@ -237,7 +237,8 @@ class PolicyControl:
     @property
     def outdated(self) -> bool:
         """Whether the configuration changed since the run-time overrides were made, so that a start drops them."""
-        control, budgets = self._decider.learner.projections.policy_settings, self._decider.learner.projections.budgets
+        facts = self._decider.learner.facts()
+        control, budgets = facts.policy_settings, facts.budgets
         return bool(control.history or budgets.limits) and control.config_hash != self._decider.rules.config_hash
 
     async def apply_configuration(self) -> None:

@@ -166,12 +166,12 @@ class Spending:
 
     def _floor(self, card: ModelCard, asked: Wants, tenant: str) -> int:
         """Tokens below which an answer is not limited."""
-        params = self.learner.of(tenant).projections.budgets.params(tenant) or BudgetParams()
+        params = self.learner.facts(tenant).budgets.params(tenant) or BudgetParams()
         return min(answer_limit(card, asked), params.min_answer_tokens + _thinking_tokens(asked))
 
     def accounts(self, tenant: str, payer: Payer | None, ts: float) -> list[Account]:
         """Return the hard limits that a request of a tenant and a key counts towards at a time."""
-        projections, found = self.learner.of(tenant).projections, list[Account]()
+        projections, found = self.learner.facts(tenant), list[Account]()
         params = projections.budgets.params(tenant)
         if params is not None and params.hard and params.usd_per_period is not None:
             period = int(ts // params.period_s)

@@ -139,7 +139,7 @@ def status_of(
     shown = heapq.nlargest(TENANTS, parts, key=lambda part: part.fit.labels)
     most, models = shown[0], sorted({base_arm(arm) for arm in arms})
     monitors = [part.projections.personalisation for part in parts]
-    budgeted = [part.projections.budgets for part in parts]
+    budgeted = [part.projections.budgets for part in (learner.ahead or learner).parts()]
     report = most.projections.personalisation.report()
     report = report and report.printed()
     leases = {} if scorer is None else {"scorer": scorer.leading}
@@ -178,7 +178,7 @@ def status_of(
 
 def session_memory_s(learner: Learner) -> float:
     """Silence after which a tenant's last evicted session was forgotten, the shortest; infinite if none was."""
-    return min(part.projections.sessions.evicted_after_s for part in learner.parts())
+    return min(part.projections.sessions.evicted_after_s for part in (learner.ahead or learner).parts())
 
 
 def _role_gains(monitors: Sequence[PersonalisationMonitor]) -> dict[str, Gain]:

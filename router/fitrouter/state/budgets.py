@@ -25,6 +25,7 @@ Times come from events, possibly out of order; there is no clock.
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -176,7 +177,7 @@ class Budgets(Projection):
     def params(self, tenant: str) -> BudgetParams | None:
         """The budget of a tenant; None where it has none."""
         params, limit = self.tenants.get(tenant, self.default), self.limits.get(tenant)
-        return params if limit is None else msgspec.structs.replace(params or BudgetParams(), usd_per_period=limit)
+        return params if limit is None else _limited(params or BudgetParams(), limit)
 
     def trial(self, tenant: str, usd_per_period: float | None) -> Budgets:
         """Return a copy with another limit of a tenant and the same spending, to be read only."""
@@ -398,6 +399,11 @@ class Budgets(Projection):
             account.periods = {period: (usd, n) for period, usd, n in found.periods}
         self._accounts, self.limits = accounts, fresh.limits
         return True
+
+
+@functools.lru_cache(LIMITS)
+def _limited(params: BudgetParams, usd_per_period: float) -> BudgetParams:
+    return msgspec.structs.replace(params, usd_per_period=usd_per_period)
 
 
 def _changed(limits: Mapping[str, float], tenant: str, usd: float | None) -> dict[str, float]:

@@ -11,17 +11,19 @@ from contextlib import suppress
 
 from fitrouter.hooks import Hooks
 from fitrouter.state.learner import Learner
-from fitrouter.state.reading import Batch, read_batch
+from fitrouter.state.reading import Batch, read_batch, read_facts
 from fitrouter.state.refit import find_poison, refit
 from fitrouter.stores.journal import Entry, Journal, Snapshot
-from fitrouter.types import Event, Quarantine
+from fitrouter.types import Erasure, Event, Quarantine
 
 POLL_S = 0.1
 """Seconds between polls for events of other processes; those of this process wake the follower at once."""
 REST_S = 0.02
 """Seconds from one fold of new events to the next: looking for each event would cost more than folding it."""
-SLICE = 4
-"""Events folded before the event loop runs other tasks."""
+SLICE, FACTS = 4, 64
+"""Events folded, and events whose facts are folded, before the event loop runs other tasks."""
+BEHIND = 10_000
+"""Most events that a start folds before requests are answered; of more, only the facts (`Learner.facts`)."""
 SNAPSHOT_EVERY = 2000
 """Events between snapshots."""
 PAUSE_S = 0.001
@@ -41,6 +43,20 @@ def restore(learner: Learner, journal: Journal) -> bool:
     return bool(snapshot.seq) and learner.restore(snapshot, fresh)
 
 
+def facts_ahead(learner: Learner, journal: Journal, snapshot: Snapshot) -> Learner:
+    """Make a learner of the facts alone that is at the head of the journal. Blocks on disk I/O."""
+    until, ahead = journal.head(), learner.facts_only()
+    whole = not ahead.restore(snapshot)
+    while ahead.seq < until and (rows := read_facts(journal, ahead.seq).rows):
+        for row, related in rows:
+            ahead.apply(row, related)
+            if whole and row.seq <= until and isinstance(row.event, Erasure):  # its requests are gone from the journal
+                ahead.of(row.event.tenant).projections.book(row.event)
+    for part in ahead.parts():
+        part.stale = 0 if whole and part.stale <= until else part.stale
+    return ahead
+
+
 def catch_up(learner: Learner, journal: Journal, until: int) -> None:
     """Fold a journal up to a position, including a pending refit. Blocks on disk I/O."""
     while learner.seq < until and (rows := read_batch(journal, learner.seq, waiting=learner.waiting).rows):
@@ -58,6 +74,9 @@ class Follower:
 
     The journal is read in a thread; events are folded on the event loop in small slices. Without `saves` it leaves
     snapshots to another process. `seen` is called once with each event.
+
+    Where a start finds more than `BEHIND` events to fold, as after a change of what is learnt, `Learner.ahead` folds
+    the facts of every event first, and the learner itself follows while requests are answered, for half of the time.
     """
 
     def __init__(
@@ -89,11 +108,14 @@ class Follower:
         """Restore the newest snapshot, fold up to the head of the journal, then follow it in the background."""
         self._loop = asyncio.get_running_loop()
         try:
-            if await self._loop.run_in_executor(self._threads, restore, self.learner, self.journal):
-                self._saved = self.learner.seq
+            await self._loop.run_in_executor(self._threads, self._restore)
             await self._loop.run_in_executor(self._threads, self._recall)
-            while await self._step():
+            while self.learner.ahead is None and await self._step():
                 pass
+            if self.learner.ahead is None and self._stale() is not None:  # what erased people spent is not booked yet
+                self.learner.ahead = await self._loop.run_in_executor(
+                    self._threads, facts_ahead, self.learner, self.journal, Snapshot(0, {})
+                )
         except Exception as error:  # noqa: BLE001 - routing starts with the state there is
             self.hooks.trouble("learner", error)
         self.journal.watch(self.wake)
@@ -119,10 +141,35 @@ class Follower:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._woken.set)
 
-    async def caught_up(self) -> None:
-        """Wait until all events that are durable now are folded, including a refit that they request."""
-        head = await asyncio.to_thread(self.journal.head)
-        while self.learner.seq < head or self._stale() is not None:
+    @property
+    def follows(self) -> bool:
+        """Whether new events are folded in the background."""
+        return self._task is not None
+
+    @property
+    def behind(self) -> str:
+        """How far behind the journal the learner is, if only the facts are current; empty if it is not."""
+        if (ahead := self.learner.ahead) is None:
+            return ""
+        if self.learner.seq >= ahead.seq:
+            return "what is learnt is being rebuilt without what was erased; spending and settings are current"
+        at = f"learning is at {self.learner.seq:,} of {ahead.seq:,} events"
+        return f"{at}: models are drawn by what it knows so far; spending and settings are current"
+
+    async def caught_up(self, *, learnt: bool = True) -> None:
+        """Wait until all events that are durable now are folded, including a refit that they request.
+
+        Args:
+            learnt: whether to wait for what a learner that is far behind learns from them, too.
+        """
+        head, learner = await asyncio.to_thread(self.journal.head), self.learner
+
+        def waits() -> bool:
+            if learner.ahead is not None and not learnt:
+                return learner.ahead.seq < head
+            return learner.seq < head or learner.ahead is not None or self._stale() is not None
+
+        while waits():
             self._woken.set()
             self._hurried.set()
             await asyncio.sleep(0.01)
@@ -130,7 +177,10 @@ class Follower:
     async def _follow(self) -> None:
         while True:
             try:
+                began = time.monotonic()
                 event, wait_s = (self._hurried, REST_S) if await self._step() else (self._woken, POLL_S)
+                if self.learner.ahead is not None:
+                    wait_s = max(REST_S, time.monotonic() - began)
                 event.clear()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(wait_s):
@@ -138,7 +188,8 @@ class Follower:
                 await self._check()
                 if self._refit is not None and self._refit.done():
                     self._adopt_refit(self._refit.result())
-                if self._refit is None and (part := self._stale()) is not None:
+                ahead = self.learner.ahead  # until it is reached, further events may request a refit
+                if self._refit is None and (ahead is None or self.learner.seq >= ahead.seq) and (part := self._stale()):
                     self._refit = asyncio.create_task(self._run_refit(part), name="fitrouter-refit")
                 await self._save(every=SNAPSHOT_EVERY)
             except Exception as error:  # noqa: BLE001 - a failing journal delays learning and nothing else
@@ -202,25 +253,46 @@ class Follower:
     async def _step(self) -> int:
         """Fold the next rows. Returns their number."""
         assert self._loop is not None
+        if (ahead := self.learner.ahead) is not None:
+            facts = await self._loop.run_in_executor(self._threads, read_facts, self.journal, ahead.seq)
+            self._tell(facts)
+            for start in range(0, len(facts.rows), FACTS):
+                ahead.apply_batch(Batch(facts.rows[start : start + FACTS]))
+                await asyncio.sleep(0)
         batch = await self._loop.run_in_executor(self._threads, self._read)
-        for row, _ in batch.rows:
-            if row.seq > self._seen_to:  # after a refit, events are folded again
-                self._seen_to = row.seq
-                self._seen(row.event)
+        self._tell(batch)
         for start in range(0, len(batch.rows), SLICE):
             self.learner.apply_batch(Batch(batch.rows[start : start + SLICE]))
             self.lag = len(batch.rows) - start
             await asyncio.sleep(0)
         self.lag = 0
+        if ahead is not None and self.learner.seq >= ahead.seq and self._stale() is None:
+            self.learner.ahead, self._saved = None, 0
         if any(part.users.full for part in self.learner.parts()):
             await self._loop.run_in_executor(self._threads, self.learner.shrink)
         return len(batch.rows)
 
+    def _restore(self) -> None:
+        """Restore the stored snapshot; if it is far behind or does not fit, of the facts alone, and fold them."""
+        fresh = self.learner.blank()
+        snapshot = fresh.put_aside(self.journal)
+        if snapshot.seq and self.learner.restore(snapshot, fresh):
+            self._saved = self.learner.seq
+        if self.journal.head() - self.learner.seq > BEHIND:
+            self.learner.ahead = facts_ahead(self.learner, self.journal, snapshot)
+
     def _recall(self) -> None:
-        """Tell of the last requests that the snapshot has folded."""
-        self._seen_to = self.learner.seq
-        for row in reversed(self.journal.latest(("execution", "refusal"), RECENT, before=self.learner.seq + 1)):
+        """Tell of the last requests that are folded."""
+        self._seen_to = (self.learner.ahead or self.learner).seq
+        for row in reversed(self.journal.latest(("execution", "refusal"), RECENT, before=self._seen_to + 1)):
             self._seen(row.event)
+
+    def _tell(self, batch: Batch) -> None:
+        """Tell of the events that were not read before: after a refit, they are folded again."""
+        for row, _ in batch.rows:
+            if row.seq > self._seen_to:
+                self._seen_to = row.seq
+                self._seen(row.event)
 
     def _read(self) -> Batch:
         batch = read_batch(self.journal, self.learner.seq, waiting=self.learner.waiting)
@@ -230,21 +302,23 @@ class Follower:
     async def _save(self, every: int) -> None:
         """Save a snapshot after `every` events if this process holds the lease."""
         assert self._loop is not None
-        if self.fault or self.learner.parts_ahead or self._stale() is not None:  # of an erased user nothing is saved
+        front = self.learner.ahead or self.learner
+        # Of an erased user nothing is saved.
+        if self.fault or front.parts_ahead or any(part.stale for part in front.parts()):
             return
-        if not self._saves or self.learner.seq - self._saved < every or not self._lease.held():
+        if not self._saves or front.seq - self._saved < every or not self._lease.held():
             return
-        snapshot = Snapshot(self.learner.seq, {})
+        snapshot = Snapshot(front.seq, {})
         due = time.monotonic() + PAUSE_S
         try:
             # Only this task folds, so that the state stays the same in the pauses.
-            for key, payload in self.learner.changes():
+            for key, payload in front.changes():
                 snapshot.state[key] = payload
                 if time.monotonic() > due:
                     await asyncio.sleep(0)
                     due = time.monotonic() + PAUSE_S
             await self._loop.run_in_executor(self._threads, self.journal.save, snapshot)
         except BaseException:
-            self.learner.unsaved(snapshot)
+            front.unsaved(snapshot)
             raise
         self._saved = snapshot.seq

@@ -26,7 +26,7 @@ from fitrouter.posterior.model import NO_OFFSET, NOISE_OUTCOMES, Fit
 from fitrouter.posterior.people import DAY_S, Person
 from fitrouter.posterior.tastes import OVERALL, TastePrior, voter_key
 from fitrouter.posterior.users import Users
-from fitrouter.state.projections import ProjectionParams, Projections
+from fitrouter.state.projections import FACTS, ProjectionParams, Projections
 from fitrouter.state.quality_floor import BASE
 from fitrouter.state.reading import Batch
 from fitrouter.state.run_outcomes import by_decision, effective, reports_on, run_label, standing
@@ -46,8 +46,6 @@ from fitrouter.types import (
     Floats,
     Identity,
     ModelChange,
-    PlanRun,
-    PolicyChange,
     ProfileChange,
     Quarantine,
     Refit,
@@ -58,7 +56,8 @@ from fitrouter.types import (
 
 _POSITION = "position"
 """Key of a snapshot: its position. Another version may have moved the journal's since then."""
-
+_FACTS = frozenset({"tenants", *(f"part:{name}" for name in FACTS)})
+"""Keys of a snapshot that are stored under `facts_version`."""
 
 _CHECKED = 4096
 """Ids of sound events that are kept."""
@@ -141,6 +140,10 @@ class Learner:
         """Events that were not folded: a number in them is not finite or out of range, or they are quarantined."""
         self.quarantined: set[str] = set()
         """Ids of excluded events."""
+        self.learns = True
+        """Whether more is folded than the facts."""
+        self.ahead: Learner | None = None
+        """A learner of the facts alone, which is current while this one is still far behind."""
         self.tenant: str | None = None
         """Whose events are folded; None for all."""
         self.skip_to = 0
@@ -166,8 +169,17 @@ class Learner:
         priors = [prior.id for prior in (self.prior, self.arm_prior) if prior]
         own = (self.schema, priors, self.votes_per_day, self.people_per_key, self.expects_scores)
         likelihoods = SIGNALS, REMARKS, REMARK_STEP, VERDICT, NO_OFFSET, NOISE_OUTCOMES
-        text = repr((21, self.kind, fit.d, fit.D, *own, fit.params, likelihoods, self.projections.params))
+        text = repr((22, self.kind, fit.d, fit.D, *own, fit.params, likelihoods, self.projections.params))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def facts_version(self) -> str:
+        """The same of the facts, which are stored apart: they are there when another version of learning starts."""
+        return hashlib.sha256(repr(("facts", 1, self.kind, self.projections.params)).encode()).hexdigest()[:16]
+
+    @property
+    def _versions(self) -> Sequence[str]:
+        return (self.version, self.facts_version) if self.learns else (self.facts_version,)
 
     def blank(self) -> Self:
         """Make a new learner with the same settings."""
@@ -179,12 +191,23 @@ class Learner:
         made.tenant = tenant
         return made
 
+    def facts_only(self) -> Self:
+        """Make a new learner with the same settings that folds the facts alone."""
+        made = self.blank()
+        made.learns, made.limit, made.users.limit = False, None, None
+        return made
+
+    def facts(self, tenant: str | None = None) -> Projections:
+        """The projections whose `FACTS` are current: of a tenant, or those that are everybody's."""
+        front = self.ahead or self
+        return (front if tenant is None else front.of(tenant)).projections
+
     def _one(self) -> Learner:
         """Make a new learner that keeps no tenants apart."""
         return self.blank()
 
     def _made(self, kind: type[_AnyLearner]) -> _AnyLearner:
-        return kind(
+        made = kind(
             self.fit.d,
             self.fit.D,
             schema=self.schema,
@@ -199,6 +222,8 @@ class Learner:
             people=self.limit,
             folder=self.folder,
         )
+        made.learns = self.learns
+        return made
 
     def take_over(self, other: Learner) -> None:
         """Take over another learner's state; everything is then part of the next snapshot."""
@@ -271,30 +296,8 @@ class Learner:
     def fold(self, row: Row, related: Sequence[Event]) -> None:
         """Fold one sound event, whatever its position."""
         self.moved = True
+        self.projections.observe(row.event, related)
         match row.event:
-            case Decision() as event:
-                self._decision(event)
-            case Execution() as event:
-                self._execution(event)
-            case PlanRun() as event:
-                self._plan_run(event, related)
-            case Score() as event:
-                self._score(event, related)
-            case Feedback() as event:
-                self._feedback(event, related)
-            case Remark() as event:
-                self._remark(event, related)
-            case RunOutcome() as event:
-                self._outcome(event, related)
-            case ModelChange() as event:
-                self.join(card.arm for card in event.cards)
-            case ProfileChange() as event:
-                self.fit.tastes.declare(event.identity, event.declared)
-                self._dirty.add(f"user:{event.identity.user}")
-            case PolicyChange() as event:
-                self.projections.policy_settings.observe(event)
-                self.projections.added_models.observe(event)
-                self.projections.budgets.observe_change(event)
             case Erasure() as event:
                 if event.subject:
                     self.users.pop(event.subject)
@@ -306,10 +309,35 @@ class Learner:
                 self.stale = row.seq
             case Refit():
                 self.stale = row.seq
-            case _:
-                pass
+            case event:
+                if self.learns:
+                    self._observe(event, related)
         if self.users.damaged:
             self.stale, self.users.damaged = row.seq, False
+
+    def _observe(self, event: Event, related: Sequence[Event]) -> None:
+        """Fold what is learnt of an event."""
+        match event:
+            case Decision():
+                self.open[event.id] = event.ts
+                self.projections.propensities.observe(event)
+            case Execution():
+                self._execution(event)
+            case Score():
+                self._score(event, related)
+            case Feedback():
+                self._feedback(event, related)
+            case Remark():
+                self._remark(event, related)
+            case RunOutcome():
+                self._outcome(event, related)
+            case ModelChange():
+                self.join(card.arm for card in event.cards)
+            case ProfileChange():
+                self.fit.tastes.declare(event.identity, event.declared)
+                self._dirty.add(f"user:{event.identity.user}")
+            case _:
+                pass
 
     def rewrite(self) -> None:
         """Mark all state as changed, so that the next snapshot holds everything."""
@@ -318,6 +346,8 @@ class Learner:
 
     def join(self, arms: Iterable[str]) -> None:
         """Register the arms of a model registry."""
+        if not self.learns:
+            return
         # Sorted, so that the rows of arms are contiguous in the order in which decisions read them.
         names = sorted(arms)
         if self.arm_prior is not None:
@@ -366,27 +396,11 @@ class Learner:
             self.apply(row, related)
         return len(batch.rows)
 
-    def _decision(self, event: Decision) -> None:
-        self.open[event.id] = event.ts
-        if event.cost:
-            cost = event.cost[event.eligible.index(event.chosen)]
-            self.projections.budgets.observe_decision(event.identity.tenant, event.ts, cost, event.id)
-        self.projections.sessions.observe_decision(event, user_turn=event.user_turn)
-        self.projections.propensities.observe(event)
-
     def _execution(self, event: Execution) -> None:
         self.open.pop(event.decision_id, None)
-        if event.status == DECLINED:
-            self.projections.budgets.release(event.identity.tenant, event.decision_id)
-        if event.status in {RECORDED, DECLINED}:
+        if event.status in {RECORDED, DECLINED} or not event.believed:
             return
         arms = self.fit.arms
-        self.projections.sessions.observe_execution(event)
-        self.projections.budgets.observe(event.identity.tenant, event.ts, event.cost_usd, event.decision_id)
-        if event.payer:
-            self.projections.accounts.observe(event.payer, event.ts, event.cost_usd)
-        if not event.believed:
-            return
         self.projections.arm_counts.observe(event.attempts)
         for attempt in event.attempts:
             # Requests that were rejected, not sent, or given up by the caller are no evidence on availability.
@@ -398,14 +412,6 @@ class Learner:
             k = arms.operating(event.served_by)
             arms.observe_operations(k, x, float(event.completion_tokens), event.latency_ms / 1000.0)
             self._touch(event.served_by)
-
-    def _plan_run(self, event: PlanRun, related: Sequence[Event]) -> None:
-        """Continue the session from a plan that is run as it was."""
-        if event.by != event.decision_id or any(isinstance(one, PlanRun) for one in related):
-            return
-        for plan in (one for one in related if isinstance(one, Decision)):
-            run = msgspec.structs.replace(plan, ts=event.ts, look="")
-            self.projections.sessions.observe_decision(run, user_turn=plan.user_turn)
 
     def _score(self, event: Score, related: Sequence[Event]) -> None:
         voted = {event.decision_id, *self.projections.waiting_pairs.get(event.decision_id)}
@@ -438,7 +444,6 @@ class Learner:
     def _feedback(self, event: Feedback, related: Sequence[Event]) -> None:
         earlier = [vote for vote in related if _votes_on(vote, event.decision_id) and _key(vote) == _key(event)]
         self._vote(event, related, earlier[-1] if earlier else None)
-        self.projections.sessions.observe_feedback(event)
         if self.expects_scores and event.source != PREFERRED:
             self.projections.waiting_pairs.observe(event, related)
 
@@ -647,10 +652,12 @@ class Learner:
         """State that is part of every snapshot."""
         for name, projection in self._projections().items():
             yield f"part:{name}", projection.dump()
-        yield "scalars", self._scalars()
+        if self.learns:
+            yield "scalars", self._scalars()
 
     def _projections(self) -> dict[str, Projection]:
-        return {**self.fit.named(), **self.projections.named()}
+        named = self.projections.named()
+        return {**self.fit.named(), **named} if self.learns else {name: named[name] for name in FACTS}
 
     def digest(self) -> str:
         """Compute the sha256 of the whole state."""
@@ -666,10 +673,11 @@ class Learner:
 
     def changes(self) -> Iterator[tuple[str, bytes]]:
         """Yield the entries of `snapshot` one by one; the caller must not fold anything before the end."""
-        prefix = f"{self.version}/"
+        version, facts = self.version, self.facts_version
         for key, payload in self.dirty():
-            yield prefix + key, payload
-        yield prefix + _POSITION, str(self.seq).encode()
+            yield f"{facts if self._place(key)[1] in _FACTS else version}/{key}", payload
+        for each in self._versions:
+            yield f"{each}/{_POSITION}", str(self.seq).encode()
         for part in self.parts():
             part._dirty.clear()
             part.moved = False
@@ -687,14 +695,20 @@ class Learner:
         return self, key
 
     def put_aside(self, journal: Journal) -> Snapshot:
-        """Read the stored snapshot, but write its users to the spill instead of memory. Blocks on the disk."""
-        prefix, waiting = f"{self.version}/", dict[Learner, list[tuple[str, bytes]]]()
+        """Read the stored snapshot, but write its users to the spill instead of memory. Blocks on the disk.
+
+        What other versions have stored is left out.
+        """
+        versions, prefix = self._versions, f"{self.version}/"
+        waiting = dict[Learner, list[tuple[str, bytes]]]()
 
         def write(part: Learner) -> None:
             if rows := waiting.pop(part, None):
                 part.users.put_aside(rows)
 
         def aside(key: str, payload: bytes) -> bool:
+            if key.partition("/")[0] not in versions:
+                return True
             if self.users.limit is None or not key.startswith(prefix):
                 return False
             part, own = self._place(key[len(prefix) :])
@@ -719,15 +733,18 @@ class Learner:
             snapshot: of this learner or one with the same settings.
             fresh: a blank learner to restore into, which may have put users aside.
         """
-        prefix = f"{self.version}/"
-        state = {key[len(prefix) :]: payload for key, payload in snapshot.state.items() if key.startswith(prefix)}
-        position = str(snapshot.seq).encode()
-        if "scalars" not in state or state.pop(_POSITION, position) != position:
+        state, positions = dict[str, bytes](), set[bytes]()
+        for prefix in (f"{version}/" for version in self._versions):
+            own = {key[len(prefix) :]: payload for key, payload in snapshot.state.items() if key.startswith(prefix)}
+            positions.add(own.pop(_POSITION, b""))
+            state |= own
+        # Others may have saved since: what they saved of the facts does not fit what this one has learnt.
+        if len(positions) > 1 or not (position := positions.pop()).isdigit():
             return False
         fresh = fresh or self.blank()
         if not fresh._load(state):
             return False
-        fresh.seq = snapshot.seq
+        fresh.seq = int(position)
         self.take_over(fresh)
         for part in self.parts():
             part._dirty.clear()
@@ -735,7 +752,7 @@ class Learner:
         return True
 
     def _load(self, state: dict[str, bytes]) -> bool:
-        if "scalars" not in state or not self._load_scalars(state.pop("scalars")):
+        if self.learns and not self._load_scalars(state.pop("scalars", b"")):
             return False
         for key, payload in state.items():
             kind, _, name = key.partition(":")

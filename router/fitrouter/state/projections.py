@@ -18,7 +18,23 @@ from fitrouter.state.sessions import LIMIT, Sessions
 from fitrouter.state.settings import PolicySettings
 from fitrouter.state.vouching import Vouching
 from fitrouter.state.waiting_pairs import WaitingPairs
-from fitrouter.types import NOT_CALLED, Attempt, Erasure, Payer
+from fitrouter.types import (
+    DECLINED,
+    NOT_CALLED,
+    RECORDED,
+    Attempt,
+    Decision,
+    Erasure,
+    Event,
+    Execution,
+    Feedback,
+    Payer,
+    PlanRun,
+    PolicyChange,
+)
+
+FACTS = "accounts", "added", "budgets", "control", "sessions"
+"""Projections that are current before the first answer, however far learning is (`Learner.facts`)."""
 
 
 class _StoredProjections(msgspec.Struct, array_like=True):
@@ -110,6 +126,34 @@ class Projections:
         self.accounts = Accounts()
         self.vouching = Vouching()
         self.budgets = Budgets(self.params.budget, self.params.tenants)
+
+    def observe(self, event: Event, related: Sequence[Event] = ()) -> None:
+        """Fold an event into the `FACTS`."""
+        match event:
+            case Decision():
+                if event.cost:
+                    cost = event.cost[event.eligible.index(event.chosen)]
+                    self.budgets.observe_decision(event.identity.tenant, event.ts, cost, event.id)
+                self.sessions.observe_decision(event, user_turn=event.user_turn)
+            case Execution(status=status) if status == DECLINED:
+                self.budgets.release(event.identity.tenant, event.decision_id)
+            case Execution(status=status) if status != RECORDED:
+                self.sessions.observe_execution(event)
+                self.budgets.observe(event.identity.tenant, event.ts, event.cost_usd, event.decision_id)
+                if event.payer:
+                    self.accounts.observe(event.payer, event.ts, event.cost_usd)
+            case PlanRun(by=by) if by == event.decision_id and not any(isinstance(one, PlanRun) for one in related):
+                for plan in (one for one in related if isinstance(one, Decision)):  # the session goes on from it
+                    run = msgspec.structs.replace(plan, ts=event.ts, look="")
+                    self.sessions.observe_decision(run, user_turn=plan.user_turn)
+            case Feedback():
+                self.sessions.observe_feedback(event)
+            case PolicyChange():
+                self.policy_settings.observe(event)
+                self.added_models.observe(event)
+                self.budgets.observe_change(event)
+            case _:
+                pass
 
     def book(self, erasure: Erasure) -> None:
         """Book the costs of an erased user's requests, which a refit no longer finds in the journal."""

@@ -85,6 +85,13 @@ def read_batch(
     return Batch(batch)
 
 
+def read_facts(journal: Journal, after: int, limit: int = 512) -> Batch:
+    """Read the next rows for a learner of the facts alone: only a plan that is run needs earlier events."""
+    found, by_decision = journal.tail(after, limit), dict[str, list[Row]]()
+    _read_decisions(journal, (row.event.decision_id for row in found if isinstance(row.event, PlanRun)), by_decision)
+    return Batch([(row, _earlier(by_decision, decision_of(row.event) or "", row.seq)) for row in found])
+
+
 def _refers(event: Event) -> TypeGuard[PlanRun | Score | Feedback | Remark]:
     """Whether learning from an event needs the earlier events of its decision."""
     return isinstance(event, (PlanRun, Score, Feedback, Remark))
