@@ -3,6 +3,7 @@
     python -m benchmarks.stores.log [--requests 5000] [--models 11] [--folder DIR]
     python -m benchmarks.stores.log --folder DIR --again     # with the events of the journal in DIR, written again
     python -m benchmarks.stores.log --start 1000000 --requests 1500 --models 3 --folder DIR    # a start with such a log
+    python -m benchmarks.stores.log --per-model --requests 1000      # decisions of three models, and of 32
 
 A router with simulated models, the default scorer and default settings answers requests of 200 users in eight roles;
 nine of ten are rated. So the journal holds decisions, executions, scores and votes as a gateway writes them, by default
@@ -42,16 +43,17 @@ from fitrouter.state.learner import Learner
 from fitrouter.state.reading import read_batch
 from fitrouter.stores.journal import Entry, Journal, SqliteJournal
 from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
-from fitrouter.types import FeedbackKind, Identity, Request, encode_event
+from fitrouter.types import Decision, FeedbackKind, Identity, Request, encode_event
 
 ROLES = ("nurse", "lawyer", "teacher", "cook", "farmer", "pilot", "editor", "clerk")
+FEW_AND_MANY = (3, 32)
 SUBJECTS = ("taxes", "bread", "a contract", "fractions", "tomatoes", "weather", "commas", "an invoice")
 
 
 def config(folder: Path, models: int) -> Config:
     """Return a configuration of simulated models with prices; every other setting is the default."""
     names = [f"model-{k:02d}" for k in range(models)]
-    personas = {name: {"length": 2 + k, "latency_s": 0.01} for k, name in enumerate(names)}
+    personas = {name: {"length": 2 + k % 28, "latency_s": 0.01} for k, name in enumerate(names)}
     cards = [
         {"name": name, "provider": "sim", "prices": {"input": 0.1 + k, "output": 0.4 + 2 * k}}
         for k, name in enumerate(names)
@@ -238,6 +240,21 @@ def fold(blank: Learner, journal: Journal, rounds: int) -> dict[str, Any]:
     return {"events": head, "fold": round(head / best), "read_and_fold": round(head / both), "digest": digest}
 
 
+def per_model(requests: int) -> dict[str, Any]:
+    """Measure encoded decisions with few and many models, and what each further model takes."""
+    found: dict[str, Any] = {}
+    sizes = []
+    for models in FEW_AND_MANY:
+        with tempfile.TemporaryDirectory() as place:
+            asyncio.run(live(config(Path(place), models), requests))
+            with closing(SqliteJournal(Path(place) / "journal.db")) as journal:
+                events = [row.event for row in journal.tail(0, 1 << 40)]
+        decisions = [len(encode_event(event)) for event in events if isinstance(event, Decision)]
+        sizes.append(sum(decisions) / len(decisions))
+        found[f"bytes_with_{models}"] = round(sizes[-1])
+    return found | {"bytes_a_model": round((sizes[1] - sizes[0]) / (FEW_AND_MANY[1] - FEW_AND_MANY[0]), 1)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=5000)
@@ -246,7 +263,11 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=None, help="where the files are made and stay")
     parser.add_argument("--start", type=int, default=0, help="measure starts with so many events")
     parser.add_argument("--again", action="store_true", help="with the events of the journal in the folder")
+    parser.add_argument("--per-model", action="store_true", help="only bytes of decisions, by number of models")
     options = parser.parse_args()
+    if options.per_model:
+        print(json.dumps(per_model(options.requests), indent=1))
+        return
     with tempfile.TemporaryDirectory() as place:
         folder = options.folder or Path(place)
         settings = config(folder, options.models)

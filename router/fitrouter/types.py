@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fitrouter.plain import convert_fields, make_plain, unpack
+from fitrouter.plain import convert_fields, make_plain, with_packed_rows, with_rows
 
 AUTO = "fitrouter/auto"
 """The model name that requests routing."""
@@ -363,14 +363,12 @@ class Grounds(_Logged, frozen=True, kw_only=True):
     """Terms of a decision's predicted ratings at the time, kept to explain it later."""
 
     terms: tuple[tuple[float, ...], ...] = ()
-    """`summands`, unrounded: where personalisation was off, and in logs of earlier versions."""
-    summands: bytes = b""
-    """Of the prediction that decided, float32[6, K]: population, role_taste, user_taste, correction, role_offset,
-    user_offset. They explain; what a pmf is computed from is in the decision, unrounded."""
+    """Of the prediction that decided, to 1e-4, since they only explain: population, role_taste, user_taste, correction,
+    role_offset, user_offset. The correction is empty where all together are the decision's mean, which is exact."""
     features: tuple[str, ...] = ()
     """Names of the response features that moved the predictions most."""
-    profile: bytes = b""
-    """Expected values of these features, float32[K, features]."""
+    profile: tuple[tuple[float, ...], ...] = ()
+    """Expected values of each of these features, to .01 of its standard deviation."""
     tastes: bytes = b""
     """Their weights, float32[3, features]: of the population, and what role and user add."""
     own: float | None = None
@@ -379,10 +377,12 @@ class Grounds(_Logged, frozen=True, kw_only=True):
     labels: tuple[int, ...] = ()
     """Calls and labels of each arm, of all users, that had been folded."""
 
-    @property
-    def rows(self) -> Floats:
-        """Return the terms of each prediction, `summands` or `terms`, float64[6, K]."""
-        return np.array(self.terms) if self.terms else unpack(self.summands).reshape(6, -1)
+    def rows(self, mean: Floats) -> Floats:
+        """The terms of each prediction, float64[6, K]."""
+        found = np.array([term or np.zeros(len(mean)) for term in self.terms])
+        if not self.terms[3]:
+            found[3] = mean - found.sum(axis=0)
+        return found
 
 
 class Decision(_Event, frozen=True, kw_only=True, tag="decision"):
@@ -475,7 +475,7 @@ class Decision(_Event, frozen=True, kw_only=True, tag="decision"):
     seed: int = 0
     """Seed of the installation's draws."""
     grounds: Grounds | None = None
-    """None in logs of earlier versions."""
+    packed: bytes = b""  # rows of an encoded decision
     payer: str = ""
     """API key with a limit of its own that pays for the calls."""
     key: str = ""
@@ -886,8 +886,8 @@ _decoder: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
 
 
 def encode_event(event: Event) -> bytes:
-    """Encode an event as msgpack."""
-    return _encoder.encode(event)
+    """Encode an event as msgpack; the rows of a decision are packed, without loss."""
+    return _encoder.encode(with_packed_rows(event) if isinstance(event, Decision) else event)
 
 
 def decode_event(payload: bytes) -> Event:
@@ -896,4 +896,5 @@ def decode_event(payload: bytes) -> Event:
     Raises:
         msgspec.DecodeError: the bytes are not an event.
     """
-    return _decoder.decode(payload)
+    event = _decoder.decode(payload)
+    return with_rows(event) if isinstance(event, Decision) and event.packed else event

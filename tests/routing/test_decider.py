@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.kits.learner import Log, fold
 
 from fitrouter.draw import draws, renormalise, replay
+from fitrouter.plain import on_grid
 from fitrouter.policies import Beliefs, SquareCB
 from fitrouter.routing.decider import Decider, Rules
 from fitrouter.routing.eligibility import Roster, Wants
@@ -247,6 +248,21 @@ def test_what_is_not_used_is_not_logged() -> None:
     assert not [
         name for name in (b"new", b"cost_weight", b"budget_unit_usd", b"switch") if name in encode_event(decision)
     ]
+
+
+def test_a_model_takes_sixty_bytes_of_a_decision() -> None:
+    """Of the rows that decide every bit is kept; what only explains is rounded, and names are shortened."""
+    sizes = []
+    for K in (3, 32):
+        rng, decision = np.random.default_rng(K), decide(Rules(), K=K)
+        exact = {name: tuple(rng.random(K).tolist()) for name in ("probs", "twin", "mean", "sd")}
+        assert decision.grounds is not None
+        terms = tuple(map(tuple, on_grid(rng.normal(size=(6, K)) * 0.01, 12).tolist()))
+        grounds = msgspec.structs.replace(
+            decision.grounds, terms=(*terms[:3], (), *terms[4:]), calls=(200,) * K, labels=(200,) * K
+        )
+        sizes.append(len(encode_event(msgspec.structs.replace(decision, grounds=grounds, **exact))))
+    assert (sizes[1] - sizes[0]) / 29 <= 60
 
 
 def test_only_models_without_a_price_are_logged_as_unpriced() -> None:

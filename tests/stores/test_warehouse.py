@@ -250,7 +250,7 @@ def test_every_field(warehouse: Warehouse) -> None:
 
 def test_a_field_of_an_event_is_a_column() -> None:
     """All fields have a column of their type, but for copies, content, and what only the journal's readers need."""
-    left_out = {"cards", "topics", "stated", "grounds", "payer", "key", "worker", "look"}
+    left_out = {"cards", "topics", "stated", "grounds", "packed", "payer", "key", "worker", "look"}
     renamed = {"id", "identity", "scale", "policy"}  # to several columns, or to the name of the event's kind
     kinds = (
         Decision,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from tests.kits.learner import D_H, D_X, SCHEMA
 
 from fitrouter.monitors.drift import Drift, DriftParams
-from fitrouter.plain import pack
+from fitrouter.plain import pack, pack_rows, unpack_rows
 from fitrouter.posterior.labels import Answered, Label
 from fitrouter.posterior.model import Fit
 from fitrouter.state.budgets import BudgetParams
@@ -244,3 +245,56 @@ def test_settings_of_any_type_are_plain() -> None:
     event = PolicyChange(id="c", ts=1.0, action="set", settings=settings_)
     assert event.settings == {"a": 0.5, "b": [1, {"c": True}], "d": [0.25]}
     assert decode_event(encode_event(event)) == event
+
+
+_numbers = st.floats() | st.floats(width=32) | st.sampled_from([0.0, -0.0, 0.1, 0.95, 1e-300]) | st.integers(0, 99999)
+_grids = st.builds(lambda low, steps, digits: low + steps / 2**digits, st.just(0.5), st.integers(0, 300), st.just(7))
+
+
+@given(
+    st.integers(1, 40).flatmap(lambda K: st.lists(st.lists(_numbers | _grids, min_size=K, max_size=K))),
+    st.lists(st.sampled_from(["d", "f", "l", 7, 12]), min_size=1),
+)
+def test_packed_rows_keep_every_bit(rows: list[list[float]], forms: list[Any]) -> None:
+    """Whatever is in them, NaN and −0 too, also of rows that are equal, of one level or of whole steps, or empty."""
+    rows = [
+        *rows,
+        [],
+        *rows[-1:],
+        *([1.25] * len(row) for row in rows[:1]),
+        *([k / 128 for k, _ in enumerate(row)] for row in rows),
+    ]
+    found = unpack_rows(pack_rows([(form, row) for form, row in zip(itertools.cycle(forms), rows, strict=False)]))
+    assert [np.array(row, "<f8").tobytes() for row in found] == [np.array(row, "<f8").tobytes() for row in rows]
+
+
+@given(
+    st.lists(st.text(), max_size=5).map(tuple),
+    st.integers(0, 1000),
+    st.sampled_from([(), ("b",), ("x",), ("c", "a")]),
+)
+def test_a_decision_is_read_back_as_it_was(names: tuple[str, ...], seed: int, new: tuple[str, ...]) -> None:
+    """Whatever its models are called, in whatever order, and whether its rows match their number or not."""
+    rng, made = np.random.default_rng(seed), next(answers(seed, 1))[0]
+    assert isinstance(made, Decision)
+    row = tuple(rng.normal(size=len(names)).tolist())
+    for decision in (
+        msgspec.structs.replace(made, new=new, unpriced=new, switch=made.cost, rest=(0.01,) * 3),
+        msgspec.structs.replace(made, mean=(0.5,)),
+        msgspec.structs.replace(
+            made, eligible=names, probs=row, twin=row, mean=row, sd=(), cost=(), candidates={"c": row}
+        ),
+    ):
+        encoded = encode_event(decision)
+        assert decode_event(encoded) == decision
+        assert encode_event(decode_event(encoded)) == encoded
+
+
+def test_damaged_rows_are_an_error() -> None:
+    """Cut or changed rows raise what any damaged event raises."""
+    made = next(answers(1, 1))[0]
+    assert isinstance(made, Decision)
+    stored = msgspec.msgpack.decode(encode_event(made), type=Decision)
+    for packed in (stored.packed[:-5], stored.packed[:3], b"x" * 9, stored.packed[:2] + b"l"):
+        with pytest.raises(msgspec.DecodeError):
+            decode_event(msgspec.msgpack.encode(msgspec.structs.replace(stored, packed=packed)))

@@ -26,7 +26,7 @@ import numpy as np
 from fitrouter.identity import canonical_role, role_key, task_of
 from fitrouter.monitors.drift import Drift
 from fitrouter.monitors.reward_bias import RewardBiasMonitor
-from fitrouter.plain import Projection
+from fitrouter.plain import Projection, on_grid
 from fitrouter.posterior.arms import Arms, base_arm, context_of
 from fitrouter.posterior.gaussian import Gaussian, GaussianUpdate, ordered_sum
 from fitrouter.posterior.heads import Rows
@@ -290,8 +290,9 @@ class Fit:
             sd=np.sqrt(np.maximum(variance, 0.0) * (K / (K - 1) if K > 1 else 1.0)),
             blind=blind,
             tokens=np.maximum(arms.tokens, 1.0),
-            seconds=np.maximum(arms.seconds, 0.0),
-            availability=self.arms.availability(found.answering, now),
+            # Rounded as decisions log them: a pmf is computed from what the log has.
+            seconds=on_grid(np.maximum(arms.seconds, 0.0), 7),
+            availability=on_grid(self.arms.availability(found.answering, now), 12),
             profile=profile,
             with_role=with_role,
             tastes=(population.mean, role_taste, taste - role_taste),

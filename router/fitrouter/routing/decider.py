@@ -332,7 +332,7 @@ class Decider:
         """Expected cost of the request by model in USD, float64[K]."""
         prices = self._price_table(cards)
         cost: Floats = prices[0] * (prompt_tokens / 1e6) + prices[1] * (beliefs.tokens / 1e6)
-        return cost
+        return unpack(pack(cost))
 
     def _price_table(self, cards: Sequence[ModelCard]) -> Floats:
         """Return input and output prices in USD per million tokens, float64[2, K], cached for repeated models."""

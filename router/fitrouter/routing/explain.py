@@ -51,7 +51,7 @@ def explain(
     decision = events[0] if events else None
     if not isinstance(decision, Decision):
         raise TypeError(f"the first event is a {type(decision).__name__}; pass the decision first")
-    grounds = decision.grounds if fit is None else grounds_by(fit, decision, counts)
+    grounds = decision.grounds if fit is None else grounds_by(fit, decision, counts, exact=True)
     until = None if fit is not None else decision.policy.seq
     votes = tallies(row.event for row in history if until is None or row.seq <= until)
     table = _Table(decision, grounds, votes, cost_unit_usd, latency_unit_s)
@@ -95,14 +95,15 @@ def contrasted(then: Explanation, now: Explanation) -> Explanation:
     return msgspec.structs.replace(then, today=now, sentences=said)
 
 
-def grounds_by(fit: Fit, decision: Decision, counts: ArmCounts | None = None) -> Grounds | None:
+def grounds_by(fit: Fit, decision: Decision, counts: ArmCounts | None = None, *, exact: bool = False) -> Grounds | None:
     """Compute the grounds that a fit gives for a logged decision; None if its contexts have another size."""
     x = unpack(decision.features)
     if len(x) != fit.d:
         return None
     seen = fit.estimate(decision.identity, x, decision.eligible, decision.ts, stuck=bool(decision.stuck))
     # With personalisation off, the logged mean holds the personal terms although they did not decide.
-    return grounds_of(fit, seen, decision.identity, decision.eligible, personal=not decision.personal, counts=counts)
+    personal = not decision.personal
+    return grounds_of(fit, seen, decision.identity, decision.eligible, personal=personal, counts=counts, exact=exact)
 
 
 def _would(decision: Decision) -> str | None:
@@ -127,15 +128,15 @@ class _Table:
     ) -> None:
         self.decision, self.grounds, self.votes = decision, grounds, votes
         self.terms: dict[str, Floats] = {}
+        self.rows = np.zeros((6, len(decision.eligible)))
         self.missing = ""
         self.utility: Floats | None = None
         if not decision.mean:
             return
         mean = np.array(decision.mean)
         if grounds is not None:
-            text, of_role, style, model, role_offset, offset = grounds.rows
-            if grounds is decision.grounds and not decision.personal:
-                offset = offset + mean - grounds.rows.sum(axis=0)  # rounded to float32
+            self.rows = grounds.rows(mean)
+            text, of_role, style, model, role_offset, offset = self.rows
             self.terms |= {"text": text, "role": of_role + role_offset, "style": style}
             self.terms |= {"model": model, "offset": offset}
         else:
@@ -181,7 +182,7 @@ class _Table:
             personal_probability=_at(decision.personal, k),
             fit=_at(decision.mean, k),
             sd=_at(decision.sd, k),
-            blind_fit=None if self.grounds is None else float(self.grounds.rows[[0, 3], k].sum()),
+            blind_fit=None if self.grounds is None else float(self.rows[[0, 3], k].sum()),
             utility=None if self.utility is None else float(self.utility[k]),
             terms=() if self.utility is None else self._row(k),
             cost_usd=cost if cost or not unpriced else None,
@@ -220,10 +221,9 @@ class _Table:
         if grounds is None:
             return ()
         n = len(grounds.features)
-        profile, tastes = unpack(grounds.profile).reshape(-1, n) if n else np.zeros((2, 0)), unpack(grounds.tastes)
-        gap = profile[b] - profile[a] if n else np.zeros(0)
-        values = tastes.reshape(3, n) * gap
-        left = [float(row[b] - row[a] - v.sum()) for row, v in zip(grounds.rows, values, strict=False)]
+        gap = np.array([row[b] - row[a] for row in grounds.profile]) if n else np.zeros(0)
+        values = unpack(grounds.tastes).reshape(3, n) * gap
+        left = [float(row[b] - row[a] - v.sum()) for row, v in zip(self.rows, values, strict=False)]
         named = [
             Feature(name=name, difference=float(d), population=float(p), role=float(r), user=float(u))
             for name, d, (p, r, u) in zip(grounds.features, gap, values.T, strict=True)

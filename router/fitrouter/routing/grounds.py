@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from fitrouter.plain import pack
+from fitrouter.plain import on_grid, pack
 from fitrouter.posterior.heads import length_columns
 from fitrouter.posterior.labels import Estimate
 from fitrouter.posterior.model import Fit
@@ -26,6 +26,7 @@ def grounds_of(
     *,
     personal: bool = True,
     counts: ArmCounts | None = None,
+    exact: bool = False,
 ) -> Grounds:
     """Collect the grounds of predictions: their terms, and the features behind them.
 
@@ -36,6 +37,7 @@ def grounds_of(
         names: of the arms.
         personal: whether the terms of role and user count.
         counts: calls and labels of the arms.
+        exact: whether neither terms nor features are rounded.
     """
     profile = seen.profile
     tastes = np.zeros((3, profile.shape[1]))
@@ -48,12 +50,14 @@ def grounds_of(
     terms = [*text, seen.blind - text[0], with_role - seen.blind - text[1], with_user - with_role - text[2]]
     chosen, shown, liked = _features(fit, profile, tastes)
     person = (fit.tastes.user(identity) or fit.tastes.role(identity)) if fit.params.personal and personal else None
+    if not exact:
+        shown = on_grid(shown, 7)
+    if rounded := personal and not exact:  # else nothing in the log is the prediction that decided
+        terms = [*on_grid(np.array(terms), 12)]
     return Grounds(
-        # Of a prediction that decided without terms of role and user nothing else in the log is exact.
-        terms=() if personal else tuple(tuple(term.tolist()) for term in terms),
-        summands=pack(np.array(terms)) if personal else b"",
+        terms=tuple(() if rounded and k == 3 else tuple(term.tolist()) for k, term in enumerate(terms)),
         features=chosen,
-        profile=pack(shown.ravel()) if chosen else b"",
+        profile=tuple(map(tuple, shown.T.tolist())),
         tastes=pack(liked.ravel()) if chosen else b"",
         own=1.0 - float(fit.weights(identity)[:2].sum()) if person is not None and person.weights else None,
         calls=() if counts is None else tuple(counts.counts.get(name, 0) for name in names),

@@ -87,6 +87,7 @@ _NAMES: dict[tuple[type, str], str | None] = {
     (Execution, "key"): None,
     # For explanations, budgets, outages and the streams of a killed process, which read the journal.
     (Decision, "grounds"): None,
+    (Decision, "packed"): None,
     (Decision, "payer"): None,
     (Decision, "key"): None,
     (Decision, "worker"): None,
