@@ -219,7 +219,8 @@ def test_an_unknown_price_is_not_zero_while_no_model_can_be_called(tmp_path: Pat
         (0.0, 10.0),
     ]
     text = run("models", "--config", paid).output
-    assert "price not known" in text and "0 USD in and 10 USD out" in " ".join(text.split())
+    assert "price not known" in text
+    assert "0 USD in and 10 USD out" in " ".join(text.split())
 
 
 @pytest.mark.parametrize("command", ["decisions", "feedback", "users", "models"])

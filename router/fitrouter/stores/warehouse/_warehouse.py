@@ -215,7 +215,8 @@ class Warehouse:
         with duckdb.connect(new, config=self._config()) as made:
             new.chmod(0o600)
             create(made)
-        connection.execute(f"ATTACH {_literal(new)} AS made")
+        name = _literal(new)
+        connection.execute(f"ATTACH {name} AS made")
         for table, sql in copies.items():
             insert_ = f"INSERT INTO made.{table} BY NAME {sql}"
             connection.execute(insert_, dict(params[table]) if table in params else None)
@@ -345,8 +346,9 @@ class Warehouse:
         import duckdb
 
         engine = self._engine = self._engine or duckdb.connect(config=self._config())
+        name = f"{_literal(self.path)} AS warehouse{options}"
         try:
-            engine.execute(f"ATTACH {_literal(self.path)} AS warehouse{options}")
+            engine.execute(f"ATTACH {name}")
         except duckdb.Error as error:
             if not _is_lock_error(error):
                 self._discard()
