@@ -133,6 +133,8 @@ _ROWS: Mapping[str, Form] = {
 _SOME = ("new", "unpriced")
 """Those with the names of some of the models."""
 _TERMS, _LARGEST_SINGLE = 6, 3e38
+PACKED_FROM = 8
+"""Models from which on rows are packed: with fewer it takes longer than the bytes are worth (docs/results/log.md)."""
 
 
 def on_grid(values: NDArray[np.float64], digits: int) -> NDArray[np.float64]:
@@ -204,12 +206,16 @@ def unpack_rows(payload: bytes) -> list[tuple[float, ...]]:
     return rows
 
 
-def with_packed_rows(event: Any) -> Any:
-    """Return a decision with what it has of each model in `packed`, without loss; as it is if its rows do not match.
+def with_packed_rows(event: Any, least: int = PACKED_FROM) -> Any:
+    """Return a decision with what it has of each model in `packed`, without loss.
+
+    It is returned as it is if it has fewer models than `least`, or rows that do not match their number.
 
     Each name is shortened by the beginning that it shares with the one before, whose length comes first.
     """
     names, grounds = event.eligible, event.grounds
+    if len(names) < least:
+        return event
     rows: list[tuple[Form, Sequence[float]]] = [(form, getattr(event, name)) for name, form in _ROWS.items()]
     for some in (getattr(event, name) for name in _SOME):
         if some != tuple(name for name in names if name in some):
@@ -217,9 +223,9 @@ def with_packed_rows(event: Any) -> Any:
         rows.append(("l", [float(name in some) for name in names] if some else ()))
     rows += [("d", row) for row in event.candidates.values()]
     if grounds is not None:
-        rows += [(12, row) for row in grounds.terms or ((),) * _TERMS] + [(7, row) for row in grounds.profile]
         if len(grounds.terms) not in {0, _TERMS} or len(grounds.profile) != len(grounds.features):
             return event
+        rows += [(12, row) for row in grounds.terms or ((),) * _TERMS] + [(7, row) for row in grounds.profile]
         grounds = msgspec.structs.replace(grounds, terms=(), profile=())
     if any(len(row) not in {0, len(names)} for _, row in rows):
         return event

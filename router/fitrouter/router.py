@@ -408,7 +408,8 @@ class Router:
             except Exception as error:  # noqa: BLE001 - one provider's trouble must not keep the journal open
                 self.hooks.trouble(f"provider {name}", error)
         await self.registry.aclose()
-        for finish in (self._identities.flush, self._journal.close, self._identities.close):
+        warehouse = () if self._feed is None else (self._feed.warehouse.close,)
+        for finish in (*warehouse, self._identities.flush, self._journal.close, self._identities.close):
             await asyncio.to_thread(finish)
 
     async def _drain(self, feed: WarehouseFeed) -> None:

@@ -365,10 +365,12 @@ class Grounds(_Logged, frozen=True, kw_only=True):
     terms: tuple[tuple[float, ...], ...] = ()
     """Of the prediction that decided, to 1e-4, since they only explain: population, role_taste, user_taste, correction,
     role_offset, user_offset. The correction is empty where all together are the decision's mean, which is exact."""
+    summands: bytes = b""
+    """The terms in logs of earlier versions, float32[6, K]."""
     features: tuple[str, ...] = ()
     """Names of the response features that moved the predictions most."""
-    profile: tuple[tuple[float, ...], ...] = ()
-    """Expected values of each of these features, to .01 of its standard deviation."""
+    profile: tuple[tuple[float, ...], ...] | bytes = ()
+    """Expected values of each of these features, to .01 of its deviation; in earlier logs float32[K, features]."""
     tastes: bytes = b""
     """Their weights, float32[3, features]: of the population, and what role and user add."""
     own: float | None = None
@@ -376,13 +378,6 @@ class Grounds(_Logged, frozen=True, kw_only=True):
     calls: tuple[int, ...] = ()
     labels: tuple[int, ...] = ()
     """Calls and labels of each arm, of all users, that had been folded."""
-
-    def rows(self, mean: Floats) -> Floats:
-        """The terms of each prediction, float64[6, K]."""
-        found = np.array([term or np.zeros(len(mean)) for term in self.terms])
-        if not self.terms[3]:
-            found[3] = mean - found.sum(axis=0)
-        return found
 
 
 class Decision(_Event, frozen=True, kw_only=True, tag="decision"):
@@ -886,7 +881,7 @@ _decoder: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
 
 
 def encode_event(event: Event) -> bytes:
-    """Encode an event as msgpack; the rows of a decision are packed, without loss."""
+    """Encode an event as msgpack; the rows of a decision among many models are packed, without loss."""
     return _encoder.encode(with_packed_rows(event) if isinstance(event, Decision) else event)
 
 

@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
+import msgspec
 import pytest
 from tests.kits.gateway import Echo, chat, client, make_router, serving, wait_for
 from typer.testing import CliRunner
 
 from fitrouter.config import parse_config
+from fitrouter.routing.explain import explain
 from fitrouter.stores.journal import SqliteJournal
 from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
-from fitrouter.types import UNPRICED
+from fitrouter.types import UNPRICED, Decision
 from fitrouter_integrations import cli
+from fitrouter_integrations.gateway._explain import decision_json
 
 USD = (7 * 1.0 + 11 * 2.0) / 1e6
 """Cost of an answer of the model with a price."""
@@ -206,6 +209,16 @@ def test_an_unknown_price_is_said_to_be_unknown(place: tuple[str, Place], surfac
     assert not ZERO.search(said), said
     for words in with_one if priced == "one" else with_none:
         assert words in said
+
+
+def test_a_decision_without_expected_costs_is_told(place: tuple[str, Place]) -> None:
+    """That of a pinned model without a price, such as an answer of a quiz: what was not computed is not known."""
+    journal = SqliteJournal(place[1].folder / "journal.db")
+    made = next(row.event for row in journal.tail(0, 100) if isinstance(row.event, Decision))
+    journal.close()
+    pinned = msgspec.structs.replace(made, cost=(), mean=(), probs=(), unpriced=made.eligible)
+    rows = decision_json([pinned], explain([pinned]))["eligible"]
+    assert [(row["cost_usd"], row["unpriced"]) for row in rows] == [(None, True)] * len(made.eligible)
 
 
 @pytest.mark.parametrize("page", ["configuration", "decisions", "own-models"])

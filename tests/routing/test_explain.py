@@ -19,7 +19,7 @@ from fitrouter.posterior.heads import HINGES
 from fitrouter.posterior.mixture import EXPERTS
 from fitrouter.posterior.model import Fit
 from fitrouter.routing.decider import CurrentModel, Decider, Rules
-from fitrouter.routing.explain import explain, grounds_by
+from fitrouter.routing.explain import explain, grounds_by, terms_of
 from fitrouter.routing.explanation import TERMS, Account, Explanation
 from fitrouter.routing.explanation_text import FEATURES, LENGTH_FIT
 from fitrouter.state.learner import Learner
@@ -486,9 +486,13 @@ def test_the_logged_grounds_explain_without_a_model() -> None:
     assert then.contrast.features[0].name == "length"
     assert "b is 0.16 behind because it writes longer than this user likes (−0.16)" in text_of(then)
     assert decision.grounds is not None
-    rows = decision.grounds.rows(np.array(decision.mean)).tolist()
+    rows = terms_of(decision.grounds, np.array(decision.mean)).tolist()
     earlier = msgspec.structs.replace(decision.grounds, terms=tuple(map(tuple, rows)))  # with the correction
     assert explain([msgspec.structs.replace(decision, grounds=earlier)]) == then
+    floats = pack(np.array(rows).ravel()), pack(np.array(decision.grounds.profile).T.ravel())
+    stored = msgspec.structs.replace(decision.grounds, terms=(), summands=floats[0], profile=floats[1])
+    before = decode_event(encode_event(msgspec.structs.replace(decision, grounds=stored)))  # by an earlier version
+    assert text_of(explain([before])) == text_of(then)
     off = msgspec.structs.replace(decision, personal=(0.9, 0.1), grounds=grounds_by(fit, decision))
     assert explain([off]).leader is not None
 

@@ -87,7 +87,11 @@ def _eligible(decision: Decision) -> list[dict[str, Any]]:
     columns = {name: getattr(decision, field) for name, field in _COLUMNS.items()}
     return [
         {"model": model, **{name: values[i] if values else None for name, values in columns.items()}}
-        | ({"unpriced": True, "cost_usd": decision.cost[i] or None} if model in decision.unpriced else {})
+        | (
+            {"unpriced": True, "cost_usd": (decision.cost[i] if decision.cost else None) or None}
+            if model in decision.unpriced
+            else {}
+        )
         for i, model in enumerate(decision.eligible)
     ]
 

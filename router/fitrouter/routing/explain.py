@@ -106,6 +106,16 @@ def grounds_by(fit: Fit, decision: Decision, counts: ArmCounts | None = None, *,
     return grounds_of(fit, seen, decision.identity, decision.eligible, personal=personal, counts=counts, exact=exact)
 
 
+def terms_of(grounds: Grounds, mean: Floats) -> Floats:
+    """The terms of each predicted rating, float64[6, K], in the order of `Grounds.terms`."""
+    if not grounds.terms:
+        return unpack(grounds.summands).reshape(6, -1)
+    found = np.array([term or np.zeros(len(mean)) for term in grounds.terms])
+    if not grounds.terms[3]:
+        found[3] = mean - found.sum(axis=0)
+    return found
+
+
 def _would(decision: Decision) -> str | None:
     """Return the model that the policy alone would have drawn, for a request that the default model took."""
     pmf = decision.candidates.get(FULL_SHARE)
@@ -135,7 +145,7 @@ class _Table:
             return
         mean = np.array(decision.mean)
         if grounds is not None:
-            self.rows = grounds.rows(mean)
+            self.rows = terms_of(grounds, mean)
             text, of_role, style, model, role_offset, offset = self.rows
             self.terms |= {"text": text, "role": of_role + role_offset, "style": style}
             self.terms |= {"model": model, "offset": offset}
@@ -221,7 +231,9 @@ class _Table:
         if grounds is None:
             return ()
         n = len(grounds.features)
-        gap = np.array([row[b] - row[a] for row in grounds.profile]) if n else np.zeros(0)
+        profile = grounds.profile
+        shown = unpack(profile).reshape(-1, n).T if isinstance(profile, bytes) and n else np.array(profile)
+        gap = shown[:, b] - shown[:, a] if n else np.zeros(0)
         values = unpack(grounds.tastes).reshape(3, n) * gap
         left = [float(row[b] - row[a] - v.sum()) for row, v in zip(self.rows, values, strict=False)]
         named = [

@@ -337,6 +337,11 @@ class Warehouse:
         self.quarantined = quarantine(self.path, self._clock(), (".wal",), reason)
         return self.quarantined
 
+    def close(self) -> None:
+        """Close DuckDB until the next use: a process that ends with it open is told of leaks."""
+        with self._mutex:
+            self._discard()
+
     def _config(self) -> dict[str, str | bool | int | float | list[str]]:
         return {"memory_limit": self._limit, "threads": 2, "temp_directory": f"{self.path}.tmp"}
 
