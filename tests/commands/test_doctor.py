@@ -20,7 +20,7 @@ from fitrouter.router import Router
 from fitrouter.stores.cold_feed import ColdFeed
 from fitrouter.stores.journal import SqliteJournal
 from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
-from fitrouter_integrations import _http, cli
+from fitrouter_integrations import cli
 from fitrouter_integrations.commands.setup import check
 
 CONFIG = """\
@@ -96,8 +96,25 @@ def test_reasons_of_a_gateway_that_is_not_ready(config: Config, monkeypatch: pyt
         code, found = doctor()
         assert code == 1
         assert found["gateway: identities"]["text"] == "was deleted"
-        monkeypatch.setattr("fitrouter_integrations.commands.setup._health.url_of", _http.url_of)
+        monkeypatch.setattr(
+            "fitrouter_integrations.commands.setup._health.url_of", lambda _config: "http://127.0.0.1:9"
+        )
         assert "no gateway answers" in doctor()[1]["gateway"]["text"]
+
+
+def test_the_gateway_of_another_installation_is_not_this_one(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another installation's at the configured address is told, whatever it reports of itself."""
+    other = config.model_copy(update={"data": tmp_path / "other"})
+    with serving(Router.from_config(config)), serving(Router.from_config(other)) as url:
+        monkeypatch.setattr("fitrouter_integrations.commands.setup._health.url_of", lambda _config: url)
+        assert doctor()[1]["gateway"] == {
+            "name": "gateway",
+            "level": "warning",
+            "text": f"the one at {url} is of another installation",
+            "do": "stop it, or give this one another `server.port`; `--config` names the configuration that is meant",
+        }
 
 
 def test_what_is_wrong_is_named(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:

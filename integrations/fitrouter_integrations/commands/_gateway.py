@@ -142,15 +142,20 @@ def is_served(config: Config) -> bool:
         return False
     if not isinstance(found, dict) or found.get("status") != "ok":
         return False
+    if found.get("installation") == installation_of(config):
+        return True
+    place = f"the gateway at {url_of(config)} is of another installation than {str(config.data)!r}"
+    typer.echo(f"{place}, which is changed without it; give --url for the gateway that is meant", err=True)
+    return False
+
+
+def installation_of(config: Config) -> str:
+    """What the gateways of an installation call it at `/healthz`."""
     from fitrouter.assemble import open_identities, open_journal
     from fitrouter.serving.tokens import OutcomeTokens
 
     with closing(open_journal(config)) as journal, closing(open_identities(config, journal)) as own:
-        if found.get("installation") == OutcomeTokens(own.salt, time.time, 0.0).installation:
-            return True
-    place = f"the gateway at {url_of(config)} is of another installation than {str(config.data)!r}"
-    typer.echo(f"{place}, which is changed without it; give --url for the gateway that is meant", err=True)
-    return False
+        return OutcomeTokens(own.salt, time.time, 0.0).installation
 
 
 def path_of(*parts: str) -> str:

@@ -30,6 +30,7 @@ from fitrouter.stores.keys import FILE as KEYS
 from fitrouter.stores.keys import read_keys
 from fitrouter.stores.warehouse import Warehouse
 from fitrouter_integrations._http import KEY_ENV, NoGateway, call, url_of
+from fitrouter_integrations.commands._gateway import installation_of
 
 Level = Literal["ok", "warning", "fault"]
 PACKAGES = ("msgspec", "numpy", "aiohttp", "starlette", "uvicorn", "duckdb", "litellm", "torch")
@@ -351,8 +352,13 @@ def gateway(config: Config) -> Iterator[Check]:
     if not path.is_file() or not journals.in_use(path):
         yield ok("gateway", "none has the data folder open")
         return
-    url = url_of(config)
+    url, own = url_of(config), installation_of(config)
     try:
+        alive = call("GET", url, "/healthz", timeout_s=5.0)
+        if not isinstance(alive, dict) or alive.get("installation") != own:
+            do = "stop it, or give this one another `server.port`; `--config` names the configuration that is meant"
+            yield warning("gateway", f"the one at {url} is of another installation", do)
+            return
         report: Mapping[str, Any] = call("GET", url, "/readyz", timeout_s=5.0, answers=(503,))
     except NoGateway as error:
         do = "give its configuration with --config; a command may also have it open for a moment"
