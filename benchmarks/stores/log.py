@@ -3,7 +3,7 @@
     python -m benchmarks.stores.log [--requests 5000] [--models 11] [--folder DIR]
     python -m benchmarks.stores.log --folder DIR --again     # with the events of the journal in DIR, written again
     python -m benchmarks.stores.log --start 1000000 --requests 1500 --models 3 --folder DIR    # a start with such a log
-    python -m benchmarks.stores.log --per-model --requests 1000      # decisions of three models, and of 32
+    python -m benchmarks.stores.log --per-model --requests 1000      # decisions of 3, 8 and 32 models
 
 A router with simulated models, the default scorer and default settings answers requests of 200 users in eight roles;
 nine of ten are rated. So the journal holds decisions, executions, scores and votes as a gateway writes them, by default
@@ -43,10 +43,10 @@ from fitrouter.state.learner import Learner
 from fitrouter.state.reading import read_batch
 from fitrouter.stores.journal import Entry, Journal, SqliteJournal
 from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
-from fitrouter.types import Decision, FeedbackKind, Identity, Request, encode_event
+from fitrouter.types import Decision, FeedbackKind, Identity, Request, decode_event, encode_event
 
 ROLES = ("nurse", "lawyer", "teacher", "cook", "farmer", "pilot", "editor", "clerk")
-FEW_AND_MANY = (3, 32)
+FEW_AND_MANY = (3, 8, 32)
 SUBJECTS = ("taxes", "bread", "a contract", "fractions", "tomatoes", "weather", "commas", "an invoice")
 
 
@@ -249,10 +249,17 @@ def per_model(requests: int) -> dict[str, Any]:
             asyncio.run(live(config(Path(place), models), requests))
             with closing(SqliteJournal(Path(place) / "journal.db")) as journal:
                 events = [row.event for row in journal.tail(0, 1 << 40)]
-        decisions = [len(encode_event(event)) for event in events if isinstance(event, Decision)]
-        sizes.append(sum(decisions) / len(decisions))
+        decisions = [event for event in events if isinstance(event, Decision)]
+        begun = time.process_time()
+        payloads = [encode_event(event) for event in decisions]
+        encoded = time.process_time()
+        for payload in payloads:
+            decode_event(payload)
+        took = encoded - begun, time.process_time() - encoded
+        sizes.append(sum(map(len, payloads)) / len(payloads))
         found[f"bytes_with_{models}"] = round(sizes[-1])
-    return found | {"bytes_a_model": round((sizes[1] - sizes[0]) / (FEW_AND_MANY[1] - FEW_AND_MANY[0]), 1)}
+        found[f"encode_decode_us_with_{models}"] = [round(1e6 * each / len(payloads)) for each in took]
+    return found | {"bytes_a_model": round((sizes[-1] - sizes[-2]) / (FEW_AND_MANY[-1] - FEW_AND_MANY[-2]), 1)}
 
 
 def main() -> None:
