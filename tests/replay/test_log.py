@@ -394,3 +394,10 @@ def test_a_locked_file_is_read_from_a_copy(warehouse: Path) -> None:
             assert log.connection.execute("SELECT count(*) FROM mine").fetchone() == (0,)
             assert log.connection.execute("SELECT count(*) FROM log_decisions").fetchone() == (before.decisions.n,)
             assert process.communicate("\n", timeout=300)[0] == "1\n"
+
+
+def test_a_file_that_this_process_writes_is_read_from_a_copy(warehouse: Path) -> None:
+    """A router of the same process may have it open, as a certificate that is made beside it finds."""
+    before = read_log(warehouse)
+    with Warehouse(warehouse)._open(), open_warehouse(warehouse, patience_s=0.05) as log:
+        assert log.connection.execute("SELECT count(*) FROM log_decisions").fetchone() == (before.decisions.n,)

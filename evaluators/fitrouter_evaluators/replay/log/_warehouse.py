@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fitrouter.errors import StoreError
-from fitrouter.stores.warehouse import is_present
+from fitrouter.stores.warehouse import is_lock_error, is_present
 from fitrouter_evaluators.replay.log._connection import (
     NEEDED,
     OpenLog,
@@ -90,8 +90,7 @@ def _unlocked(path: Path, folder: Path, patience_s: float) -> duckdb.DuckDBPyCon
         try:
             return open_duckdb(path, folder, read_only=True)
         except duckdb.Error as error:
-            # DuckDB has no error code for a file that another process has open for writing.
-            if not any(held in str(error) for held in ("Could not set lock", "different configuration")):
+            if not is_lock_error(error):
                 raise
         if time.monotonic() > deadline:
             return open_duckdb(_copied(path, folder), folder)

@@ -2,7 +2,7 @@
 
 from fitrouter.stores.warehouse._feed import WarehouseFeed
 from fitrouter.stores.warehouse._schema import TABLES, rows_of, schema, tables_sql
-from fitrouter.stores.warehouse._warehouse import PERSONAL, OutOfStep, Warehouse, create, is_present
+from fitrouter.stores.warehouse._warehouse import PERSONAL, OutOfStep, Warehouse, create, is_lock_error, is_present
 from fitrouter.stores.warehouse._words import described
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "WarehouseFeed",
     "create",
     "described",
+    "is_lock_error",
     "is_present",
     "rows_of",
     "schema",

@@ -323,7 +323,7 @@ class Warehouse:
                         finally:
                             guard.cancel()
                 except duckdb.Error as error:
-                    kind = WarehouseLocked if _is_lock_error(error) else StoreError
+                    kind = WarehouseLocked if is_lock_error(error) else StoreError
                     raise kind(f"{str(self.path)!r} could not be queried: {error}") from error
 
         return _retried(fetch, patience_s)
@@ -355,7 +355,7 @@ class Warehouse:
         try:
             engine.execute(f"ATTACH {name}")
         except duckdb.Error as error:
-            if not _is_lock_error(error):
+            if not is_lock_error(error):
                 self._discard()
             raise
         try:
@@ -386,7 +386,7 @@ class Warehouse:
             except (duckdb.Error, OSError) as error:
                 if _damaged(error) and self.path.exists():
                     self._quarantine(f"is damaged ({error})")
-                kind = WarehouseLocked if _is_lock_error(error) else StoreError
+                kind = WarehouseLocked if is_lock_error(error) else StoreError
                 raise kind(f"the warehouse {str(self.path)!r} could not be used: {error}") from error
 
     def _connect(self, opened: ExitStack) -> duckdb.DuckDBPyConnection:
@@ -552,7 +552,8 @@ def _retried(use: Callable[[], T], patience_s: float) -> T:
         time.sleep(0.02)
 
 
-def _is_lock_error(error: Exception) -> bool:
+def is_lock_error(error: Exception) -> bool:
+    """Whether DuckDB could not open a file because another process, or another object of this one, has it open."""
     return any(words in str(error) for words in _LOCKED)
 
 
@@ -562,4 +563,4 @@ def _literal(path: Path) -> str:
 
 def _damaged(error: Exception) -> bool:
     message = str(error).lower()
-    return not _is_lock_error(error) and any(word in message for word in _DAMAGED)
+    return not is_lock_error(error) and any(word in message for word in _DAMAGED)
