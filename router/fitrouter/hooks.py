@@ -14,7 +14,7 @@ from fitrouter.types import Event
 
 _log = logging.getLogger("fitrouter")
 _AGAIN_S = 60.0
-"""Between warnings of answers that were not logged in time."""
+"""Between warnings of answers that were sent before their decision was durable."""
 
 
 class Happened(msgspec.Struct, frozen=True):
@@ -75,7 +75,7 @@ class Hooks:
         if (now := time.monotonic()) - self._told_s >= _AGAIN_S:
             self._told_s = now
             many = f" ({self._unlogged} so far)"
-            _log.warning("an answer was not logged in time%s: replay and learning do not count it", many)
+            _log.warning("an answer was sent before its decision was durable%s: the log may lack it", many)
         self._notify(Unlogged(decision_id))
 
     def trouble(self, part: str, error: BaseException) -> None:

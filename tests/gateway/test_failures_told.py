@@ -88,7 +88,7 @@ def test_unlogged_answers_and_refused_votes_are_logged(
         monkeypatch.setattr(hooks, "time", SimpleNamespace(monotonic=lambda: math.inf))  # a minute later
         router.hooks.unlogged("d1")
     assert re.search(r"feedback was refused: 404 \w+ \(req-\w+\)", caplog.text)
-    assert re.findall(r"an answer was not logged in time \((\d+) so far\)", caplog.text) == ["1", "11"]
+    assert re.findall(r"sent before its decision was durable \((\d+) so far\)", caplog.text) == ["1", "11"]
     assert "green gables" not in caplog.text
 
 
