@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -561,6 +562,50 @@ def test_reads_are_shared_bounded_and_forgotten(tmp_path: Path) -> None:
         assert await reads.get("k", read) == 2
         with pytest.raises(StoreError, match="not there yet"):
             await reads.get("rows", lambda: reads.rows(("SELECT 1", [])))
+        reads.close()
+
+    asyncio.run(story())
+
+
+def test_an_old_answer_is_given_while_a_newer_one_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for figures that are there, unless they are too old, or the last read failed."""
+    monkeypatch.setattr("fitrouter_dashboards.console.reads.REST", 0.0)
+    held, found = threading.Event(), [1]
+
+    def read() -> int:
+        held.wait(10.0)
+        if found[0] < 0:
+            raise StoreError("it cannot be read")
+        return found[0]
+
+    async def story() -> None:
+        reads = Reads(None)
+
+        async def get() -> int:
+            return int(await reads.get("k", read, fresh_s=0.0))
+
+        async def read_again() -> None:
+            held.set()
+            await asyncio.sleep(0.1)
+            held.clear()
+
+        held.set()
+        assert await get() == 1
+        held.clear()
+        found[0] = 2
+        assert await asyncio.gather(*(get() for _ in range(5))) == [1] * 5
+        await read_again()
+        found[0] = -1
+        assert await get() == 2
+        await read_again()
+        held.set()
+        with pytest.raises(StoreError, match="cannot be read"):
+            await get()
+        found[0] = 3
+        assert await get() == 3
+        found[0] = 4
+        monkeypatch.setattr("fitrouter_dashboards.console.reads.STALE_S", 0.0)
+        assert await get() == 4
         reads.close()
 
     asyncio.run(story())

@@ -21,8 +21,9 @@ MODELS = 20
 SAID = frozenset({FeedbackKind.THUMB, FeedbackKind.RATING, FeedbackKind.PAIR})
 """Kinds of feedback in which people say what they think; the others are what they did."""
 
+# Counting distinct hashes takes two thirds of the time.
 _ROLES = """
-    SELECT tenant, role, count(*) AS requests, count(DISTINCT "user") FROM requests
+    SELECT tenant, role, count(*) AS requests, count(DISTINCT hash("user")) FILTER ("user" IS NOT NULL) FROM requests
     WHERE ($1::VARCHAR IS NULL OR tenant = $1) AND coalesce(role, '') <> '' AND ts >= $2 AND outcome <> 'refused'
     GROUP BY ALL ORDER BY requests DESC, role LIMIT $3
 """

@@ -1,4 +1,8 @@
-"""Queries for the console, off the event loop: one at a time, bounded in time, and shared by all who ask the same."""
+"""Queries for the console, off the event loop: one at a time, bounded in time, and shared by all who ask the same.
+
+An answer that is older than it should be is still given, for `STALE_S`, while a newer one is read (RFC 5861,
+stale-while-revalidate): an open page waits for its first figures only.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 from fitrouter.errors import StoreError
 from fitrouter.stores.figures import Figure, Query, figures
@@ -18,10 +22,27 @@ LIMIT_S = 8.0
 FRESH_S = 1.0
 """How long an answer is used again, or `REST` times as long as it took, so that open pages never load the store."""
 REST = 4.0
+STALE_S = 20.0
+"""How long an answer is given beyond that, while a newer one is read."""
 KEPT = 256
 """Answers that are kept."""
 
 Rows = list[tuple[Any, ...]]
+
+
+class _Held(NamedTuple):
+    """An answer, or the read that makes it."""
+
+    answer: asyncio.Future[Any]
+    until: float = 0.0
+    """When it is read again."""
+    before: asyncio.Future[Any] | None = None
+    """An answer that can be given until this one is there."""
+
+    def stale(self, now: float) -> asyncio.Future[Any] | None:
+        """The answer, if it can be given while it is read again."""
+        sound = self.answer.done() and not self.answer.cancelled() and self.answer.exception() is None
+        return self.answer if sound and now < self.until + STALE_S else None
 
 
 class Reads:
@@ -34,7 +55,7 @@ class Reads:
     def __init__(self, warehouse: Warehouse | None) -> None:
         self._warehouse = warehouse
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="fitrouter-console")
-        self._answers: OrderedDict[Hashable, tuple[float, asyncio.Future[Any]]] = OrderedDict()
+        self._answers: OrderedDict[Hashable, _Held] = OrderedDict()
 
     def rows(self, *queries: Query) -> list[Rows]:
         """Return the rows of each query, all of one snapshot. Blocks; for the functions that `get` runs.
@@ -52,23 +73,26 @@ class Reads:
         """Read figures, all of one snapshot; errors as of `rows`. Blocks."""
         return figures(lambda queries: self.rows(*queries), *wanted)
 
-    async def get(self, key: Hashable, read: Callable[[], Any], fresh_s: float | None = None) -> Any:
+    async def get(
+        self, key: Hashable, read: Callable[[], Any], fresh_s: float | None = None, *, old: bool = True
+    ) -> Any:
         """Run `read` in the console's thread and return its answer; one of `fresh_s` at most, or `FRESH_S`, is reused.
+
+        With `old`, an older one is returned while it is read again.
 
         Raises:
             StoreError: it is not there in time.
         """
-        now = time.monotonic()
-        until, answer = self._answers.get(key, (0.0, None))
-        if answer is None or (answer.done() and now >= until):
+        now, held = time.monotonic(), self._answers.get(key)
+        if held is None or (held.answer.done() and now >= held.until):
             answer = asyncio.ensure_future(self._read(key, read, fresh_s))
             answer.add_done_callback(_consume_error)
-            self._answers[key] = (now, answer)
+            held = self._answers[key] = _Held(answer, before=held.stale(now) if held and old else None)
             self._answers.move_to_end(key)
             while len(self._answers) > KEPT:
                 self._answers.popitem(last=False)
         try:
-            return await asyncio.wait_for(asyncio.shield(answer), LIMIT_S + 2.0)
+            return await asyncio.wait_for(asyncio.shield(held.before or held.answer), LIMIT_S + 2.0)
         except TimeoutError:
             raise StoreError("the warehouse did not answer in time; try a shorter window") from None
 
@@ -81,7 +105,8 @@ class Reads:
         found = await asyncio.get_running_loop().run_in_executor(self._thread, read)
         ended = time.monotonic()
         if (held := self._answers.get(key)) is not None:
-            self._answers[key] = (ended + max(FRESH_S if fresh_s is None else fresh_s, REST * (ended - begun)), held[1])
+            until = ended + max(FRESH_S if fresh_s is None else fresh_s, REST * (ended - begun))
+            self._answers[key] = _Held(held.answer, until)
         return found
 
     def close(self) -> None:

@@ -118,24 +118,34 @@ class Decisions:
         yield b"retry: 3000\n\n"
         while time.monotonic() < ends and not self._closing.is_set():
             read = partial(decisions, self._reads, tenant, filters, None, default=default, changed=(after, floor))
+            key = ("feed", tenant, named, after, floor)
             try:
-                found = await self._reads.get(("feed", tenant, named, after, floor), read)
-                rows = await self._with_prompts(call, await self._with_names(found["decisions"]))
+                found = await self._reads.get(key, partial(self._news, read), old=False)
+                rows = await self._with_prompts(call, found["decisions"])
             except StoreError as error:
                 yield b"event: unread\ndata: " + dump(readable(str(error), call.http.scope)) + b"\n\n"
                 return
             if rows:
                 after, beat = found["position"], time.monotonic() + BEAT_S
-                yield b"id: %d\ndata: %b\n\n" % (after, dump(rows))
+                yield b"id: %d\ndata: %b\n\n" % (after, found["text"] if rows is found["decisions"] else dump(rows))
             elif time.monotonic() >= beat:
                 beat = time.monotonic() + BEAT_S
                 yield b": waiting\n\n"
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._closing.wait(), STEP_S)
 
+    def _news(self, read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Read what all feeds at one position send, and its text. Blocks."""
+        found = read()
+        rows = self._named(found["decisions"])
+        return {**found, "decisions": rows, "text": dump(rows)}
+
     async def _with_names(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Add the names of the people; None for those that are erased."""
-        names = await read_in_time(self._router.lists.names, sorted({row["user"] for row in rows if row["user"]}))
+        return await read_in_time(self._named, rows)
+
+    def _named(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Add the names of the people; None for those that are erased. Blocks."""
+        names = self._router.lists.names(sorted({row["user"] for row in rows if row["user"]}))
         return [{**row, "name": names.get(row["user"])} for row in rows]
 
     async def _with_prompts(self, call: AuthenticatedCall, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
