@@ -39,6 +39,12 @@ function say(text, bad = false) {
   say.timer = setTimeout(() => { toast.className = "toast"; }, 6000);
 }
 
+/** Take a text away if it is still shown. */
+say.end = (text) => {
+  const toast = document.getElementById("said");
+  if (toast.textContent === text) toast.className = "toast";
+};
+
 function show(...parts) {
   const body = h("div", { class: "body" }, parts);
   if (!body.querySelector("h1")) body.prepend(h("h1", null, session.user ? T.title[part()] : T.yours));
@@ -47,17 +53,19 @@ function show(...parts) {
 
 const button = (text, onclick, props = {}) => h("button", { type: "button", ...props, onclick }, text);
 
-/** Do what a button asks for; an error is said, and nothing else changes. */
+/** Do what a button asks for, and say so where it takes a while; an error is said, and nothing else changes. */
 const doing = (work) => async (event) => {
   event?.preventDefault();
-  const held = event?.currentTarget;
+  const held = event?.currentTarget, slow = setTimeout(() => say(T.working), 300);
   if (held) held.disabled = true;
   try {
     await work();
+    say.end(T.working);
   } catch (error) {
     if (error.status === 401) await begin();
     else say(error.message, true);
   }
+  clearTimeout(slow);
   if (held) held.disabled = false;
 };
 

@@ -5,7 +5,7 @@ export const T = {
   yours: "Your own page", page: (title) => `${title} – fitrouter`, range: (at, low, high) => `${at}, ${low} to ${high}`,
   unreachable: "The gateway does not answer. Try again.",
   unreadable: (status, why) => `The gateway's answer (${status}) cannot be read. ${why}`,
-  again: "Try again", reading: "Reading …",
+  again: "Try again", reading: "Reading …", working: "One moment …",
   opened: "This is your own page: a short quiz, which models fit you, and what is stored about you. The link works once.",
   open: "Open my page",
   closed: "Your page is closed",
@@ -24,7 +24,7 @@ export const T = {
   },
   report: {
     head: "Which models fit you", none: "Nothing to rank yet: answer a quiz, or rate some answers.",
-    match: "Expected rating", print: "Print", means: "A rating from 0 to 100 % that you would give its answers to your tasks, beside the models' mean with an interval that holds in four of five cases.",
+    match: "Expected rating", print: "Print", means: "A rating from 0 to 100% that you would give its answers to your tasks, beside the models' mean with an interval that holds in four of five cases.",
     labels: (n) => `By ${n} of your votes, and what other people's votes say of the models.`,
     rating: (at, best) => `${at}, ${best} sure to be your best`,
     same: (first, sure) => `${first} is first for you, as it is for everybody; it is your best with a probability of ${sure}.`,
@@ -41,7 +41,7 @@ export const T = {
     made: "Copy this link now: it is not shown again.", one: (what, until) => `${what}; until ${until}`, end: "End",
     title: (user) => (user ? `Which models fit ${user}` : "Which models fit one person"), ends: (day) => `Shared by this person until ${day}.`,
     rating: (at, best) => `${at}, ${best} sure to be the best`,
-    means: "The rating from 0 to 100 % that this person would give its answers, beside the models' mean with an interval that holds in four of five cases.",
+    means: "The rating from 0 to 100% that this person would give its answers, beside the models' mean with an interval that holds in four of five cases.",
   },
   profile: {
     head: "What you say about yourself", about: "One wish a line, such as: short answers; no bullet points; I cook vegan.",
