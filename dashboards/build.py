@@ -315,7 +315,7 @@ COST = [
     Panel(
         "Saved per request, with its interval",
         "currencyUSD",
-        "Estimated from the log; 95 % interval of one look.",
+        "Estimated from the log; 95% interval of one look.",
         _bounds("fitrouter_saved_usd", 'against="best"'),
     ),
     Panel(

@@ -93,7 +93,7 @@ def replay_intervals(data: dict[str, Any]) -> Figure:
         axes.minorticks_off()
         axes.set_title(data["worlds"][world], fontsize=10)
         axes.set_xlabel("decisions", fontsize=9)
-    panels[0].set_ylabel("mean width, 95 %")
+    panels[0].set_ylabel("mean width, 95%")
     panels[0].set_ylim(0.0, 1.05 * max(width[0] for widths in data["width"].values() for width in widths))
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9)
     return figure

@@ -92,7 +92,7 @@ class Gauges:
         )
         self._saved = gauge(
             "saved_usd",
-            "Cost saved per request against the default and the best single model, with a 95 % interval.",
+            "Cost saved per request against the default and the best single model, with a 95% interval.",
             "livemax",
             "against",
             "bound",

@@ -93,7 +93,7 @@ _DRAWN = f"""
 
 
 class Estimate(NamedTuple):
-    """An estimate with its 95 % interval; NaN for a bound that is not estimated."""
+    """An estimate with its 95% interval; NaN for a bound that is not estimated."""
 
     low: float
     estimate: float
@@ -128,14 +128,14 @@ class Savings(NamedTuple):
         """The share in words: how much less, or more, and from where to where.
 
         >>> str(Savings("large", Estimate(0.1, 0.2, 0.3), Estimate(0.24, 0.31, 0.37), 2))
-        '−31 % [24, 37] against large, without 2 answers of unknown cost'
+        '−31% [24, 37] against large, without 2 answers of unknown cost'
         >>> str(Savings("small", Estimate(-0.1, -0.05, 0.01), Estimate(-0.37, -0.31, 0.02), 0))
-        '+31 % [-2, 37] against small'
+        '+31% [-2, 37] against small'
         """
         more = self.share.estimate < 0.0
         share = [-each for each in reversed(self.share)] if more else self.share
         low, saved, high = (None if math.isnan(each) else round(100 * each) for each in share)
-        size = "not known" if saved is None else f"{'+' if more else '−'}{saved} %"
+        size = "not known" if saved is None else f"{'+' if more else '−'}{saved}%"
         ends = "" if low is None or high is None else f" [{low}, {high}]"
         less = f", without {self.unpriced:,} answers of unknown cost" if self.unpriced else ""
         return f"{size}{ends} against {self.model}{less}"

@@ -30,7 +30,7 @@ LEFT = 499
 """Status of a request whose caller left in the middle of the answer."""
 
 Z = 1.959964
-"""Standard errors of a 95 % interval."""
+"""Standard errors of a 95% interval."""
 
 
 @dataclass(eq=False)
@@ -256,7 +256,7 @@ def means(key: Callable[[Any], Any], votes: Iterable[Voted]) -> dict[Any, float]
 
 
 def clustered(votes: list[Voted]) -> tuple[float, float] | None:
-    """The 95 % interval of a mean rating, clustered by person; None for fewer than five people.
+    """The 95% interval of a mean rating, clustered by person; None for fewer than five people.
 
     Where all people are alike it is that of a share of so many people (Wilson 1927).
     """
@@ -273,7 +273,7 @@ def clustered(votes: list[Voted]) -> tuple[float, float] | None:
 
 
 def of_people(votes: list[Voted]) -> tuple[float, float, float]:
-    """The mean of people's mean ratings, with its 95 % interval."""
+    """The mean of people's mean ratings, with its 95% interval."""
     own = list(means(lambda vote: vote.on.who, votes).values())
     mean, half = fmean(own), Z * stdev(own) / math.sqrt(len(own))
     return mean, max(0.0, mean - half), min(1.0, mean + half)

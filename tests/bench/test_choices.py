@@ -48,7 +48,7 @@ def written(path: Path, seed: int = 0, users: tuple[str, str] = ("num-more", "nu
 
 @needs_data
 def test_the_declared_prior_meets_the_targets() -> None:
-    """At least 15 points above the better of longest and shortest, by its interval too; 90 % of twins reverse."""
+    """At least 15 points above the better of longest and shortest, by its interval too; 90% of twins reverse."""
     found = run_choices(FILE, Static())
     assert found["n"] == 400
     assert found["problems"] == []

@@ -79,7 +79,7 @@ def _ledger(rng: np.random.Generator, better: np.ndarray, n: int, *, same: bool 
 
 @pytest.mark.parametrize("n", [5, 50])
 def test_noise_alone_harms_sixteen_percent(n: int) -> None:
-    """Where rows differ by noise only, z exceeds 1 for 16 % of users on each side, with few labels too.
+    """Where rows differ by noise only, z exceeds 1 for 16% of users on each side, with few labels too.
 
     And the users who look worst on one half of their labels are no worse on the other.
     """
@@ -114,7 +114,7 @@ def test_a_planted_gain_and_a_planted_harm_are_seen() -> None:
 
 
 def test_the_law_of_no_harm_has_two_cases() -> None:
-    """With a gain above 5 % the harmed are counted against the helped, and differing is due; else against noise."""
+    """With a gain above 5% the harmed are counted against the helped, and differing is due; else against noise."""
     kept = {"set": "s", "row": "r", "worst_decile": 0.0, "cvar10": 1.0, "cvar10_base": 1.0, "users": 10}
     assert not NoHarm(k=20, gain=0.1, harmed=0.05, helped=0.5, differ=0.5, **kept).misses()  # type: ignore[arg-type]
     assert NoHarm(k=20, gain=0.1, harmed=0.07, helped=0.5, differ=0.5, **kept).misses()  # type: ignore[arg-type]
@@ -126,7 +126,7 @@ def test_the_law_of_no_harm_has_two_cases() -> None:
 
 @pytest.mark.parametrize(("metric", "runs"), [(RMSE, 150), (USER_RMSE, 150), (AUC, 40)], ids=lambda v: str(v)[:20])
 def test_the_bootstrap_covers(metric: Metric, runs: int) -> None:
-    """Of 95 % intervals over users who differ, about 95 % hold the value of the population they were drawn from."""
+    """Of 95% intervals over users who differ, about 95% hold the value of the population they were drawn from."""
     rng = np.random.default_rng(2)
 
     def draw(ledger: Ledger, users: int) -> tuple[np.ndarray, np.ndarray]:

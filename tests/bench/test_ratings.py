@@ -70,7 +70,7 @@ def test_tastes_are_found_and_help_almost_everybody() -> None:
 
 
 def test_without_tastes_nothing_is_made_of_noise() -> None:
-    """Where users are alike, hierarchical is global to within 1 %, and hardly anybody's predictions differ."""
+    """Where users are alike, hierarchical is global to within 1%, and hardly anybody's predictions differ."""
     found = run_ratings(_world(np.random.default_rng(1), 0.0), encoder=_Letters(), seeds=1)["dimensions"]["overall"]
     assert found["paired"][-1].relative < 0.01
     harm = found["no_harm"][-1]
@@ -190,7 +190,7 @@ def test_the_crowd_says_nothing_of_unseen_users_labels() -> None:
 @pytest.mark.reproduction
 @pytest.mark.skipif(not (_DATA / "pluriharms").is_dir(), reason="shared/data/pluriharms is not there")
 def test_real_raters_are_served_better() -> None:
-    """On PluriHarms, known prompts and no encoder at all, 20 labels lower the error by 8 % or more."""
+    """On PluriHarms, known prompts and no encoder at all, 20 labels lower the error by 8% or more."""
     from fitrouter_evaluators.datasets import pluriharms
 
     rows = pluriharms.convert(_DATA / "pluriharms")

@@ -223,7 +223,7 @@ def test_times(lab: Lab, said: str, seconds: float) -> None:
 
 
 def test_defaults_and_the_gate(lab: Lab) -> None:
-    """What is not said is as the gate has it; without a gate it is fit at 5 %, against what was in force."""
+    """What is not said is as the gate has it; without a gate it is fit at 5%, against what was in force."""
     assert asked().exit_code == 0
     assert lab.settings == ReplaySettings()
     assert ("load_candidate", "current") in lab.calls

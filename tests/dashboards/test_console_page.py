@@ -598,7 +598,7 @@ def test_what_happened_since_is_the_logs(shown: Shown) -> None:
 PLAIN = {
     "policy": ("as configured", "Checksum of all settings", "Changed while running"),
     "models": ("Expected to answer", "of calls", "of the way to an alarm"),
-    "learning": ("Learnt from so far", "about 1 if they are, an alarm from 1,000", "at 100 % it is an alarm"),
+    "learning": ("Learnt from so far", "about 1 if they are, an alarm from 1,000", "at 100% it is an alarm"),
 }
 """View → words that say what its figures are."""
 RIDDLES = re.compile(

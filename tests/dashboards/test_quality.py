@@ -46,7 +46,7 @@ def test_savings_are_against_the_best_single_model() -> None:
     assert saved.share.high - saved.share.low < 0.06
     low, high = (f"{100 * each:.0f}" for each in (saved.share.low, saved.share.high))
     assert str(saved) == (
-        f"−{100 * saved.share.estimate:.0f} % [{low}, {high}] against dear, without 1 answers of unknown cost"
+        f"−{100 * saved.share.estimate:.0f}% [{low}, {high}] against dear, without 1 answers of unknown cost"
     )
 
 
@@ -71,7 +71,7 @@ def test_shares_saved_have_intervals_that_cover() -> None:
 def test_dearer_than_a_model_is_no_saving() -> None:
     """What cost more says so; where nothing would have been paid there is no share."""
     dearer = savings([("b", 0.5, ["a", "b"], [1.0, 2.0], [], 2.0)] * LEAST, "a")
-    assert str(dearer) == "+100 % against a"
+    assert str(dearer) == "+100% against a"
     assert str(savings([("b", 0.5, ["a", "b"], [0.0, 2.0], [], 2.0)] * LEAST, "a")) == "not known against a"
 
 

@@ -142,7 +142,7 @@ def test_hidden_attributes_are_computed() -> None:
 
 
 def test_unsatisfied_users_volunteer_three_times_as_often(world: DemoWorld, stage: Stage) -> None:
-    """Of the unsatisfied 45 % volunteer, of the others 15 %; of those asked 80 % answer, whatever they feel."""
+    """Of the unsatisfied 45% volunteer, of the others 15%; of those asked 80% answer, whatever they feel."""
     many = People(msgspec.structs.replace(world, rounds=40_000), stage, 5)
     for satisfaction, rate in ((0.0, 0.45), (1.0, 0.15)):
         said = [many.opinion(t, satisfaction, False) is not None for t in range(40_000)]

@@ -160,7 +160,7 @@ def goodput(worker: Worker, begin: float, end: float, within_s: float) -> float:
 @pytest.mark.parametrize("upstream_s", [0.05, 0.5, 2.0])
 @pytest.mark.parametrize("overload", [2.0, 10.0])
 def test_goodput_stays_under_overload_and_recovers(upstream_s: float, overload: float) -> None:
-    """At 2× and 10× capacity at least 80 % of the peak, within upstream's time and a second; then normal within 2 s.
+    """At 2× and 10× capacity at least 80% of the peak, within upstream's time and a second; then normal within 2 s.
 
     The peak at 10× is what refusing leaves of the CPU. Without admission goodput is 0.
     """

@@ -138,7 +138,7 @@ def test_report_over_http(http: httpx.Client) -> None:
 
 def test_a_report_says_what_was_saved(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same words as the console's and those of `audits satisfaction`: in JSON, on the page, in the terminal."""
-    words = ["−31 % [24, 37] against large", "not known against the best single model without the extra `replay`"]
+    words = ["−31% [24, 37] against large", "not known against the best single model without the extra `replay`"]
     monkeypatch.setattr(_personal, "saved_in", lambda *_: words)
     ann = {"x-fitrouter-user": "ann"}
     found = http.get("/v1/report", headers=ann).json()

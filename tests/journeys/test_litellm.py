@@ -43,7 +43,7 @@ def decided(server: Prometheus, **wanted: float) -> None:
 
 
 def test_a_litellm_file_goes_from_shadow_to_all_traffic_and_back(environment: Create, tmp_path: Path) -> None:
-    """Imported with prices and without secrets; shadow, 5 %, 100 %, and restored, while Prometheus reads along."""
+    """Imported with prices and without secrets; shadow, 5%, 100%, and restored, while Prometheus reads along."""
     with in_a_thread(FakeOpenAI()) as models:
         (tmp_path / "litellm.yaml").write_text(LITELLM.format(url=models.base_url))
         keys = {"DEEPSEEK_API_KEY": "sk-one-12345678", "MINI_API_KEY": "sk-two-12345678"}

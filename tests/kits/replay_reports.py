@@ -244,7 +244,7 @@ def realistic() -> Report:
         ],
         satisfaction=_satisfaction(),
         personal=_personal(),
-        correction="Bonferroni over 7 slices: each interval is at 99.3 %",
+        correction="Bonferroni over 7 slices: each interval is at 99.3%",
         sensitivity="those who were asked and said nothing may be up to Γ = 2 times as likely to be unhappy: ±0.0086",
         warnings=["412 answers were volunteered; they are in no estimate but the naive one"],
         gate=GateDecision(
@@ -253,7 +253,7 @@ def realistic() -> Report:
             rules=[
                 Check(name="difference", ok=True, detail="lower limit +0.0103 > 0"),
                 Check(name="every role", ok=True, detail="no role is worse by more than 0.03"),
-                Check(name="support", ok=True, detail="0.83 % of the candidate's mass is unsupported, at most 5 %"),
+                Check(name="support", ok=True, detail="0.83% of the candidate's mass is unsupported, at most 5%"),
             ],
         ),
         version="0.1.0",

@@ -20,7 +20,7 @@ def peak(xs: np.ndarray, low: float) -> float:
 
 
 def test_false_alarms_are_rare_under_the_hypothesis() -> None:
-    """Ville's inequality: under the hypothesis the wealth ever reaches 20 in at most 5 % of streams."""
+    """Ville's inequality: under the hypothesis the wealth ever reaches 20 in at most 5% of streams."""
     rng = np.random.default_rng(1)
     ruin = [peak(rng.choice([-1.0, 1.0], 500), -1.0) for _ in range(150)]
     rare = [peak(np.where(rng.random(500) < 0.02, 49.0, -1.0), -1.0) for _ in range(150)]
@@ -61,7 +61,7 @@ def test_wealth_stays_finite() -> None:
 
 
 def test_a_confidence_sequence_covers_at_all_times() -> None:
-    """A 95 % sequence for the mean of skewed outcomes, checked from 20 to 1,000 observations, misses in at most 5 %."""
+    """A 95% sequence for the mean of skewed outcomes, checked from 20 to 1,000 observations, misses in at most 5%."""
     rng = np.random.default_rng(3)
     missed = 0
     for _ in range(150):
@@ -71,7 +71,7 @@ def test_a_confidence_sequence_covers_at_all_times() -> None:
             if i >= 20 and i % 5 == 0:
                 ever = ever or abs(moments.mean - 0.25) > moments.half_width(0.05, prior=(2.0, 0.05))
         missed += ever
-    assert missed <= 8  # 5 % of 150, rounded up
+    assert missed <= 8  # 5% of 150, rounded up
     assert moments.half_width(0.05) < 3.3 * math.sqrt(0.0375 / 1000)
 
 

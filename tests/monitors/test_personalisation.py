@@ -88,7 +88,7 @@ def play(rng: np.random.Generator, worth: np.ndarray, labels: int, boost: float)
 
 
 def test_the_interval_covers_at_all_times() -> None:
-    """The 95 % sequence for the gain, with weights up to 75, misses the truth in few of 60 streams."""
+    """The 95% sequence for the gain, with weights up to 75, misses the truth in few of 60 streams."""
     worth = np.array([0.5, 0.45, 0.4, 0.35])
     missed = [play(np.random.default_rng(seed), worth, 400, 0.1)[1] for seed in range(60)]
     assert sum(missed) <= 5
@@ -112,7 +112,7 @@ def foresight(
 
 
 def test_a_term_without_effect_never_helps() -> None:
-    """S = 0: "helps" in at most 5 % of 20 streams of 3,000 labels, checked after each; most are switched off."""
+    """S = 0: "helps" in at most 5% of 20 streams of 3,000 labels, checked after each; most are switched off."""
     runs = [foresight(seed, 3000, lambda _t: 0.0) for seed in range(20)]
     assert sum(helped for _, _, helped in runs) <= 1
     assert sum(off >= 0 for _, off, _ in runs) >= 16
@@ -129,7 +129,7 @@ def test_a_real_term_stays_on_and_helps() -> None:
 
 
 def test_alternating_tastes_switch_the_term_off() -> None:
-    """Harm: after every 300 labels the term points the wrong way until it is learnt anew; off in at least 80 %."""
+    """Harm: after every 300 labels the term points the wrong way until it is learnt anew; off in at least 80%."""
     runs = [foresight(200 + seed, 3000, lambda t: -0.6 if t % 300 < 150 else 0.6) for seed in range(10)]
     assert sum(off >= 0 for _, off, _ in runs) >= 8
 

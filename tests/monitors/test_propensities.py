@@ -132,7 +132,7 @@ def test_violated_invariants_are_counted() -> None:
 
 
 def test_chi2_finds_an_arm_that_is_drawn_too_often() -> None:
-    """An arm whose logged probability is 20 % too low in 6,000 decisions is significant."""
+    """An arm whose logged probability is 20% too low in 6,000 decisions is significant."""
     assert audit(map(arm_times(0.8), CORRECT), replays=False).chi2_p < ALPHA
 
 

@@ -29,7 +29,7 @@ def stream(
 
 
 def test_false_alarms_are_rare() -> None:
-    """Arms with a c_k of sd .1: alarms in at most 5 % of streams, checked after every label."""
+    """Arms with a c_k of sd .1: alarms in at most 5% of streams, checked after every label."""
     alarms = 0
     for seed in range(40):
         rng = np.random.default_rng(seed)
@@ -56,7 +56,7 @@ def test_an_overrated_arm_is_flagged_alone() -> None:
 
 
 def test_an_underrated_arm_does_not_flag_the_others() -> None:
-    """An arm underrated by .3 with 80 % of the traffic does not make the others look overrated."""
+    """An arm underrated by .3 with 80% of the traffic does not make the others look overrated."""
     rng = np.random.default_rng(5)
     monitor = RewardBiasMonitor()
     for _ in range(LABELS):

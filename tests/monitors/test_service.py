@@ -92,7 +92,7 @@ def test_five_unanswered_in_a_row_are_an_outage() -> None:
 
 
 def test_a_share_of_five_percent_is_an_outage() -> None:
-    """At least five and at least 5 % of the last five minutes; not four, not 4 %, and not what is older."""
+    """At least five and at least 5% of the last five minutes; not four, not 4%, and not what is older."""
     few = Service()
     for _ in range(4):
         few.end("failed", every_s=0.1)

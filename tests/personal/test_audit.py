@@ -49,7 +49,7 @@ def test_a_planted_leak_is_found(noise: float, leaking: int) -> None:
 
 @pytest.mark.parametrize("noise", [0.0, 0.02, 0.1, 0.4])
 def test_chance_is_no_leak(noise: float) -> None:
-    """Verdicts that vary by themselves ring for at most 5 % of the seeds."""
+    """Verdicts that vary by themselves ring for at most 5% of the seeds."""
     found = [identity_swap_test(verdicts(seed, noise=noise, leaking=0), CLOSED, seed).leak for seed in range(100)]
     assert sum(found) <= 5
 

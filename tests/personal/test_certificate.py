@@ -136,7 +136,7 @@ def test_a_signer_cannot_invent_a_figure(files: tuple[bytes, bytes], key: Any) -
 
 
 def test_intervals_and_sequences_cover() -> None:
-    """Over 150 simulated people, 80 % intervals cover 80 ± 6 % of the truth, sequences at least 80 %; IPS agrees."""
+    """Over 150 simulated people, 80% intervals cover 80 ± 6% of the truth, sequences at least 80%; IPS agrees."""
     hits, sequence, n = 0, 0, 0
     for seed in range(150):
         for row in figures(person(seed, draws=2), Method()).estimates:

@@ -80,7 +80,7 @@ def test_a_leaderboard_names_its_evidence(labels: int, people: int | None, beats
 
 
 def test_nothing_is_above_the_scale() -> None:
-    """What would change a ranking is never a rating above 100 %."""
+    """What would change a ranking is never a rating above 100%."""
     own = np.array([1.0, 0.4]) + np.random.default_rng(0).normal(0.0, 0.02, (400, 2))
     nothing = Means(Gaussian(np.zeros(1), np.eye(1)), np.zeros(2), np.zeros(1), np.zeros(2))
     drawn = RatingDraws(own, nothing, np.zeros((2, 1)), 1.0)

@@ -157,7 +157,7 @@ def test_what_is_no_history(payload: bytes, message: str) -> None:
 
 
 def test_intervals_are_wilson_s() -> None:
-    """As in Wilson (1927): 15 of 148 is 10.1 %, from 6.2 % to 16.0 %."""
+    """As in Wilson (1927): 15 of 148 is 10.1%, from 6.2% to 16.0%."""
     found = rate(15, 148)
     assert (round(found.low, 3), round(found.high, 3)) == (0.062, 0.16)
     assert (rate(0, 0).rate, rate(7, 7).high) == (None, 1.0)

@@ -48,7 +48,7 @@ def test_exposure_of_a_bubble_and_of_a_mixture() -> None:
 
 
 def test_prices_cover_the_truth() -> None:
-    """Over forty simulated logs the 95 % intervals of all prices cover; what is predicted badly costs no bias."""
+    """Over forty simulated logs the 95% intervals of all prices cover; what is predicted badly costs no bias."""
     fit = np.array([[0.9, 0.4, 0.85], [0.3, 0.8, 0.75]])  # of two kinds of people
     rest = np.array([0.05, 0.05, 0.05])
     free = np.array([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1]])

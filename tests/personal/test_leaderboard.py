@@ -53,7 +53,7 @@ def test_standings_read_the_joint_draws() -> None:
 
 
 def test_intervals_cover_in_a_simulated_world() -> None:
-    """80 % intervals of ratings and of leads cover 80 ± 5 % of people who vary as a new installation assumes."""
+    """80% intervals of ratings and of leads cover 80 ± 5% of people who vary as a new installation assumes."""
     fit, noise = fitted(400), SIGNALS[FeedbackKind.THUMB].noise
     for arm in ARMS * 500:  # so that the models' own style is known
         fit.arms.observe_response(fit.arms.row(arm), X, np.eye(D)[0])

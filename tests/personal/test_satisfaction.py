@@ -59,7 +59,7 @@ def world(seed: int, people: int = 120, each: int = 30) -> tuple[list[Row], dict
 
 
 def test_figures_cover_the_truth() -> None:
-    """Over twenty simulated logs, the 95 % intervals of all six figures cover, and lie around their estimates."""
+    """Over twenty simulated logs, the 95% intervals of all six figures cover, and lie around their estimates."""
     hits = dict.fromkeys(("mean", "variance", "cvar10", "worst_role", "worse_off", "rare_gap"), 0)
     for seed in range(20):
         rows, rare, truth = world(seed)

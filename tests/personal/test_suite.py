@@ -127,7 +127,7 @@ def test_two_people_rank_the_models_differently(tmp_path: Path) -> None:
 )
 @settings(max_examples=8, deadline=None)
 def test_length_and_format_do_not_tell_pairs_apart(rubric: dict[str, float], most: int) -> None:
-    """Whatever the rubric, a classifier on length and format is right for at most 55 % of the chosen pairs."""
+    """Whatever the rubric, a classifier on length and format is right for at most 55% of the chosen pairs."""
     chosen = fair(list(from_templates(rubric)), most)
     assert len(chosen) >= min(most, 10) - 2
     assert (surface_accuracy(chosen) or 0.0) <= SURFACE

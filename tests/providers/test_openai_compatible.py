@@ -434,7 +434,7 @@ WHOLE_FAULTS = {
 
 
 async def test_every_broken_whole_answer_is_unavailable(subtests: pytest.Subtests) -> None:
-    """100 % typed outcomes, never a 200 with nothing; and the provider answers the next call."""
+    """100% typed outcomes, never a 200 with nothing; and the provider answers the next call."""
     for fault in WHOLE_FAULTS.values():
         with subtests.test(fault=fault):
             async with FakeOpenAI([fault]) as server:
@@ -494,7 +494,7 @@ async def test_a_stream_that_says_it_is_done_has_ended(said: bytes, reasons: lis
 
 
 async def test_every_broken_stream_is_unavailable(subtests: pytest.Subtests) -> None:
-    """100 % typed outcomes: a stream without an answer never ends as if it had one."""
+    """100% typed outcomes: a stream without an answer never ends as if it had one."""
     for fault in STREAM_FAULTS.values():
         with subtests.test(fault=fault):
             async with FakeOpenAI([fault]) as server:

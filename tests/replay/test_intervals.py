@@ -58,7 +58,7 @@ def stats() -> Any:
 @settings(max_examples=20)
 @given(df=st.integers(1, 5000), alpha=st.sampled_from((0.05, 0.01, 0.05 / 20)), wide=st.sampled_from((0.1, 0.2)))
 def test_student_is_never_too_narrow(stats: Any, df: int, alpha: float, wide: float) -> None:
-    """Against scipy: at two-sided 5 % and below never narrower than Student's; at 10 % and 20 % within 0.2 %."""
+    """Against scipy: at two-sided 5% and below never narrower than Student's; at 10% and 20% within 0.2%."""
     right = stats.t.ppf(1.0 - alpha / 2.0, df)
     ours = float(student(1.0 - alpha / 2.0, np.array(float(df))))
     assert right * (1.0 - 1e-12) <= ours
@@ -185,7 +185,7 @@ def test_without_units_everything_is_nan(method: Any) -> None:
 
 
 def test_delta_and_bootstrap_agree() -> None:
-    """On 6,000 units in 2,000 clusters, errors within 8 % and limits within a tenth of the width."""
+    """On 6,000 units in 2,000 clusters, errors within 8% and limits within a tenth of the width."""
     rng = np.random.default_rng(5)
     rounds, cluster, several = some(6000), rng.integers(0, 2000, 6000), list(ESTIMATORS.values())
     linears = deltas(several, rounds, cluster=cluster)
@@ -293,7 +293,7 @@ def coverage(found: Interval, truth: float) -> float:
 @pytest.mark.parametrize("method", [deltas, bootstraps])
 @pytest.mark.parametrize("alike", [False, True])
 def test_coverage(method: Any, alike: bool) -> None:
-    """At fixed n, 500 repetitions cover as often as 95 % coin tosses would (± 3.5 sd), and errors are the spread."""
+    """At fixed n, 500 repetitions cover as often as 95% coin tosses would (± 3.5 sd), and errors are the spread."""
     rounds, session, repetition, truth = world(17, alike=alike)
     names = ("ips", "snips", "dr", "sndr")
     several = [ESTIMATORS[name] for name in names]

@@ -106,7 +106,7 @@ def interval(x: np.ndarray) -> tuple[float, float]:
 def test_requested_labels_are_unbiased_and_volunteered_ones_are_not() -> None:
     """If angry users volunteer three times as often, naive estimates are biased and requested labels are not.
 
-    95 % intervals over 60 logs cover in at least .9 for requested labels, with and without predictions, and hardly
+    95% intervals over 60 logs cover in at least .9 for requested labels, with and without predictions, and hardly
     ever for all labels alike. Predictions trained on volunteered labels too make the interval narrower.
     """
     covers: dict[str, list[bool]] = {"powered": [], "adaptive": [], "asked": [], "naive": []}
@@ -343,7 +343,7 @@ def test_the_response_rate_is_that_of_earlier_units() -> None:
 
 
 def test_sensitivity_bounds_cover_under_selective_response() -> None:
-    """55 and 70 % of those who are asked say nothing: the estimate alone is wrong, its bounds (Γ = 2) cover 95 %.
+    """55 and 70% of those who are asked say nothing: the estimate alone is wrong, its bounds (Γ = 2) cover 95%.
 
     With Γ = 1 the bounds add nothing, and with Γ = ∞ they hold for every way of answering.
     """

@@ -126,7 +126,7 @@ def test_every_number_is_there(render: Any) -> None:
         elif name.endswith("_s"):
             assert duration(value) in shown, path
         elif name == "alpha":
-            assert f"{100 - 100 * value:.4g} %" in shown, path
+            assert f"{100 - 100 * value:.4g}%" in shown, path
         elif name in SHARES:
             assert any(abs(token - 100 * value) <= 0.0501 for token in tokens), path
         else:
@@ -237,7 +237,7 @@ def test_the_verdict_comes_first() -> None:
     """The first sentence of a report states direction, size and certainty."""
     first = text(realistic()).split("\n\n")[0]
     assert first.startswith("Promote: fit is higher under the candidate, which is better: +0.0")
-    assert "at any time (exact 95 % sequence), +0.0312 ± 0.0063 at one look" in first.replace("\n", " ")
+    assert "at any time (exact 95% sequence), +0.0312 ± 0.0063 at one look" in first.replace("\n", " ")
     dearer = msgspec.structs.replace(realistic(), metric="cost", gate=None)
     assert "higher under the candidate, which is worse: +" in text(dearer).split("\n\n")[0].replace("\n", " ")
     loss = [msgspec.structs.replace(b, low=-0.09, high=-0.02) for b in realistic().bands]

@@ -101,7 +101,7 @@ def test_a_gain_that_is_the_same_for_all_leaves_nobody_behind() -> None:
 
 @pytest.mark.parametrize("gains", ["normal", "two", "skewed"])
 def test_true_worlds_lie_in_their_intervals(gains: str) -> None:
-    """Intervals of worst decile and share worse off cover the truth in 90 % of worlds and are not vacuous."""
+    """Intervals of worst decile and share worse off cover the truth in 90% of worlds and are not vacuous."""
     worst, worse, width = [], [], []
     for seed in range(20):
         seen = world(seed, gains)

@@ -215,7 +215,7 @@ def test_propensities_alone_say_whether_a_model_is_better(tmp_path: Path) -> Non
         assert found["against"][0] == pytest.approx(np.mean([(row[4] - 1) / 4 for row in made]), abs=1e-12)
         for arm, worth in truth.items():
             missed += not found[arm][1] <= worth <= found[arm][2]
-    assert missed <= 4  # 40 intervals at 97.5 %: more than 4 misses have a chance of 0.3 %
+    assert missed <= 4  # 40 intervals at 97.5%: more than 4 misses have a chance of 0.3%
     report = evaluate(log, load_candidate({"fixed": "big"}), load_candidate("current"), ReplaySettings())
     (row,) = [e for e in report.estimates if (e.policy, e.estimator, e.interval) == ("difference", "dr", "delta")]
     assert row.labels == "observed"

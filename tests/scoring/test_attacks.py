@@ -101,7 +101,7 @@ def test_guards_are_labels_that_honest_answers_win(features: ResponseFeatures) -
 def test_adversaries_lose_on_unseen_prompts(features: ResponseFeatures) -> None:
     """AlpacaEval: NullModel and all attacks stay below the honest median under g, the population and judges' own heads.
 
-    The share of weak answers that rise above the median is allowed 10 % here, 15 % for a judge's own head, of a sample
+    The share of weak answers that rise above the median is allowed 10% here, 15% for a judge's own head, of a sample
     of some sixty answers; the full run is in docs/results/reward_pairs.md.
     """
     honest, replies = honest_answers(

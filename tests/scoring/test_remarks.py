@@ -49,7 +49,7 @@ def test_remarks_in_passing_are_read(group: str, recall: float) -> None:
 
 
 def test_new_tasks_say_nothing() -> None:
-    """At most 2 % of topical messages with the words of remarks are read as one."""
+    """At most 2% of topical messages with the words of remarks are read as one."""
     topical = rows("topical") + rows("fresh topical")
     assert len(topical) >= 120
     assert sum(read_remark(row["text"]) is not None for row in topical) <= 0.02 * len(topical)

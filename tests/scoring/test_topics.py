@@ -105,7 +105,7 @@ def test_a_diet_is_an_attitude(statement: str, better: str, worse: str) -> None:
 
 
 def test_statements_about_topics_move_no_style() -> None:
-    """At most 2 % of other people's statements about topics, and half of their choices are right (chance .25)."""
+    """At most 2% of other people's statements about topics, and half of their choices are right (chance .25)."""
     path = ROOT.parent / "shared/data/declared_topics/choices.jsonl"
     if not path.is_file():
         pytest.skip("declared_topics is not in ../shared/data")

@@ -178,7 +178,7 @@ def test_a_hanging_model_leaves_time_for_another(tmp_path: Path) -> None:
         assert {a.served_by for a in answers} <= {"beta", "gamma"}
         fell = [e for e in events(router, Execution) if e.chosen == "alpha"]
         assert fell, "alpha was never chosen"
-        assert all(e.attempts[0].ms == pytest.approx(6_000.0) for e in fell), "60 % of the deadline"
+        assert all(e.attempts[0].ms == pytest.approx(6_000.0) for e in fell), "60% of the deadline"
 
     virtual_time.run(scenario())
 

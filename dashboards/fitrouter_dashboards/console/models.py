@@ -62,7 +62,7 @@ def spending(reads: Reads, tenant: str, now: float, period_s: float) -> list[dic
 
 
 def model_figures(reads: Reads, tenant: str | None, since: float) -> dict[str, dict[str, Any]]:
-    """Read each model's traffic, and mean rating with a 95 % interval. Blocks."""
+    """Read each model's traffic, and mean rating with a 95% interval. Blocks."""
     whose = None if tenant is None else Identity(tenant=tenant)
     moving, rated = reads.figures(traffic(whose, since=since, by=MODEL), ratings(whose, since=since, by="served_by"))
     found: dict[str, dict[str, Any]] = {model: msgspec.to_builtins(each) for model, each in moving.by.items()}
@@ -84,7 +84,7 @@ def replays(reads: Reads) -> dict[str, Any]:
 
 
 def calibration(reads: Reads, tenant: str | None, since: float) -> list[dict[str, Any]]:
-    """Compare predicted with actual mean ratings, with 95 % intervals, in ten bins of the prediction. Blocks."""
+    """Compare predicted with actual mean ratings, with 95% intervals, in ten bins of the prediction. Blocks."""
     found = []
     for _, predicted, mean, sd, n, people in reads.rows((_CALIBRATION, [tenant, since]))[0]:
         # a few equal ratings must not look certain

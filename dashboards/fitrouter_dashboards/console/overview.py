@@ -152,7 +152,7 @@ def looked(reads: Reads, tenant: str | None, since: float, now: float) -> dict[s
 
 
 def _change(before: Rating | None, after: Rating | None, wider: float = 1.0) -> dict[str, float] | None:
-    """Difference of two mean ratings with its 95 % interval, as if of different people; None if it is not known."""
+    """Difference of two mean ratings with its 95% interval, as if of different people; None if it is not known."""
     if before is None or after is None or None in (before.low, after.low):
         return None
     mean = after.mean - before.mean

@@ -5,8 +5,8 @@ on *seen* items are shown (nested: the 5 are among the 10), and predictions of t
 compared. Intervals resample users: all seeds of a user stay together, and all rows use the same resamples.
 
 **Harm.** z of a user is the mean over held-out items of the difference in loss, personal − global, over its standard
-error: z > 1 means worse. Noise alone puts 16 % of users above 1. With n held-out labels the ratio is Student's t with
-n − 1 degrees of freedom; it is mapped to the normal with the same tail, so that 16 % holds for few labels too.
+error: z > 1 means worse. Noise alone puts 16% of users above 1. With n held-out labels the ratio is Student's t with
+n − 1 degrees of freedom; it is mapped to the normal with the same tail, so that 16% holds for few labels too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _RESAMPLES_SLOW = 200
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """A metric of a result-table row at k labels, with its 95 % user-clustered bootstrap interval."""
+    """A metric of a result-table row at k labels, with its 95% user-clustered bootstrap interval."""
 
     set: str
     metric: str
@@ -61,7 +61,7 @@ class Paired(msgspec.Struct, frozen=True, kw_only=True):
     low: float
     high: float
     relative: float
-    """mean / base's value: −.09 is 9 % less."""
+    """mean / base's value: −.09 is 9% less."""
 
 
 class NoHarm(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +78,7 @@ class NoHarm(msgspec.Struct, frozen=True, kw_only=True):
     """Share of users with z < −1."""
     worst_decile: float
     """Relative loss of the most harmed tenth, picked on one half of the held-out items and measured on the other.
-    +.01 is 1 % worse."""
+    +.01 is 1% worse."""
     differ: float
     """Share of users whose predictions differ by `MATERIAL` or more."""
     cvar10: float
@@ -91,8 +91,8 @@ class NoHarm(msgspec.Struct, frozen=True, kw_only=True):
     def misses(self) -> list[str]:
         """Violations of the no-harm criteria, which apply from k = 5.
 
-        Where the gain is above 5 %: harmed ≤ helped / 8 at k ≥ 20 (helped / 3 below) and at least 30 % differ;
-        elsewhere harmed ≤ 18 %. At k ≥ 20 the worst decile is at most 1 % worse.
+        Where the gain is above 5%: harmed ≤ helped / 8 at k ≥ 20 (helped / 3 below) and at least 30% differ;
+        elsewhere harmed ≤ 18%. At k ≥ 20 the worst decile is at most 1% worse.
         """
         out: list[str] = []
         if 0 <= self.k < 5:

@@ -49,7 +49,7 @@ class _Rows(NamedTuple):
 def run_choices(path: Path, encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
     """Run the benchmark: accuracy beside baselines, negated twins, and the fitted strength; ready for JSON.
 
-    Intervals are 95 % bootstrap intervals that resample phrases.
+    Intervals are 95% bootstrap intervals that resample phrases.
 
     Raises:
         ConfigError: the file is missing, of another type, or has no usable row.
@@ -129,7 +129,7 @@ def _picks(utility: Floats) -> Floats:
 
 
 def _interval(values: Floats, owner: np.ndarray, draws: np.ndarray) -> dict[str, float]:
-    """Mean of float64[rows] and its 95 % cluster bootstrap interval."""
+    """Mean of float64[rows] and its 95% cluster bootstrap interval."""
     clusters = draws.shape[1]
     totals, sizes = np.bincount(owner, values, clusters), np.bincount(owner, minlength=clusters)
     low, high = np.quantile(totals[draws].sum(axis=1) / sizes[draws].sum(axis=1), (0.025, 0.975))

@@ -40,7 +40,7 @@ class ModelFit(msgspec.Struct, frozen=True, kw_only=True):
     """Expected rating."""
     low: float
     high: float
-    """80 % interval of the rating minus the mean of the models' ratings."""
+    """80% interval of the rating minus the mean of the models' ratings."""
 
 
 class Liking(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,7 +160,7 @@ def _entropy(p: Floats) -> Floats:
 
 
 def _quantiles(values: Floats, weights: Floats) -> tuple[float, float]:
-    """The weighted 10 % and 90 % quantiles."""
+    """The weighted 10% and 90% quantiles."""
     order = np.argsort(values)
     at = np.searchsorted(np.cumsum(weights[order]), (0.1, 0.9)).clip(max=len(values) - 1)
     low, high = values[order][at].tolist()

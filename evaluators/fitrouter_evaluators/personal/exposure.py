@@ -79,7 +79,7 @@ class Exposure(msgspec.Struct, frozen=True, kw_only=True):
     unusual: Interval | None = None
     """Share of a person's answers outside their usual style, the mean over people; .1 is one model's own spread."""
     in_bubble: Interval | None = None
-    """Share of people to whom one model gave at least 95 % of their answers."""
+    """Share of people to whom one model gave at least 95% of their answers."""
     prices: tuple[Price, ...] = ()
     units: int = 0
     """Ratings that the prices are estimated from; none are with fewer than 100, or of fewer than ten people."""

@@ -61,11 +61,11 @@ class LeaderboardRow(msgspec.Struct, frozen=True, kw_only=True):
     rating: float
     low: float
     high: float
-    """80 % interval of the rating."""
+    """80% interval of the rating."""
     lead: float
     lead_low: float | None
     lead_high: float | None
-    """Rating minus the mean of the models' ratings, with an 80 % interval: what is common to all models cancels.
+    """Rating minus the mean of the models' ratings, with an 80% interval: what is common to all models cancels.
 
     None where there is one model.
     """

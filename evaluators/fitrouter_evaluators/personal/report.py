@@ -90,7 +90,7 @@ class PersonalGain(msgspec.Struct, frozen=True, kw_only=True):
     satisfaction: float
     low: float
     high: float
-    """Difference of ratings with an 80 % interval."""
+    """Difference of ratings with an 80% interval."""
     usd_per_1000: float | None
     """Difference of the cost of 1,000 answers; None where it is not known."""
 
@@ -268,7 +268,7 @@ def _settled(drawn: Drawn) -> tuple[str, ...]:
     a, b = drawn.names[first], drawn.names[rival]
     if sure >= CLAIM:
         top = percent(drawn.board.models[0].rating)
-        change = f"ratings of {b} above {top} %" if top < 100 else f"lower ratings of {a}"
+        change = f"ratings of {b} above {top}%" if top < 100 else f"lower ratings of {a}"
         return (f"{a} beats {b} with a probability of {chance(sure)}; {change} could change that.",)
     wanted = max(mean, 1e-3) / 0.8416
     noise = 2.0 * SIGNALS[FeedbackKind.RATING].noise

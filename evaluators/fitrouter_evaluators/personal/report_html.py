@@ -66,8 +66,8 @@ def page(report: FitReport) -> str:
         _list(report.change),
         "<h2>Model by model</h2>",
         *(_card(model, standing) for model, standing in zip(report.models, board.models, strict=True)),
-        "<p class=soft>Match is the predicted rating on a scale from 0 to 100 %. Intervals hold with a probability of "
-        "80 %. A ranking of their own is claimed from 80 % on.</p>",
+        "<p class=soft>Match is the predicted rating on a scale from 0 to 100%. Intervals hold with a probability of "
+        "80%. A ranking of their own is claimed from 80% on.</p>",
     ]
     return whole_page(f"Fit report of {who}", body)
 
@@ -91,7 +91,7 @@ def worth_words(report: FitReport) -> str:
         return f"Nothing yet: {board.first} is first for them and for everybody."
     said = (
         f"{board.first} instead of {board.population_first} is worth {100 * worth.satisfaction:+.0f} points of "
-        f"satisfaction out of 100 (80 % interval {100 * worth.low:+.0f} to {100 * worth.high:+.0f}), from "
+        f"satisfaction out of 100 (80% interval {100 * worth.low:+.0f} to {100 * worth.high:+.0f}), from "
         f"{votes_said(board.labels, board.people)}"
     )
     if worth.usd_per_1000 is None:
@@ -126,7 +126,7 @@ def _plot(models: tuple[LeaderboardRow, ...]) -> str:
     ticks = "".join(f'<line class="grid" x1="{x}" x2="{x}" y1="0" y2="{_HIGH}"/>' for x in map(_position, _TICKS))
     rows = []
     for each in models:
-        told = f"{percent(each.rating)} % ({percent(each.low)} to {percent(each.high)}), best with {chance(each.best)}"
+        told = f"{percent(each.rating)}% ({percent(each.low)} to {percent(each.high)}), best with {chance(each.best)}"
         middle = _HIGH / 2
         rows.append(
             f"<div class=row><span>{each.rank}. {_text(each.model)}</span><span class=soft>{told}</span></div>"
@@ -135,10 +135,10 @@ def _plot(models: tuple[LeaderboardRow, ...]) -> str:
             f'<circle class="own" cx="{_position(each.rating)}" cy="{middle}" r="4"/>'
             f'<circle class="all" cx="{_position(each.population)}" cy="{middle}" r="4.5"/></svg>'
         )
-    axis = "".join(f"<span>{round(100 * tick)} %</span>" for tick in _TICKS)
+    axis = "".join(f"<span>{round(100 * tick)}%</span>" for tick in _TICKS)
     return (
         f'<figure>{"".join(rows)}<div class="row soft">{axis}</div>'
-        "<figcaption>Dot: they; bar: 80 % interval; ring: everybody.</figcaption></figure>"
+        "<figcaption>Dot: they; bar: 80% interval; ring: everybody.</figcaption></figure>"
     )
 
 
@@ -148,9 +148,9 @@ def _position(rating: float) -> float:
 
 
 def _card(model: ModelFit, standing: LeaderboardRow) -> str:
-    rows = [("everybody", f"{percent(standing.population)} %, rank {standing.population_rank}")]
+    rows = [("everybody", f"{percent(standing.population)}%, rank {standing.population_rank}")]
     rows += [
-        (name, f"{percent(each.mean)} % ({percent(each.low)} to {percent(each.high)})")
+        (name, f"{percent(each.mean)}% ({percent(each.low)} to {percent(each.high)})")
         for name, each in model.dimensions.items()
         if name != "overall"
     ]
@@ -160,7 +160,7 @@ def _card(model: ModelFit, standing: LeaderboardRow) -> str:
     if model.base is not None:
         rows.append(("base", describe_base(model.base)))
     listed = "".join(f"<dt>{_text(name)}</dt><dd>{_text(value)}</dd>" for name, value in rows)
-    match = f"{percent(standing.rating)} % ({percent(standing.low)} to {percent(standing.high)})"
+    match = f"{percent(standing.rating)}% ({percent(standing.low)} to {percent(standing.high)})"
     return (
         f"<section class=card><h3>{standing.rank}. {_text(standing.model)}</h3><p class=big>{match}</p>"
         + _list(f"It {each.words}".replace(" which you", " which they") for each in model.style)
@@ -173,6 +173,6 @@ def _card(model: ModelFit, standing: LeaderboardRow) -> str:
 def _quote(quote: Quote) -> str:
     kind, said = ("best", "fits best") if quote.best else ("worst", "fits least")
     return (
-        f'<blockquote class="{kind}"><p class=soft>Of its answers this one {said} ({percent(quote.rating)} %), '
+        f'<blockquote class="{kind}"><p class=soft>Of its answers this one {said} ({percent(quote.rating)}%), '
         f"to “{_text(quote.prompt)}”</p><p>{_text(quote.text)}</p></blockquote>"
     )

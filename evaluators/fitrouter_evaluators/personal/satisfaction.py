@@ -63,7 +63,7 @@ ROLES = f"{_RATED} SELECT DISTINCT coalesce(role, '') FROM rated ORDER BY 1"  # 
 
 
 class Interval(msgspec.Struct, frozen=True):
-    """An estimate with its 95 % interval, and the number of people that it is of."""
+    """An estimate with its 95% interval, and the number of people that it is of."""
 
     estimate: float
     low: float
@@ -234,7 +234,7 @@ def _means(y: Floats, people: Any, here: Any) -> Floats:
 
 
 def _simultaneous(intervals: int) -> float:
-    """Half width in standard errors of intervals that jointly cover with 95 % (Šidák 1967)."""
+    """Half width in standard errors of intervals that jointly cover with 95% (Šidák 1967)."""
     return NormalDist().inv_cdf(0.5 + 0.5 * 0.95 ** (1.0 / max(intervals, 1)))
 
 
@@ -317,7 +317,7 @@ def _sentences(found: Satisfaction) -> tuple[str, ...]:
         share = found.worse_off
         said.append(
             f"{share.estimate:.0%} of {found.worse_off_people} people would fare better with {found.best_single} alone "
-            f"(95 % interval {share.low:.0%} to {share.high:.0%})."
+            f"(95% interval {share.low:.0%} to {share.high:.0%})."
         )
     elif found.best_single:
         said.append(

@@ -32,11 +32,11 @@ FAULTY = 0.25
 CLAIM = 0.8
 """Probability from which something is claimed of a person."""
 Z80 = 1.2815515655446004
-"""90 % quantile of the standard normal: half of an 80 % interval."""
+"""90% quantile of the standard normal: half of an 80% interval."""
 
 _REASONS, _LEAST, _DRAWS = 3, 0.005, 2000
 _ONE_SIDED = 0.8416212335729143
-"""80 % quantile of the standard normal: a sign is told from this many standard deviations."""
+"""80% quantile of the standard normal: a sign is told from this many standard deviations."""
 
 
 class PromptAnswers(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ class Dimension(msgspec.Struct, frozen=True, kw_only=True):
     """Of the expected rating; single ratings vary more."""
     low: float
     high: float
-    """80 % interval."""
+    """80% interval."""
     population: float
     """Expected rating by all people."""
 
@@ -146,9 +146,9 @@ class Scores:
         dimensions = {name: predicted(own, common, h, wrong) for name, (own, common) in tastes.items()}
         reasons = reasons_of(names, h, *tastes["overall"])
         overall = dimensions["overall"]
-        said = f"Predicted rating {percent(overall.mean)} % (80 % interval {percent(overall.low)} to "
-        said += f"{percent(overall.high)} %"
-        said += f"; everybody: {percent(overall.population)} %)." if personal else ")."
+        said = f"Predicted rating {percent(overall.mean)}% (80% interval {percent(overall.low)} to "
+        said += f"{percent(overall.high)}%"
+        said += f"; everybody: {percent(overall.population)}%)." if personal else ")."
         if wrong:
             said += f" No taste outweighs a fault: {', '.join(wrong)}."
         elif reasons:

@@ -211,7 +211,7 @@ def _of_users(by_row: Mapping[str, Sequence[PoolResult]], users: Floats) -> dict
 
 
 def _change(ours: Floats, other: Floats) -> dict[str, float]:
-    """Relative change of the sums, with a 95 % interval from the paired differences over seeds."""
+    """Relative change of the sums, with a 95% interval from the paired differences over seeds."""
     scale = float(other.mean())
     if not scale:
         return dict.fromkeys(("mean", "low", "high"), 0.0)
@@ -231,7 +231,7 @@ def _ratio(part: Floats, whole: Floats) -> dict[str, float]:
 def _mean(values: Floats) -> dict[str, float]:
     half = 0.0
     if len(values) > 1:
-        # Student's t at 97.5 % for n - 1 degrees of freedom, to 1e-2 from n = 4 on (Abramowitz and Stegun 26.7.5).
+        # Student's t at 97.5% for n - 1 degrees of freedom, to 1e-2 from n = 4 on (Abramowitz and Stegun 26.7.5).
         n, z = len(values) - 1, 1.959964
         t = z + (z**3 + z) / (4 * n) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
         half = t * float(values.std(ddof=1)) / float(np.sqrt(len(values)))

@@ -24,12 +24,12 @@ def wrapped(sentences: Sequence[str]) -> list[str]:
 
 def table(models: Sequence[dict[str, Any]]) -> list[str]:
     """Format a leaderboard as lines of at most 80 columns."""
-    lines = [f"{'':>2}  {'model':<30} {'match':>6} {'80 % interval':>14} {'P(best)':>8} {'everybody':>14}"]
+    lines = [f"{'':>2}  {'model':<30} {'match':>6} {'80% interval':>14} {'P(best)':>8} {'everybody':>14}"]
     for each in models:
         name = printable(each["model"])
         name = name if len(name) <= 30 else name[:29] + "…"
-        interval = f"{percent(each['low'])} to {percent(each['high'])} %"
-        theirs = f"{percent(each['population'])} % (rank {each['population_rank']})"
-        match = f"{percent(each['rating'])} %"
+        interval = f"{percent(each['low'])} to {percent(each['high'])}%"
+        theirs = f"{percent(each['population'])}% (rank {each['population_rank']})"
+        match = f"{percent(each['rating'])}%"
         lines.append(f"{each['rank']:>2}  {name:<30} {match:>6} {interval:>14} {chance(each['best']):>8} {theirs:>14}")
     return [line[:WIDTH].rstrip() for line in lines]

@@ -404,7 +404,7 @@ def _print_models(found: _Comparison, log: Path) -> None:
     if found.left_out:
         typer.echo(f"  ⚠ {said_of_left_out(found.left_out)}")
     typer.echo(
-        f"{100 * (1 - last.alpha):g} % intervals for one look, corrected for {len(rows)} models. "
+        f"{100 * (1 - last.alpha):g}% intervals for one look, corrected for {len(rows)} models. "
         f"In detail: fitrouter replay --log {shlex.quote(str(log))} --candidate MODEL"
     )
 

@@ -18,7 +18,7 @@ class Rating(msgspec.Struct, frozen=True, kw_only=True):
     sd: float
     low: float
     high: float
-    """80 % interval."""
+    """80% interval."""
     population: float
     words: str = ""
 

@@ -56,7 +56,7 @@ class PolicyConfig(CandidateConfig, _Section):
     """False ignores user and role terms."""
     pooling: Literal["none", "shared"] = "none"
     """What tenants learn from each other. `none`: nothing; no request, vote or report of one changes a decision of
-    another. `shared`: each other tenant's model places up to 2 % of a tenant's traffic, less with its own labels."""
+    another. `shared`: each other tenant's model places up to 2% of a tenant's traffic, less with its own labels."""
     base_delta: float | None = Field(default=None, gt=0, lt=1)
     """Quality floor: models that fail labels of the dimension `base` more often are excluded; the best one never is."""
     impersonal_roles: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ false with probability at most α (Ville 1939). Three families of alternatives q
 * `uniform`: (1 − ε) q + ε/K, with the factor 1 − ε + ε / (K q(chosen)): a bet that the mean of 1/(K·p) is above 1
   (ε > 0) or below 1 (ε < 0);
 * `sharp`: q^β / Σ q^β, for draws from a sharper or flatter pmf than the logged one;
-* `arm`: q with the odds of one arm changed by 5 % or 20 %, for every arm.
+* `arm`: q with the odds of one arm changed by 5% or 20%, for every arm.
 
 `Propensities` runs the test continuously. `audit` checks a whole log once: the test, the invariants of each decision,
 the replay of each draw, and a χ² test of the choices.

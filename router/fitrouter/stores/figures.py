@@ -1,7 +1,7 @@
 """Figures of the log, each defined here only: requests, answers, tokens, money, latency, ratings and votes.
 
 A request counts once its end is logged, as what docs/console.md, Counts, says (the view `requests`). A rating is the
-latest thumb or rating of an answer as a whole, from 0 to 1. A mean rating is that of the rated answers; its 95 %
+latest thumb or rating of an answer as a whole, from 0 to 1. A mean rating is that of the rated answers; its 95%
 interval takes people as independent, and the ratings of one person as dependent: mean ± 1.96 · √(Σᵤ (Sᵤ − nᵤ · mean)² ·
 m / (m − 1)) / n, of m people with nᵤ ratings of sum Sᵤ; where all are alike, that of a share of m people. A rating is
 up above the middle of its scale, down below it. The mean rating of one person takes their answers as independent: its
@@ -131,7 +131,7 @@ _VOTES = f"""
 
 
 def chance(p: float) -> str:
-    """Format a probability that was estimated, which is never 0 % or 100 %.
+    """Format a probability that was estimated, which is never 0% or 100%.
 
     >>> chance(0.9), chance(0.9999), chance(0.0)
     ('90%', 'over 99%', 'under 1%')
@@ -241,7 +241,7 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rating(msgspec.Struct, frozen=True, kw_only=True):
-    """Mean rating of the rated answers, from 0 to 1, with its 95 % interval; see the module."""
+    """Mean rating of the rated answers, from 0 to 1, with its 95% interval; see the module."""
 
     mean: float
     low: float | None

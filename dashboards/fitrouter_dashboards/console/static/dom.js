@@ -50,8 +50,8 @@ export const signed = (value, digits = 3) => (known(value) ? (value > 0 ? "+" : 
 export const percent = (value) => {
   if (!known(value)) return none;
   const share = 100 * value;
-  if (share > 0 && share < 0.1) return "< 0.1 %";
-  return number(share, share < 10 && share > 0 ? 1 : 0) + " %";
+  if (share > 0 && share < 0.1) return "< 0.1%";
+  return number(share, share < 10 && share > 0 ? 1 : 0) + "%";
 };
 export const usd = (value) => {
   if (!known(value)) return none;

@@ -38,15 +38,15 @@ export const W = {
     requests: "Requests", drawn: "requests", all: "all answered by the chosen model", answered: (n) => `${n} answered`, fallback: (n) => `, ${n} by fallback`,
     ended: { failed: "failed", refused: "refused", rejected: "rejected", cancelled: "cancelled", unknown: "unknown" },
     rating: "Mean rating, 0 to 1", mean: "Mean rating", means: "mean", unrated: "nobody has rated an answer in this time", one: "one person; ", few: "too few people for an interval; ",
-    ends: (interval) => `95 % interval ${interval}; `, rated: (n, people) => `${n} rated answers by ${people} people, the latest thumb or rating of each`,
+    ends: (interval) => `95% interval ${interval}; `, rated: (n, people) => `${n} rated answers by ${people} people, the latest thumb or rating of each`,
     cost: "Cost", costs: "cost", each: (usd, unpriced) => `${usd} per request${unpriced ? " with a known price" : ""}`, estimated: (n) => `${n} estimated`, tokens: (told) => `tokens: ${told}`,
-    latency: "Latency, median", latencies: "Latency", median: "median", most: "95 %", within: (time) => `95 % of answers within ${time}`,
+    latency: "Latency, median", latencies: "Latency", median: "median", most: "95%", within: (time) => `95% of answers within ${time}`,
     traffic: "Traffic from roles to models", noroles: "other roles", norole: "no role", nomodels: "other models", nomodel: "no answer",
     quiet: "No traffic in this time.", longer: "Choose a longer time span.", same: "The same as a table", table: "Traffic as a table", role: "Role",
   },
   personal: {
     title: "What personalisation buys", none: "It is estimated once people rate answers.", everybody: "Everybody", unclear: "not clear yet",
-    about: "Gain per rating (0 to 1) over a router that does not know the person, with its 95 % interval, valid at every look. While 0 is in it, it is not known whether that helps.",
+    about: "Gain per rating (0 to 1) over a router that does not know the person, with its 95% interval, valid at every look. While 0 is in it, it is not known whether that helps.",
     gain: (ends, n, sign) => `${ends}, ${n} ratings${sign > 0 ? ": it helps" : sign < 0 ? ": it harms" : ""}`, off: "; switched off",
   },
   stale: (why) => `Not up to date: ${why}`,
@@ -97,7 +97,7 @@ export const W = {
   },
   effect: {
     metrics: { fit: "Rating, 0 to 1", cost: "Cost of a request", latency: "Latency" }, asking: "Asking the log …", leave: "Leave it", silent: "The log cannot say: ", unknown: "not known",
-    title: "Estimate of the change", mean: "Mean", now: "Now", change: "Change, 95 %",
+    title: "Estimate of the change", mean: "Mean", now: "Now", change: "Change, 95%",
     replay: (units, ess, labelled) => `Replay of ${units} sessions of the last 7 days, which say as much as ${ess} with the change in force${labelled === null ? "" : `; ${labelled} with a rating that was asked for`}.`,
     budget: "Budget", then: "Then", limit: (span) => `Limit of ${span}`, each: "A request may cost, on average", cent: "Price of a cent, besides the cost weight", none: "none", price: (rating) => `${rating} of rating`,
     day: "a day", days: (n) => `${n} days`, spent: "Spent so far and before: ", on: (day) => ` on ${day}`,
@@ -113,14 +113,14 @@ export const W = {
     label: (model) => `Ratings against ${model}`,
     rating: ([low, mid, high], mean, ratings, more) => {
       const signs = (v) => (v > 0 ? "+" : v < 0 ? "−" : "") + Math.abs(v).toFixed(2), n = ratings.toLocaleString("en");
-      const ends = low === null ? "too few people for an interval" : `95 % interval ${signs(low)} to ${signs(high)}`;
+      const ends = low === null ? "too few people for an interval" : `95% interval ${signs(low)} to ${signs(high)}`;
       const sure = low === null ? "" : low > 0 ? ": people are happier so." : high < 0 ? ": people would be happier with it." : more ? `: not clear yet, about ${more.toLocaleString("en")} more ratings tell.` : ": no difference that shows.";
       return `Rating ${(mean[1] + mid).toFixed(2)}, with it alone ${mean[1].toFixed(2)}; ${ends}, ${n} ratings${sure}`;
     },
     few: (own, more) => `Ratings: not known yet; it has ${own} of the 30 rated answers that it takes${more ? `, about ${more.toLocaleString("en")} more ratings at this pace` : ""}.`,
     nomoney: () => "Money: not known; it has no price, or fewer than 30 requests could have gone to it.",
     money: ({ usd, less, share, low, high, requests, unpriced }) => {
-      const ends = low === null ? "" : ` (${[low, high].map((v) => Math.round(100 * (less ? v : -v))).sort((a, b) => a - b).join(" to ").replaceAll("-", "−")} %)`;
+      const ends = low === null ? "" : ` (${[low, high].map((v) => Math.round(100 * (less ? v : -v))).sort((a, b) => a - b).join(" to ").replaceAll("-", "−")}%)`;
       return `${usd} ${less ? "saved" : "more spent"}: ${share}${ends} ${less ? "less" : "more"} than it would have cost, on ${requests} requests${unpriced ? `; ${unpriced.toLocaleString("en")} of unknown cost are left out` : ""}.`;
     },
   },
@@ -134,7 +134,7 @@ export const W = {
     output: "Tokens out", outputs: (output, reasoning) => `${output} of answers, ${reasoning} of hidden reasoning`, unknown: "Answers of unknown cost",
     unpriced: "No price is known of ", once: "The prices were not known when they were asked.", priced: "The price of every model is known.",
     nomodel: "no model", norole: "no role", nobody: "nobody in particular", most: "The 60 with most money are shown.",
-    whatif: "What if …", about: "Move a slider: a replay of the last 7 days says what that would do to ratings and costs, each with its 95 % interval. Nothing changes before you apply it.",
+    whatif: "What if …", about: "Move a slider: a replay of the last 7 days says what that would do to ratings and costs, each with its 95% interval. Nothing changes before you apply it.",
     pauses: " Above the highest effort allowed, levels of effort are paused.", efforts: { "": "the providers’ own" },
     sliders: { cost_weight: "Cost weight", floor: "Floor", effort: "Highest effort" }, apply: (value) => `Apply ${value}`, applied: (title, value) => `${title}: ${value} is in force.`,
   },
@@ -145,15 +145,15 @@ export const W = {
     nobody: "Nobody yet", unnamed: "No request has named a role or a user.", unrated: "Nobody has rated an answer in the last 30 days.",
     nameRole: "Name a role in the request’s metadata.role.", name: "Name the user in the request’s field user, and the role in metadata.role.",
     all: "Show everybody who asked",
-    summary: (unhappy, raters) => `${unhappy ? unhappy.toLocaleString("en") : "None"} of ${raters.toLocaleString("en")} ${raters === 1 ? "person" : "people"} who rated ${unhappy > 1 ? "are" : "is"} unhappy. Unhappy is whose mean rating is below 0.5 with its whole 95 % interval.`,
+    summary: (unhappy, raters) => `${unhappy ? unhappy.toLocaleString("en") : "None"} of ${raters.toLocaleString("en")} ${raters === 1 ? "person" : "people"} who rated ${unhappy > 1 ? "are" : "is"} unhappy. Unhappy is whose mean rating is below 0.5 with its whole 95% interval.`,
     columns: (standard) => ["Person", "Role", "Requests", "Ratings", "Mean rating", "Mostly answered by", "Expected with it", standard ? `Expected with ${standard}` : "Expected with the default"],
     labels: ["requests", "ratings", "mean rating", "expected with it", "with the default"],
     unhappy: "unhappy", norole: "none",
-    legend: "Mean rating of the last 30 days with its 95 % interval, ordered by its upper end: first those who are surely least satisfied. Expected ratings are those of the person’s leaderboard, with its 80 % interval.",
+    legend: "Mean rating of the last 30 days with its 95% interval, ordered by its upper end: first those who are surely least satisfied. Expected ratings are those of the person’s leaderboard, with its 80% interval.",
     start: "← First", next: "Next →",
     rating: "Mean rating of the last 30 days",
     fit: "How well each model fits", unfit: "It is estimated once people rate answers.",
-    expected: (person) => `Expected rating by ${person ? "this person" : "this role"}, 0 to 1, with its 80 % interval; the tick is everybody’s.`,
+    expected: (person) => `Expected rating by ${person ? "this person" : "this role"}, 0 to 1, with its 80% interval; the tick is everybody’s.`,
     best: (share) => `${share} sure that it is the best`, everybody: (mean) => `everybody ${mean}`,
     by: "By dimension", dimensions: "Fit by dimension", model: "Model", colours: "Green: above everybody’s expected rating, red: below it. ± is one standard deviation.",
     again: "Chosen in the last week, and what would lead now", unlike: "Nothing to compare.", unpredicted: "No choice of the last 7 days has its predictions in the log.",
@@ -194,9 +194,9 @@ export const W = {
     labels: "Feedback", rated: (n, rated) => `of ${n} decisions have feedback (${rated}).`, asked: "Asked for", answered: "Of them answered", learnt: "Learnt from so far",
     audit: "Are models drawn as the log says?", evidence: (alarm) => `Evidence that they are not: about 1 if they are, an alarm from ${alarm}.`,
     unfit: "The draws do not fit. Do not trust estimates from the log until this is explained.", fit: "The draws fit their logged probabilities.",
-    drift: "Do the models change?", moved: "How far a model’s ratings have moved from those predicted; at 100 % it is an alarm.", flattered: "its scores are better than its ratings",
+    drift: "Do the models change?", moved: "How far a model’s ratings have moved from those predicted; at 100% it is an alarm.", flattered: "its scores are better than its ratings",
     reward: "Reward model ", seen: (n, missing) => `: ${n} answers, ${missing} without its features`,
-    right: "Are the predictions right?", diagonal: "Answers by their predicted rating, and what people then gave, with its 95 % interval; last 30 days. On the diagonal they agree.", calibration: "Predicted and given ratings", unscored: "It is shown once scored answers are rated.",
+    right: "Are the predictions right?", diagonal: "Answers by their predicted rating, and what people then gave, with its 95% interval; last 30 days. On the diagonal they agree.", calibration: "Predicted and given ratings", unscored: "It is shown once scored answers are rated.",
     predicts: "What is believed of somebody new", weights: "How much each of these ways to predict counts for a person without ratings, by how well it has predicted so far.",
     heads: { population: "everybody’s taste", declared: "declared wishes", narrow: "own ratings, cautiously", length: "own ratings on length", form: "own ratings on length and lists", recent: "own recent ratings", medium: "own ratings", wide: "own ratings, boldly" },
   },

@@ -52,7 +52,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rate(msgspec.Struct, frozen=True, kw_only=True):
-    """A failure rate with its 95 % Wilson interval."""
+    """A failure rate with its 95% Wilson interval."""
 
     failures: int
     cases: int

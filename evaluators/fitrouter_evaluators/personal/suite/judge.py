@@ -70,7 +70,7 @@ class Trust(NamedTuple):
     """Beta posterior of a judge's agreement with a person.
 
     The prior has the weight of ten marks: LLM judges that are told of a person's taste agree with that person in 52 to
-    64 % of comparisons (PRISM; Kirk et al. 2024, MT-bench; Zheng et al. 2023), so that marks soon decide.
+    64% of comparisons (PRISM; Kirk et al. 2024, MT-bench; Zheng et al. 2023), so that marks soon decide.
     """
 
     agreed: float = 5.8

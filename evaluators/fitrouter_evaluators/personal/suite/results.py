@@ -10,7 +10,7 @@ from fitrouter.errors import InvalidRequest
 
 
 class ModelResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a model. Shares and ratings are from 0 to 1, with 80 % intervals."""
+    """Result of a model. Shares and ratings are from 0 to 1, with 80% intervals."""
 
     model: str
     rank: int

@@ -14,7 +14,7 @@ def student(p: float, df: Floats) -> Floats:
     """The quantile of Student's t at p ≥ ½, float64[...]; NaN where df is below 1.
 
     Wallace (1959), "Bounds on normal approximations to Student's and the chi-square distributions", §4, inverted.
-    For p ≥ 0.975 and df ≥ 5 it is at most 1 % too large and never too small; below that p it is within 0.1 %.
+    For p ≥ 0.975 and df ≥ 5 it is at most 1% too large and never too small; below that p it is within 0.1%.
     """
     if not 0.5 <= p < 1.0:
         raise ConfigError(f"interval: 1 − α/2 is {p!r}; it must be at least ½ and below 1: give an α in (0, 1]")

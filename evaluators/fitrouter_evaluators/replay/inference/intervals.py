@@ -19,7 +19,7 @@ from fitrouter_evaluators.replay.inference._cells import Cells, cells_of
 from fitrouter_evaluators.replay.log.log import Ints
 
 BAGS = 4096
-"""More clusters than this are resampled in bags; the standard error is then known to 1/√(2 · 4096) = 1.1 %."""
+"""More clusters than this are resampled in bags; the standard error is then known to 1/√(2 · 4096) = 1.1%."""
 _CHUNK = 1 << 21
 """Resampling weights made at a time."""
 

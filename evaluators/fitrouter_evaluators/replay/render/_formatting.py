@@ -96,14 +96,14 @@ def percent(share: float) -> str:
     if not math.isfinite(share):
         return NOTHING
     if 0 < share < 5e-5:
-        return "<0.01 %"
-    return f"{100 * share:.{2 if share < 0.01 else 1}f} %".replace("-", "−") if share else "0 %"
+        return "<0.01%"
+    return f"{100 * share:.{2 if share < 0.01 else 1}f}%".replace("-", "−") if share else "0%"
 
 
 def level(alphas: Iterable[float]) -> str:
-    """The confidence level, such as `95 % `, if all intervals share it; else empty."""
+    """The confidence level, such as `95% `, if all intervals share it; else empty."""
     levels = {100.0 * (1.0 - alpha) for alpha in alphas}
-    return f"{levels.pop():.4g} % " if len(levels) == 1 else ""
+    return f"{levels.pop():.4g}% " if len(levels) == 1 else ""
 
 
 def duration(seconds: float) -> str:

@@ -99,7 +99,7 @@ def _sequence(bands: Sequence[Band], axis: str, title: str, width: float) -> str
     canvas.close()
     names = [
         ("mean", "running mean"),
-        *((f"{b.kind}-key", f"{b.kind} {100 - 100 * b.alpha:.4g} % limits") for b in bands),
+        *((f"{b.kind}-key", f"{b.kind} {100 - 100 * b.alpha:.4g}% limits") for b in bands),
     ]
     _legend(canvas, names, left, width)
     canvas.text((left + right) / 2, bottom + 36, "units seen", "axis", anchor="middle")

@@ -95,8 +95,8 @@ def bounds_for(observed: MetricOutcomes, *, paired: bool = False) -> tuple[float
     """Choose bounds for pseudo-outcomes of some hundred units or more, given the probability e of a label request.
 
     A label prediction may lose (1 − e)/e of itself, so rare labels need larger bounds: 1/e and 4/e. With e = .1 and
-    20,000 units these detected 68 % of improvements by .03, the bounds for fully observed outcomes 38 %, an
-    asymptotic sequence 78 %.
+    20,000 units these detected 68% of improvements by .03, the bounds for fully observed outcomes 38%, an
+    asymptotic sequence 78%.
     """
     rare = observed.e[(observed.e > 0.0) & (observed.e < 1.0)]
     if not len(rare) or observed.scale == 0.0:

@@ -16,7 +16,7 @@ have the mean: the share of users worse off is then 0 or 1 by its sign, and its 
 uncertain. Users whom both policies treat alike in every unit are not worse off.
 
 Assumptions: visit frequency is independent of satisfaction; averaged noise is about normal. With four labels a user
-and heavy weights the second fails: nominal 95 % intervals covered 80 to 90 %.
+and heavy weights the second fails: nominal 95% intervals covered 80 to 90%.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def _text(found: Exposure) -> str:
             lines.append(_line(words, value))
     if found.prices:
         left = f", {found.left_out} votes of untrusted keys left out" if found.left_out else ""
-        lines += ["", f"price in rating, estimated from {found.units} ratings (95 % interval){left}"]
+        lines += ["", f"price in rating, estimated from {found.units} ratings (95% interval){left}"]
         lines += [_line(price.words, price.cost) for price in found.prices]
     return "\n".join(lines)
 

@@ -29,7 +29,7 @@ def command(
     tenant: Tenant = None,
     out: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Satisfaction of everybody who ever rated, with 95 % intervals; the four figures stand together or not at all."""
+    """Satisfaction of everybody who ever rated, with 95% intervals; the four figures stand together or not at all."""
     with connect(config, url, tenant=tenant) as gateway:
         found = gateway.call("GET", "/v1/satisfaction", timeout_s=LONG_S)
     said = [_text(msgspec.convert(found, Satisfaction)), *(f"Cost: {each}." for each in found["saved"])]
@@ -45,7 +45,7 @@ def _text(found: Satisfaction) -> str:
             lines.append(_line(words, value) + more)
     groups = [*found.roles, *found.rarity, *([found.departed] if found.departed else [])]
     if groups:
-        lines += ["", f"{'group':<28} {'mean':>7}  95 % interval"]
+        lines += ["", f"{'group':<28} {'mean':>7}  95% interval"]
     lines += [_line(printable(group.name)[:28], group.mean) for group in groups]
     return "\n".join([*lines, *([""] if found.sentences else []), *wrapped(found.sentences)])
 

@@ -71,7 +71,7 @@ def choices(data: Data, out: JsonFile = None, encoder: EncoderName = "static") -
 
     found = run_choices(data, get_encoder(encoder))
     table = Table(title=f"{found['set']}: {found['n']} rows, {found['phrases']} phrases", box=None)
-    for column in ("picks", "accuracy", "95 % interval"):
+    for column in ("picks", "accuracy", "95% interval"):
         table.add_column(column, justify="left" if column == "picks" else "right")
     for name, row in found["accuracy"].items():
         table.add_row(name, f"{row['mean']:.3f}", f"{row['low']:.3f} … {row['high']:.3f}")
@@ -244,7 +244,7 @@ def _run(run: Callable[[], dict[str, Any]], data: Path) -> dict[str, Any]:
 def _show(title: str, results: Sequence[Mapping[str, Any]]) -> None:
     """Print a table with a row for each metric and method and a column for each number of labels."""
     ks = sorted({result["k"] for result in results})
-    table = Table(title=f"{title}: by labels of the user, with 95 % intervals over users", box=None)
+    table = Table(title=f"{title}: by labels of the user, with 95% intervals over users", box=None)
     for column in ("metric", "row", *(f"k = {k}" for k in ks)):
         table.add_column(column, justify="left" if column in {"metric", "row"} else "right")
     cells: dict[tuple[str, str], dict[int, str]] = {}

@@ -69,7 +69,7 @@ def text(found: Verified) -> list[str]:
         f"first {printable(first.model)[:30]}, everybody's {printable(said.population_first)[:30]}",
         f"personal ranking {claim}: better with a probability of {chance(said.beats)}, {said.rated} rated",
         "",
-        f"{'report':<30} {'rating':>7} {'80 % interval':>16} {'P(best)':>8} {'anchors':>8}",
+        f"{'report':<30} {'rating':>7} {'80% interval':>16} {'P(best)':>8} {'anchors':>8}",
     ]
     for each in said.report:
         anchor = f"{said.anchors[each.model]:.2f}" if each.model in said.anchors else ""

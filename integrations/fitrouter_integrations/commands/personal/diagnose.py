@@ -37,7 +37,7 @@ def text(found: Diagnosis) -> list[str]:
         f"{found.attributes} lasting attributes ({found.sensitive} sensitive), {found.retracted} retracted;"
         f" {found.relevant} relevant to an answer",
         "",
-        f"{'failure':<16} {'rate':>6} {'95 % interval':>16} {'of':>6}   {'agrees with people (κ)':<24}",
+        f"{'failure':<16} {'rate':>6} {'95% interval':>16} {'of':>6}   {'agrees with people (κ)':<24}",
     ]
     for name, rate in found.rates.items():
         agreement, agrees = found.agreement.get(name), ""

@@ -24,7 +24,7 @@ def command(
     ] = None,
     out: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Rank the models for a person or a role, with 80 % intervals, beside the population's ranking."""
+    """Rank the models for a person or a role, with 80% intervals, beside the population's ranking."""
     if suite is not None:
         from fitrouter_evaluators.personal.suite import results
         from fitrouter_integrations.commands.personal.suite import suite_table

@@ -33,7 +33,7 @@ def command(
     tenant: Tenant = None,
     out: Annotated[bool, typer.Option("--json", help="Print one JSON object per answer.")] = False,
 ) -> None:
-    """Score texts from anywhere as a person would rate them: rating, 80 % interval, and reasons. Nothing is logged."""
+    """Score texts from anywhere as a person would rate them: rating, 80% interval, and reasons. Nothing is logged."""
     items = _read(file, prompt)
     for batch, found in zip(_batches(items), _score_batches(items, user, role, config, url, tenant), strict=True):
         for item, answers in zip(batch, found, strict=True):

@@ -275,7 +275,7 @@ def _choice(console: Console) -> str | None:
 
 def suite_table(found: Sequence[ModelResult]) -> list[str]:
     """Format a suite's results as lines of at most 80 columns, and say why the first model is first."""
-    heads = f"{'model':<26} {'wins':>5} {'80 % interval':>14} {'rubric':>7} {'judge':>6} {'base':>5}"
+    heads = f"{'model':<26} {'wins':>5} {'80% interval':>14} {'rubric':>7} {'judge':>6} {'base':>5}"
     lines = [f"{'':>2}  {heads} {'rank of all':>11}"]
     for each in found:
         interval = f"{each.low:.0%} to {each.high:.0%}"

@@ -110,7 +110,7 @@ def _figures(now: dict[str, Any]) -> Table:
     if reward is None:
         table.add_row("mean rating", "–", "", "nobody has rated an answer")
     else:
-        bounds = "" if reward["low"] is None else f"{reward['low']:.3f} to {reward['high']:.3f} (95 %), "
+        bounds = "" if reward["low"] is None else f"{reward['low']:.3f} to {reward['high']:.3f} (95%), "
         points = {each["point"]: each["mean"] for each in now["ratings"]}
         table.add_row(
             "mean rating", f"{reward['mean']:.3f}", _bars(points), f"{bounds}{reward['ratings']:,} rated answers"
@@ -118,10 +118,10 @@ def _figures(now: dict[str, Any]) -> Table:
     cost = msgspec.convert(totals["cost"], Money)
     each = "" if cost.each is None else f"{usd(cost.each)} per request" + " with a known price" * bool(cost.unpriced)
     table.add_row("cost", str(cost), course["cost_usd"], each)
-    table.add_row("latency", _ms(totals["p50_ms"]), course["p50_ms"], f"95 % within {_ms(totals['p95_ms'])}")
+    table.add_row("latency", _ms(totals["p50_ms"]), course["p50_ms"], f"95% within {_ms(totals['p95_ms'])}")
     gain = now["personalisation"].get("")
     if gain is not None:
-        bounds = f"{gain['low']:+.3f} to {gain['high']:+.3f} (95 %), n {gain['labels']:,}"
+        bounds = f"{gain['low']:+.3f} to {gain['high']:+.3f} (95%), n {gain['labels']:,}"
         table.add_row("personalisation", f"{gain['gain']:+.3f}", "", bounds)
     return table
 
@@ -130,7 +130,7 @@ def _models(shown: dict[str, Any]) -> Table:
     """Build the table of the models' figures of the last 7 days."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("model (7 days)", overflow="ellipsis", max_width=40, no_wrap=True)
-    for title in ("share", "rating", "95 %", "$/request", "latency", "answers"):
+    for title in ("share", "rating", "95%", "$/request", "latency", "answers"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("")
     total = sum(model["figures"].get("requests", 0) for model in shown["models"])
