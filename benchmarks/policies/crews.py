@@ -70,7 +70,7 @@ _read: Text
 def read(pool: Pool) -> Text:
     """Read all of a pool as the router and the scorer would."""
     reader = get_encoder("static")
-    features = ResponseFeatures(reader, scalar=global_scalar(reader))
+    features = ResponseFeatures(reader, scalar=global_scalar(reader), declared=True)
     texts = answers(pool)
     prompts = {role: [_prompt(role, job, case) for case in pool.cases] for role, job in JOBS.items()}
     return Text(

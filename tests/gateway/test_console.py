@@ -568,8 +568,9 @@ def test_reads_are_shared_bounded_and_forgotten(tmp_path: Path) -> None:
 
 
 def test_an_old_answer_is_given_while_a_newer_one_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for figures that are there, unless they are too old, or the last read failed."""
+    """Nobody waits long for figures that are there, unless they are too old, or the last read failed."""
     monkeypatch.setattr("fitrouter_dashboards.console.reads.REST", 0.0)
+    monkeypatch.setattr("fitrouter_dashboards.console.reads.WAIT_S", 0.02)
     held, found = threading.Event(), [1]
 
     def read() -> int:

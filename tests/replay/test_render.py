@@ -300,7 +300,7 @@ def test_numbers_keep_three_figures(x: float) -> None:
     read = float(number(x).replace(",", "").replace("−", "-"))
     assert abs(read - x) <= 0.005 * abs(x)
     share = abs(x) / 1e9
-    shown = percent(share).removesuffix(" %")
+    shown = percent(share).removesuffix("%")
     assert shown == "<0.01" or abs(float(shown) - 100 * share) <= 0.0501
 
 

@@ -1,7 +1,7 @@
 """Queries for the console, off the event loop: one at a time, bounded in time, and shared by all who ask the same.
 
-An answer that is older than it should be is still given, for `STALE_S`, while a newer one is read (RFC 5861,
-stale-while-revalidate): an open page waits for its first figures only.
+Where a newer answer is not there within `WAIT_S`, the one before it is given, for `STALE_S` (RFC 5861,
+stale-while-revalidate): over a long log an open page waits for its first figures only.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ LIMIT_S = 8.0
 FRESH_S = 1.0
 """How long an answer is used again, or `REST` times as long as it took, so that open pages never load the store."""
 REST = 4.0
-STALE_S = 20.0
-"""How long an answer is given beyond that, while a newer one is read."""
+STALE_S, WAIT_S = 20.0, 0.25
+"""How long an answer may be given beyond that, while a newer one is read, and how long that one is waited for first."""
 KEPT = 256
 """Answers that are kept."""
 
@@ -78,7 +78,7 @@ class Reads:
     ) -> Any:
         """Run `read` in the console's thread and return its answer; one of `fresh_s` at most, or `FRESH_S`, is reused.
 
-        With `old`, an older one is returned while it is read again.
+        With `old`, an older one is returned if a newer one is not there within `WAIT_S`.
 
         Raises:
             StoreError: it is not there in time.
@@ -91,8 +91,10 @@ class Reads:
             self._answers.move_to_end(key)
             while len(self._answers) > KEPT:
                 self._answers.popitem(last=False)
+        if held.before is not None and not (await asyncio.wait({held.answer}, timeout=WAIT_S))[0]:
+            return held.before.result()
         try:
-            return await asyncio.wait_for(asyncio.shield(held.before or held.answer), LIMIT_S + 2.0)
+            return await asyncio.wait_for(asyncio.shield(held.answer), LIMIT_S + 2.0)
         except TimeoutError:
             raise StoreError("the warehouse did not answer in time; try a shorter window") from None
 

@@ -105,7 +105,13 @@ class InProcess:
         seconds: float = 0.0,
         cost_usd: float = 0.0,
     ) -> Turn:
-        """Fold a decision, the answer of its model, and the answer's score; h is None where no scorer runs."""
+        """Fold a decision, the answer of its model, and the answer's score; h is None where no scorer runs.
+
+        Raises:
+            ValueError: h is not as long as the learner's features, which would ignore it.
+        """
+        if h is not None and len(h) != self.learner.fit.D:
+            raise ValueError(f"h has {len(h)} features; the learner has {self.learner.fit.D}")
         events = answer_events(
             decision,
             h=h,
