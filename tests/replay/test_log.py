@@ -284,6 +284,16 @@ def test_a_gateways_folder_reads_the_warehouse_unless_it_is_behind(
     assert read_log(later).decisions.n <= only.decisions.n
 
 
+def test_a_warehouse_that_gets_on_is_waited_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal is not read instead while the feed adds rows, however long that takes."""
+    reached = iter(range(len(EVENTS) - 20, len(EVENTS) + 1))
+    monkeypatch.setattr(sources, "_FEED_S", 0.05)
+    monkeypatch.setattr(sources, "_POLL_S", 0.01)
+    monkeypatch.setattr(sources._warehouse, "reaches", lambda _: next(reached))
+    assert read_log(folder).source.startswith("warehouse")
+    assert next(reached, None) is None
+
+
 def test_a_path_without_a_log_is_a_config_error(tmp_path: Path) -> None:
     """A wrong path is a configuration error, not an invalid log."""
     for path in (tmp_path, tmp_path / "nowhere.duckdb"):

@@ -16,10 +16,11 @@ _FIRST = """
     JOIN (SELECT decision_id, max(served_by) AS served_by FROM log_executions GROUP BY decision_id) AS x
         USING (decision_id)
     WHERE ($1::VARCHAR IS NULL OR f.tenant = $1) AND x.served_by IS NOT NULL
-        AND coalesce(f.source, '') <> 'chosen' AND EXISTS (SELECT 1 FROM log_feedback WHERE vouched <> '')
+        AND coalesce(f.source, '') <> 'chosen'
     QUALIFY row_number() OVER (PARTITION BY f.decision_id, f.kind, f.dimension, f.other ORDER BY f.seq) = 1
     ORDER BY f.seq
 """
+_VOUCHED = "SELECT 1 FROM log_feedback WHERE vouched <> '' LIMIT 1"  # without such votes all count
 _LEFT_OUT = """
     CREATE TEMP TABLE left_out AS
     SELECT decision_id, kind, dimension, other FROM log_feedback WHERE seq IN (SELECT unnest($1::BIGINT[]))
@@ -42,7 +43,8 @@ def hear(connection: duckdb.DuckDBPyConnection, limits: FeedbackConfig | None = 
         the number of these votes.
     """
     limits = limits or FeedbackConfig()
-    votes = map(LoggedVote._make, connection.execute(_FIRST, [tenant]).fetchall())
+    limited = connection.execute(_VOUCHED).fetchone() is not None
+    votes = map(LoggedVote._make, connection.execute(_FIRST, [tenant]).fetchall() if limited else ())
     found = list(LeftOut(people=limits.people_per_key, votes_per_day=limits.votes_per_day).read(votes))
     connection.execute(_LEFT_OUT, [found])
     connection.execute(_HEARD)

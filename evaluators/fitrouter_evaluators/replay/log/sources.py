@@ -27,7 +27,8 @@ from fitrouter_evaluators.replay.log.validation import validate
 JOURNAL, WAREHOUSE = "journal.db", "fitrouter.duckdb"
 """File names in a gateway's folder."""
 _FEED_S = 1.5
-"""Seconds within which a running feed catches up."""
+"""Seconds within which a running feed adds rows."""
+_POLL_S = 0.1
 
 
 def read_log(
@@ -136,13 +137,14 @@ def open_log(path: Path, *, features: bool = True, whole: bool = False) -> Itera
 
 
 def _behind(journal: Path, warehouse: Path) -> int:
-    """Number of rows of the journal that the warehouse lacks; waits once for a running feed to catch up."""
-    head = _journal.head(journal)
-    behind = head - _warehouse.reaches(warehouse)
-    if behind > 0:
-        time.sleep(_FEED_S)
-        behind = head - _warehouse.reaches(warehouse)
-    return max(behind, 0)
+    """Number of rows of the journal that the warehouse lacks; waits for a feed as long as it adds rows."""
+    head, reached = _journal.head(journal), _warehouse.reaches(warehouse)
+    until = time.monotonic() + _FEED_S
+    while reached < head and time.monotonic() < until:
+        time.sleep(min(_FEED_S, _POLL_S))
+        if (now := _warehouse.reaches(warehouse)) > reached:
+            reached, until = now, time.monotonic() + _FEED_S
+    return max(head - reached, 0)
 
 
 def _is_journal(path: Path) -> bool:

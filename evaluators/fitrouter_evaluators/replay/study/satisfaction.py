@@ -178,7 +178,7 @@ class _Distribution(NamedTuple):
     @classmethod
     def _summarise(cls, people: _People, multiplicity: Floats, low: float, high: float) -> _Distribution:
         variance = people.sampling_variance(multiplicity)
-        mean, between = _moments(people.mean, variance, multiplicity)
+        mean, between = _moments(people, variance, multiplicity)
         sd, mean = np.sqrt(between), np.clip(mean, low, high)
         worst, light, below = mean.copy(), mean.copy(), (mean < 0.0).astype(np.float64)
         differ = between > 0.0
@@ -186,7 +186,10 @@ class _Distribution(NamedTuple):
             ends = mean[differ] - REACH * sd[differ], mean[differ] + REACH * sd[differ]
             grid = np.linspace(max(float(ends[0].min()), low), min(float(ends[1].max()), high), GRID)
             start = np.exp(-0.5 * ((grid - mean[differ, None]) / np.maximum(sd[differ, None], grid[1] - grid[0])) ** 2)
-            few, mass = _roughened(start, grid, people.mean, variance[0], multiplicity[differ])
+            # Users with equal means and numbers of units count as one, that often.
+            cells = np.stack([people.mean, variance[0]], axis=1)
+            alike, kind = np.unique(cells, axis=0, return_inverse=True)
+            few, mass = _roughened(start, grid, *alike.T, _summed(multiplicity[differ], kind))
             light[differ], worst[differ] = _worst_decile(grid, few), _worst_decile(grid, mass)
             below[differ] = _below(grid, mass, 0.0)
         return cls(mean, sd, worst, light, below)
@@ -205,22 +208,30 @@ class _Distribution(NamedTuple):
         return float(share[0]), low, high
 
 
-def _moments(raw: Floats, variance: Floats, multiplicity: Floats) -> tuple[Floats, Floats]:
+def _moments(people: _People, variance: Floats, multiplicity: Floats) -> tuple[Floats, Floats]:
     """Mean and variance of true means, float64[R] each, solving Σ (raw − mean)² / (τ² + noise) = its expectation."""
+    _, first, kind = np.unique(people.n, return_index=True, return_inverse=True)
+    noise, middle = variance[:, first], people.mean.mean()  # noise depends on the number of units
+    powers = [_summed(multiplicity * (people.mean - middle) ** k, kind) for k in range(3)]
 
     def spread(between: Floats) -> tuple[Floats, Floats]:
-        weight = multiplicity / (between[:, None] + variance)
-        mean = (weight * raw).sum(axis=1) / weight.sum(axis=1)
-        return (weight * (raw - mean[:, None]) ** 2).sum(axis=1), mean
+        n, total, squares = ((power / (between[:, None] + noise)).sum(axis=1) for power in powers)
+        return squares - total**2 / n, middle + total / n
 
     chance = multiplicity.sum(axis=1) - 1.0
-    low, high = np.zeros(len(variance)), np.full(len(variance), 2.0 * float(np.ptp(raw)) ** 2 + 1e-18)
+    low, high = np.zeros(len(variance)), np.full(len(variance), 2.0 * float(np.ptp(people.mean)) ** 2 + 1e-18)
     for _ in range(50):
-        middle = 0.5 * (low + high)
-        more = spread(middle)[0] > chance
-        low, high = np.where(more, middle, low), np.where(more, high, middle)
+        half = 0.5 * (low + high)
+        more = spread(half)[0] > chance
+        low, high = np.where(more, half, low), np.where(more, high, half)
     between = np.where(spread(np.zeros(len(variance)))[0] > chance, high, 0.0)
     return spread(between)[1], between
+
+
+def _summed(rows: Floats, kind: NDArray[Any]) -> Floats:
+    """Sum of each row's values of a kind, float64[R, kinds]; kinds are from 0 on without gaps."""
+    order = np.argsort(kind, kind="stable")
+    return np.asarray(np.add.reduceat(rows[:, order], np.flatnonzero(np.diff(kind[order], prepend=-1)), axis=1))
 
 
 def _roughened(
