@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from tests.kits.suite import STYLES, install
 from tests.kits.tables import table_driven
+from tests.personal.test_exposure import counted, rated_of
 
 from fitrouter.monitors.personalisation import PersonalisationMonitor
 from fitrouter.posterior.draws import Draws, Means, RatingDraws
@@ -162,15 +163,15 @@ def test_satisfaction_of_people_who_are_all_alike(people: int, y: float) -> None
 
 def test_exposure_of_people_who_are_all_alike() -> None:
     """One model for everybody: shares have an interval with a width, and changes that change nothing have no price."""
-    found = exposure([(f"u{i % 12}", "a" if i else "b", None) for i in range(240)], [])
+    found = exposure(*counted([(f"u{i % 12}", "a" if i else "b", None) for i in range(240)]))
     rated: list[tuple[Any, ...]] = [
         (f"u{i % 12}", "a", ["a", "b"], [0.9, 0.1], [0.9, 0.1], [], [0.5, 0.2], 0.5) for i in range(120)
     ]
-    assert {each.name for each in price_list(rated)} & {"floor", "privacy 0.5", "privacy 1"} == set()
+    assert {each.name for each in price_list(rated_of(rated))} & {"floor", "privacy 0.5", "privacy 1"} == set()
     assert found.in_bubble is not None
-    every = [*spans(msgspec.to_builtins(found)), *spans(msgspec.to_builtins(price_list(rated)))]
+    every = [*spans(msgspec.to_builtins(found)), *spans(msgspec.to_builtins(price_list(rated_of(rated))))]
     assert all(low < high for low, high in every)
-    assert exposure([(f"u{i % 12}", "a", None) for i in range(240)], []).models_each is None
+    assert exposure(*counted([(f"u{i % 12}", "a", None) for i in range(240)])).models_each is None
 
 
 def test_shares_and_chances() -> None:
@@ -233,13 +234,13 @@ def gains(first: str) -> Any:
 
 def people_alike() -> Any:
     rows = [(f"u{i % 10}", "cook", 1.0, float(i), "a", ["a", "b"], [0.9, 0.1], True) for i in range(100)]
-    bubble = exposure([(f"u{i % 12}", "a" if i else "b", None) for i in range(240)], [])
+    bubble = exposure(*counted([(f"u{i % 12}", "a" if i else "b", None) for i in range(240)]))
     rated: list[tuple[Any, ...]] = [
         (f"u{i % 12}", "a", ["a", "b"], [0.9, 0.1], [0.9, 0.1], [], [0.5, 0.2], 0.5) for i in range(120)
     ]
     alone = [("u0", *row[1:]) for row in rated]
-    assert price_list(alone) == ()  # a hundred ratings of one person
-    return [satisfaction_of(rows, {f"u{i}": float(i) for i in range(10)}, now=1e9), bubble, price_list(rated)]
+    assert price_list(rated_of(alone)) == ()  # a hundred ratings of one person
+    return [satisfaction_of(rows, {f"u{i}": float(i) for i in range(10)}, now=1e9), bubble, price_list(rated_of(rated))]
 
 
 def certified() -> Any:

@@ -3,16 +3,46 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.kits.replay import Town
+from tests.kits.replay_story import RULES, write_folder, write_journal
 from tests.personal.test_satisfaction import journalled
 
-from fitrouter.types import Floats
-from fitrouter_evaluators.personal.exposure import exposure, price_list
+from fitrouter.plain import pack
+from fitrouter.types import Decision, Erasure, Event, Floats, Identity, Score
+from fitrouter_evaluators.personal.exposure import Exposure, exposed, exposure, price_list
+from fitrouter_evaluators.personal.satisfaction import Satisfaction, measure_satisfaction
 from fitrouter_integrations.commands.audits.exposure import command
+
+
+def counted(rows: Sequence[tuple[Any, ...]]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arguments of `exposure` for (user, model, style or None) of each answer, in order."""
+    n = Counter((user, model) for user, model, _ in rows)
+    styled = [row for row in rows if row[2] is not None]
+    users, models = ([row[i] for row in styled] for i in (0, 1))
+    dimensions = {f"s{i}": np.array(each) for i, each in enumerate(zip(*(row[2] for row in styled), strict=True))}
+    counts = {"person": [user for user, _ in n], "model": [model for _, model in n], "n": [*n.values()]}
+    return (
+        {name: np.array(each) for name, each in counts.items()},
+        {"person": np.array(users), "model": np.array(models), **dimensions},
+    )
+
+
+def rated_of(rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
+    """The argument of `price_list` for (user, chosen, eligible, probs, blind, rest, mean, y) of each decision."""
+    flat = [
+        (i, user, y, model == chosen, p[k], mean[k], blind[k], rest[k] if rest else 0.0)
+        for i, (user, chosen, eligible, p, blind, rest, mean, y) in enumerate(rows)
+        for k, model in enumerate(eligible)
+    ]
+    names = ("seq", "person", "y", "drawn", "p", "mean", "blind", "rest")
+    return {name: np.array(each) for name, each in zip(names, zip(*flat, strict=True), strict=True)}
 
 
 def answers(seed: int, mixed: bool) -> list[tuple[Any, ...]]:
@@ -27,7 +57,7 @@ def answers(seed: int, mixed: bool) -> list[tuple[Any, ...]]:
 
 def test_exposure_of_a_bubble_and_of_a_mixture() -> None:
     """One model each: a tenth of the answers is unusual; two models in turn: two in effect, and many are."""
-    bubble, mixed = exposure(answers(1, False), range(4)), exposure(answers(1, True), range(4))
+    bubble, mixed = exposure(*counted(answers(1, False))), exposure(*counted(answers(1, True)))
     assert bubble.models == mixed.models == {"a": 0.5, "b": 0.5}
     assert bubble.models_each is not None
     assert mixed.models_each is not None
@@ -39,10 +69,10 @@ def test_exposure_of_a_bubble_and_of_a_mixture() -> None:
     assert mixed.unusual is not None
     assert bubble.unusual.low <= 0.1 <= bubble.unusual.high
     assert mixed.unusual.low > 0.2
-    assert exposure(answers(1, True)[:450], range(4)).models_each is None  # nine people
+    assert exposure(*counted(answers(1, True)[:450])).models_each is None  # nine people
     few = [(f"v{u}", "b", None) for u in range(20) for _ in range(4)]  # people with four answers each
-    assert exposure([*answers(1, True), *few], range(4)).models_each == mixed.models_each
-    once = exposure([*answers(1, True), ("u0", "c", [99.0] * 4)], range(4))  # no spread of a model is known from that
+    assert exposure(*counted([*answers(1, True), *few])).models_each == mixed.models_each
+    once = exposure(*counted([*answers(1, True), ("u0", "c", [99.0] * 4)]))  # no spread of a model is known from that
     assert once.unusual is not None
     assert once.unusual.estimate == pytest.approx(mixed.unusual.estimate, abs=0.01)
 
@@ -75,11 +105,48 @@ def test_prices_cover_the_truth() -> None:
                 y = float(rng.random() < fit[u % 2, a])
                 pmfs = (probs[u % 2].tolist(), blind.tolist(), rest.tolist(), said[u % 2].tolist())
                 rows.append((f"u{u}", "abc"[a], ["a", "b", "c"], *pmfs, y))
-        found = {price.name: price.cost for price in price_list(rows)}
+        found = {price.name: price.cost for price in price_list(rated_of(rows))}
         for name in hits:
             hits[name] += bool(found[name].low <= truth[name] <= found[name].high)
     assert min(hits.values()) >= 35, hits
-    assert price_list(rows[:99]) == ()
+    assert price_list(rated_of(rows[:99])) == ()
+
+
+def town(erased: str = "") -> list[Event]:
+    """Requests of fifteen people with votes and scores; with `erased`, nothing of that person is left."""
+    town, found = Town(seed=5, rules=RULES, votes=0.7, learns=False), list[Event]()
+    for number in range(420):
+        town.request(user=f"person-{number % 15}")
+    rng = np.random.default_rng(1)
+    for row in town.journal.tail(0, 10**9):
+        found.append(row.event)
+        if isinstance(event := row.event, Decision):
+            h, common = pack(rng.normal(size=4)), {"ts": event.ts, "identity": event.identity}
+            scored = {"decision_id": event.id, "served_by": event.chosen, "features": event.features, "status": "ok"}
+            found.append(Score(id=f"s {event.id}", h=h, schema="style", mean=0.5, **scored, **common))  # type: ignore[arg-type]
+    return [event for event in found if not erased or getattr(event, "identity", Identity()).user != erased]
+
+
+@pytest.mark.parametrize("source", ["journal.db", "fitrouter.duckdb", ""])
+def test_all_sources_give_the_same_figures_without_the_erased(source: str, tmp_path: Path) -> None:
+    """A journal, a warehouse and a folder say what a log does in which the erased person never was."""
+    events = [*town(), Erasure(id="e", ts=1e9, subject="person-3")]
+    never = write_journal(tmp_path / "never.db", town("person-3"))
+    write_folder(tmp_path, events)
+
+    def figures(path: Path) -> tuple[Exposure, Satisfaction]:
+        return (
+            exposed(path, tenant="default", schema="style", style=[0, 2]),
+            measure_satisfaction(path, None, tenant="default", now=1e9),
+        )
+
+    found = figures(tmp_path / source)
+    assert found == figures(never)
+    exposure_, satisfied = found
+    assert (exposure_.people, satisfied.people) == (14, 14)
+    assert satisfied.ratings > exposure_.units > 100
+    assert exposure_.unusual is not None
+    assert exposure_.prices
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,9 +15,9 @@ and people are independent, so that intervals are of a mean over clusters.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -35,29 +35,44 @@ NEAR = 0.1
 """A model is good if its predicted rating is at most this below the best one's."""
 FRICTIONS = (0.05, 0.1, 0.2)
 
-_ANSWERS = """
-    SELECT d."user", x.served_by, s.h FROM log_decisions AS d
-    JOIN (SELECT decision_id, any_value(served_by) AS served_by FROM log_executions WHERE status = 'ok' GROUP BY ALL)
-        AS x USING (decision_id)
-    LEFT JOIN (
+_SERVED = """(
+        SELECT decision_id, any_value(served_by) AS model FROM log_executions WHERE status = 'ok' {where} GROUP BY ALL
+    )"""
+_COUNTS = f"""
+    SELECT hash("user") AS person, model, count(*) AS n FROM log_decisions JOIN {_SERVED.format(where="")}
+        USING (decision_id)
+    WHERE tenant = ? AND "user" IS NOT NULL GROUP BY ALL
+"""  # noqa: S608 - constants
+_STYLES = f"""
+    WITH scored AS (
         SELECT decision_id, arg_max(h, seq) AS h FROM log_scores WHERE schema = ? AND status = 'ok' GROUP BY decision_id
-    ) AS s USING (decision_id)
-    WHERE d.tenant = ? AND d."user" IS NOT NULL ORDER BY d.seq
-"""
+    )
+    SELECT hash("user") AS person, hash(model) AS model {{style}} FROM scored JOIN log_decisions USING (decision_id)
+    JOIN {_SERVED.format(where="AND decision_id IN (SELECT decision_id FROM scored)")} USING (decision_id)
+    WHERE tenant = ? AND "user" IS NOT NULL ORDER BY seq
+"""  # noqa: S608 - constants
 _RATED = f"""
     WITH rated AS (
         SELECT decision_id, y FROM heard_feedback
         WHERE {RATED} AND y BETWEEN 0 AND 1
         QUALIFY row_number() OVER (PARTITION BY decision_id ORDER BY seq DESC) = 1
     ), served AS (
-        SELECT decision_id, bool_and(served_by = chosen) AS plain FROM log_executions GROUP BY decision_id
+        SELECT decision_id, bool_and(served_by = chosen) AS plain FROM log_executions
+        WHERE decision_id IN (SELECT decision_id FROM rated) GROUP BY decision_id
     )
-    SELECT coalesce("user", decision_id), chosen, eligible, probs, twin, rest, mean, y
+    SELECT seq, hash(coalesce("user", decision_id)) AS person, y,
+        generate_subscripts(probs, 1) AS place, coalesce(place = list_position(eligible, chosen), false) AS drawn,
+        unnest(probs) AS p, unnest(mean) AS mean,
+        unnest(CASE WHEN len(twin) = len(probs) THEN twin ELSE probs END) AS blind,
+        unnest(CASE WHEN len(rest) = len(probs) THEN rest ELSE [0.0 for _ in probs] END) AS rest
     FROM rated JOIN log_decisions USING (decision_id) JOIN served USING (decision_id)
     WHERE tenant = ? AND mode IN ('online', 'uniform') AND plain
         AND len(probs) = len(eligible) AND len(mean) = len(probs)
-    ORDER BY seq
+    ORDER BY seq, place
 """  # noqa: S608 - constants
+
+Columns: TypeAlias = Mapping[str, Any]
+"""Name → array, as DuckDB gives them."""
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,84 +119,88 @@ def exposed(
     """
     with open_log(log) as opened:
         left_out = hear(opened.connection, limits, tenant)
-        answers = opened.connection.execute(_ANSWERS, [schema, tenant]).fetchall()
-        rated = opened.connection.execute(_RATED, [tenant]).fetchall()
-    found = exposure(answers, style)
-    return msgspec.structs.replace(found, prices=price_list(rated), units=len(rated), left_out=left_out)
+        dimensions = "".join(f", h[{i + 1}]" for i in style)
+        counts = opened.connection.execute(_COUNTS, [tenant]).fetchnumpy()
+        styles = opened.connection.execute(_STYLES.format(style=dimensions), [schema, tenant]).fetchnumpy()
+        rated = opened.connection.execute(_RATED, [tenant]).fetchnumpy()
+    found = exposure(counts, styles)
+    units = len(np.unique(rated["seq"]))
+    return msgspec.structs.replace(found, prices=price_list(rated), units=units, left_out=left_out)
 
 
-def exposure(answers: Sequence[tuple[Any, ...]], style: Sequence[int]) -> Exposure:
-    """Measure exposure from (user, model, h or None) of each answer, in order; without prices."""
-    counts: dict[str, int] = {}
-    own: dict[str, dict[str, int]] = {}
-    styles: dict[str, list[Floats]] = {}
-    by_model: dict[str, list[Floats]] = {}
-    for user, model, h in answers:
-        counts[model] = counts.get(model, 0) + 1
-        mine = own.setdefault(user, {})
-        mine[model] = mine.get(model, 0) + 1
-        if h is not None:
-            vector = np.array([h[i] for i in style], dtype=np.float64)
-            if np.isfinite(vector).all():
-                styles.setdefault(user, []).append(vector)
-                by_model.setdefault(model, []).append(vector)
-    shares = {model: n / len(answers) for model, n in sorted(counts.items())}
-    found = Exposure(people=len(own), models=shares)
-    known = [mine for mine in own.values() if sum(mine.values()) >= LEAST_ANSWERS]
-    if len(known) < LEAST_PEOPLE:
+def exposure(counts: Columns, styles: Columns) -> Exposure:
+    """Measure exposure.
+
+    Args:
+        counts: `person`, `model`, and number `n` of the model's answers to the person.
+        styles: `person`, `model` and, under other names, the style dimensions of each scored answer, in order.
+    """
+    users, who = np.unique(counts["person"], return_inverse=True)
+    models, which = np.unique(np.asarray(counts["model"], dtype=str), return_inverse=True)
+    answers = np.bincount(who, counts["n"])
+    shares = np.bincount(which, counts["n"]) / max(answers.sum(), 1)
+    found = Exposure(people=len(users), models=dict(zip(models.tolist(), shares.tolist(), strict=True)))
+    known = answers >= LEAST_ANSWERS
+    if known.sum() < LEAST_PEOPLE:
         return found
-    effective, most = [], []
-    for mine in known:
-        p = np.array(list(mine.values())) / sum(mine.values())
-        effective.append(math.exp(-float((p * np.log(p)).sum())))
-        most.append(float(p.max()) >= 0.95)
+    p, most = counts["n"] / answers[who], np.zeros(len(users))
+    np.maximum.at(most, who, p)
+    effective = np.exp(-np.bincount(who, p * np.log(p)))
     return msgspec.structs.replace(
         found,
-        models_each=interval_of(np.array(effective), Z, 1.0, float(len(counts))) if len(counts) > 1 else None,
-        in_bubble=interval_of(np.array(most, dtype=np.float64)),
-        unusual=_unusual(styles, by_model),
+        models_each=interval_of(effective[known], Z, 1.0, float(len(models))) if len(models) > 1 else None,
+        in_bubble=interval_of((most[known] >= 0.95).astype(np.float64)),
+        unusual=_unusual(**styles),
     )
 
 
-def _unusual(styles: dict[str, list[Floats]], by_model: dict[str, list[Floats]]) -> Interval | None:
+def _unusual(person: Any, model: Any, **style: Any) -> Interval | None:
+    rows = np.stack([np.ma.filled(each.astype(np.float64), np.nan) for each in style.values()] or [[]], axis=1)
+    here = np.flatnonzero(np.isfinite(rows).all(axis=1))
+    here = here[np.argsort(person[here], kind="stable")]
+    rows, model, (_, first, who, each) = rows[here], model[here], np.unique(person[here], True, True, True)
     apart = [
-        np.linalg.norm(rows - rows.mean(axis=0), axis=1) * math.sqrt(len(rows) / (len(rows) - 1))
-        for rows in (np.array(each) for each in by_model.values())
-        if len(rows) >= LEAST_ANSWERS
+        np.linalg.norm(own - own.mean(axis=0), axis=1) * math.sqrt(len(own) / (len(own) - 1))
+        for own in (rows[model == one] for one in np.unique(model))
+        if len(own) >= LEAST_ANSWERS
     ]
     if not apart:
         return None
-    reach, found = float(np.quantile(np.concatenate(apart), 0.9)), []
-    for each in styles.values():
-        rows = np.array(each)
-        if len(rows) >= LEAST_ANSWERS:
-            n = np.arange(2, len(rows), dtype=np.float64)  # answers before; the first two say little
-            before = np.cumsum(rows, axis=0)[1:-1] / n[:, None]
-            distance = np.linalg.norm(rows[2:] - before, axis=1) / np.sqrt(1.0 + 1.0 / n)
-            found.append(float((distance > reach).mean()))
-    return interval_of(np.array(found)) if len(found) >= LEAST_PEOPLE else None
+    reach = float(np.quantile(np.concatenate(apart), 0.9))
+    sums = np.cumsum(rows, axis=0) - rows
+    n = np.arange(len(rows)) - first[who]  # answers before; the first two say little
+    told = (n >= 2) & (each[who] >= LEAST_ANSWERS)
+    before, n = (sums - sums[first][who])[told] / n[told, None], n[told]
+    distance = np.linalg.norm(rows[told] - before, axis=1) / np.sqrt(1.0 + 1.0 / n)
+    counted = each >= LEAST_ANSWERS
+    unusual = np.bincount(who[told], distance > reach, len(each))[counted] / (each[counted] - 2)
+    return interval_of(unusual) if len(unusual) >= LEAST_PEOPLE else None
 
 
-def price_list(rated: Sequence[tuple[Any, ...]]) -> tuple[Price, ...]:
-    """Compute prices from (cluster, chosen, eligible, probs, twin, rest, mean, y) of each rated decision."""
-    people, clusters = np.unique([row[0] for row in rated], return_inverse=True)
-    if len(rated) < LEAST_UNITS or len(people) < LEAST_PEOPLE:
+def price_list(rated: Columns) -> tuple[Price, ...]:
+    """Compute prices from rated decisions, one row for each eligible model of each, in order.
+
+    Args:
+        rated: `seq` of the decision, `person`, rating `y`, whether the model was `drawn`, its probability `p`, the
+            predicted `mean`, its probability `blind` to the person, and the `rest` of it that is for exploration.
+    """
+    _, starts, unit = np.unique(rated["seq"], return_index=True, return_inverse=True)
+    people, clusters = np.unique(rated["person"][starts], return_inverse=True)
+    if len(starts) < LEAST_UNITS or len(people) < LEAST_PEOPLE:
         return ()
-    changes: dict[str, list[float]] = {"friction": [], "floor": [], "blind": []}
-    for _, chosen, eligible, probs, twin, rest, mean, y in rated:
-        p, m = np.array(probs, dtype=np.float64), np.array(mean, dtype=np.float64)
-        a = eligible.index(chosen)
-        good = m >= m.max() - NEAR
-        good[p.argmax()] = False
-        other = good / good.sum() if good.any() else p
-        free = p
-        if rest and len(rest) == len(p) and sum(rest) < 1.0 - 1e-9:
-            free = (p - np.array(rest)) / (1.0 - sum(rest))
-        blind = np.array(twin) if len(twin) == len(p) else p
-        for name, to, sign in (("friction", other, 1.0), ("floor", free, -1.0), ("blind", blind, 1.0)):
-            changed = to - p
-            changes[name].append(sign * float(changed @ m + changed[a] / p[a] * (y - m[a])))
-    cost = {name: _clustered(-np.array(values), clusters) for name, values in changes.items()}
+    p, m, drawn = rated["p"], rated["mean"], rated["drawn"]
+    top = np.flatnonzero(p == np.maximum.reduceat(p, starts)[unit])
+    good = m >= np.maximum.reduceat(m, starts)[unit] - NEAR
+    good[top[np.unique(unit[top], return_index=True)[1]]] = False
+    near, rest = np.add.reduceat(good.astype(np.float64), starts)[unit], np.add.reduceat(rated["rest"], starts)[unit]
+    other = np.where(near > 0.0, good / np.maximum(near, 1.0), p)
+    split = rest < 1.0 - 1e-9
+    free = np.where(split, (p - rated["rest"]) / np.where(split, 1.0 - rest, 1.0), p)
+    cost = {}
+    for name, to, sign in (("friction", other, -1.0), ("floor", free, 1.0), ("blind", rated["blind"], -1.0)):
+        changed = to - p
+        each = changed * m + np.where(drawn, changed / np.where(drawn, p, 1.0) * (rated["y"] - m), 0.0)
+        cost[name] = _clustered(sign * np.add.reduceat(each, starts), clusters)
     found = [
         Price(
             name=f"friction {share:g}",
