@@ -16,6 +16,7 @@ import pytest
 from tests.kits.suite import STYLES, install
 from tests.kits.tables import table_driven
 from tests.personal.test_exposure import counted, rated_of
+from tests.personal.test_satisfaction import found_in
 
 from fitrouter.monitors.personalisation import PersonalisationMonitor
 from fitrouter.posterior.draws import Draws, Means, RatingDraws
@@ -37,7 +38,6 @@ from fitrouter_evaluators.personal.diagnose.diagnosis import rate
 from fitrouter_evaluators.personal.exposure import exposure, price_list
 from fitrouter_evaluators.personal.leaderboard import Drawn, Leaderboard, ranked, sentences
 from fitrouter_evaluators.personal.report import Reports, _personal_gain, _settled
-from fitrouter_evaluators.personal.satisfaction import satisfaction_of
 from fitrouter_evaluators.personal.scores import predicted
 from fitrouter_evaluators.personal.suite import ANCHORS, Ledger, Models, Runner, decoded
 
@@ -151,7 +151,7 @@ def test_satisfaction_of_people_who_are_all_alike(people: int, y: float) -> None
     """No interval has width zero or is the whole scale, of anybody, of roles and of rarity; the sentences say so."""
     rows = [(f"u{i % people}", "cook", y, float(i), "a", ["a", "b"], [0.9, 0.1], True) for i in range(10 * people)]
     rare = {f"u{i}": float(i) for i in range(people)}
-    found = satisfaction_of(rows, rare, now=1e9)
+    found = found_in(rows, rare, now=1e9)
     assert found.people == people
     assert found.mean is not None
     assert found.departed is not None
@@ -240,7 +240,7 @@ def people_alike() -> Any:
     ]
     alone = [("u0", *row[1:]) for row in rated]
     assert price_list(rated_of(alone)) == ()  # a hundred ratings of one person
-    return [satisfaction_of(rows, {f"u{i}": float(i) for i in range(10)}, now=1e9), bubble, price_list(rated_of(rated))]
+    return [found_in(rows, {f"u{i}": float(i) for i in range(10)}, now=1e9), bubble, price_list(rated_of(rated))]
 
 
 def certified() -> Any:

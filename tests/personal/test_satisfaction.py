@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pytest
 
@@ -14,8 +16,8 @@ from fitrouter.types import Decision, Execution, Feedback, FeedbackKind, Identit
 from fitrouter_evaluators.personal.satisfaction import (
     DEPARTED_S,
     Satisfaction,
-    best_single,
     measure_satisfaction,
+    ratings,
     satisfaction_of,
 )
 from fitrouter_integrations.commands.audits.satisfaction import command
@@ -58,12 +60,25 @@ def world(seed: int, people: int = 120, each: int = 30) -> tuple[list[Row], dict
     return rows, rare, truth
 
 
+def found_in(rows: Sequence[Row], rare: dict[str, float], now: float) -> Satisfaction:
+    """What follows from (user, role, y, ts, chosen, eligible, probs, whether the answer is that of the draw) each."""
+    with duckdb.connect() as connection:
+        connection.execute(
+            'CREATE TABLE rated (seq BIGINT, "user" VARCHAR, role VARCHAR, y DOUBLE, ts DOUBLE, chosen VARCHAR, '
+            "eligible VARCHAR[], probs DOUBLE[], plain BOOLEAN)"
+        )
+        appender = connection.appender("rated")
+        appender.append_rows([(seq, *row) for seq, row in enumerate(rows)])
+        appender.flush()
+        return satisfaction_of(ratings(connection), rare, now=now)
+
+
 def test_figures_cover_the_truth() -> None:
     """Over twenty simulated logs, the 95% intervals of all six figures cover, and lie around their estimates."""
     hits = dict.fromkeys(("mean", "variance", "cvar10", "worst_role", "worse_off", "rare_gap"), 0)
     for seed in range(20):
         rows, rare, truth = world(seed)
-        found = satisfaction_of(rows, rare, now=41 * DAY)
+        found = found_in(rows, rare, now=41 * DAY)
         assert found.best_single == "a"
         for name in hits:
             value = getattr(found, name)
@@ -75,7 +90,7 @@ def test_figures_cover_the_truth() -> None:
 def test_people_count_once_and_those_who_left_count_on() -> None:
     """Mean and worst role are of people, not of ratings; who left long ago is in every figure and in a group."""
     rows, rare, _ = world(1)
-    found = satisfaction_of(rows, rare, now=40 * DAY + DEPARTED_S)
+    found = found_in(rows, rare, now=40 * DAY + DEPARTED_S)
     assert found.people == 120
     assert found.departed is not None
     assert found.departed.people == 30
@@ -89,24 +104,26 @@ def test_people_count_once_and_those_who_left_count_on() -> None:
 
 def test_little_says_nothing_of_anybody() -> None:
     """Nine people have no figures; a role of four has none; a log without draws names no best single model."""
-    nothing = satisfaction_of([], {}, now=0.0)
+    nothing = found_in([], {}, now=0.0)
     assert (nothing.mean, nothing.sentences) == (None, ("Nobody has rated yet.",))
     few = [(f"u{i % 9}", "cook", 1.0, 0.0, "a", ["a"], [1.0], True) for i in range(500)]
-    assert satisfaction_of(few, {}, now=0.0).mean is None
+    assert found_in(few, {}, now=0.0).mean is None
     rows = [(f"u{i % 20}", "cook" if i % 20 < 4 else "nurse", i % 2, 0.0, "a", ["a"], [1.0], False) for i in range(400)]
-    found = satisfaction_of(rows, {}, now=0.0)
+    found = found_in(rows, {}, now=0.0)
     assert [group.name for group in found.roles] == ["nurse"]
     assert not any("The role" in sentence for sentence in found.sentences), "one role is not worse than itself"
     assert (found.best_single, found.worse_off, found.rare_gap) == ("", None, None)
-    assert best_single([("a", 0.5, 0.4)] * 30 + [("b", 0.5, 1.0)] * 29) == ("a", pytest.approx(0.4))
+    few = [(f"u{i % 20}", "", 0.4, 0.0, "ab"[i >= 30], ["a", "b"], [0.5, 0.5], True) for i in range(59)]
+    assert found_in(few, {}, now=0.0).best_single == "a"
+    assert found_in([*few, (*few[-1][:2], 1.0, *few[-1][3:])], {}, now=0.0).best_single == "b"
 
 
 def test_people_without_a_role_are_in_no_group() -> None:
     """They count in the mean, and the interval of a role that others have is the same as without them."""
     nurses = [(f"u{i % 20}", "nurse", i % 2, 0.0, "a", ["a"], [1.0], True) for i in range(400)]
     others = [(f"v{i % 20}", None, 1.0, 0.0, "a", ["a"], [1.0], True) for i in range(400)]
-    found = satisfaction_of(nurses + others, {}, now=0.0)
-    assert (found.people, found.roles) == (40, satisfaction_of(nurses, {}, now=0.0).roles)
+    found = found_in(nurses + others, {}, now=0.0)
+    assert (found.people, found.roles) == (40, found_in(nurses, {}, now=0.0).roles)
 
 
 def test_a_difference_stays_on_its_scale() -> None:
@@ -116,7 +133,7 @@ def test_a_difference_stays_on_its_scale() -> None:
             (f"u{u}", "", rarest if u >= 10 else 0.5 if u >= 5 else 1.0 - rarest, 0.0, "a", ["a"], [1.0], True)
             for u in range(15)
         ]
-        gap = satisfaction_of(rows, {f"u{u}": float(u) for u in range(15)}, now=0.0).rare_gap
+        gap = found_in(rows, {f"u{u}": float(u) for u in range(15)}, now=0.0).rare_gap
         assert gap is not None
         assert bounds[0] <= gap.low < gap.high <= bounds[1]
 
@@ -124,7 +141,7 @@ def test_a_difference_stays_on_its_scale() -> None:
 def test_a_best_single_model_without_a_comparison() -> None:
     """Thirty draws show which model is best, but not how many of thirty people it would serve better."""
     rows = [(f"u{i}", "", 0.5, 0.0, "a", ["a", "b"], [0.5, 0.5], True) for i in range(30)]
-    found = satisfaction_of(rows, {}, now=0.0)
+    found = found_in(rows, {}, now=0.0)
     assert (found.best_single, found.worse_off) == ("a", None)
     assert any("is not known from their ratings" in sentence for sentence in found.sentences)
 

@@ -15,10 +15,10 @@ expect: |Δ|² / tr(Σ₀ − Σ), which is about 1 for typical people whatever 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -30,6 +30,10 @@ from fitrouter.types import Floats, Identity
 from fitrouter_evaluators.replay.log.heard import hear, said_of_left_out
 from fitrouter_evaluators.replay.log.sources import open_log
 from fitrouter_evaluators.replay.study.satisfaction import satisfaction
+
+if TYPE_CHECKING:
+    import duckdb
+
 
 LEAST_PEOPLE = 10
 """Fewest people for the four figures."""
@@ -51,15 +55,32 @@ _RATED = f"""
         WHERE $1::VARCHAR IS NULL OR d.tenant = $1
     )
 """  # noqa: S608 - constants
-RATINGS = f"{_RATED} SELECT * EXCLUDE (seq) FROM rated ORDER BY seq"  # noqa: S608 - constants
-"""Rows of `satisfaction_of`, of a tenant; `log` is the prefix of the tables, `feedback` that of votes."""
+_TABLE = f"CREATE TEMP TABLE rated AS {_RATED} SELECT * FROM rated"  # noqa: S608 - constants
 NUMBERS = f"""{_RATED}
     SELECT y, dense_rank() OVER (ORDER BY "user") - 1 AS person,
         dense_rank() OVER (ORDER BY coalesce(role, '')) - 1 AS role
     FROM rated ORDER BY seq
 """  # noqa: S608 - constants
-"""The same in numbers: `y`, and places of the person and the role among all, in alphabetical order."""
+"""A tenant's ratings: `y`, and places of the person and the role among all, in alphabetical order.
+
+`log` is the prefix of the tables, `feedback` that of votes.
+"""
 ROLES = f"{_RATED} SELECT DISTINCT coalesce(role, '') FROM rated ORDER BY 1"  # noqa: S608 - constants
+_NAMES = (
+    'SELECT DISTINCT "user" FROM rated ORDER BY 1',
+    "SELECT DISTINCT coalesce(role, '') FROM rated ORDER BY 1",
+)
+_SUMS = """
+    SELECT chosen, sum(1 / p), sum(y / p), count(*)
+    FROM (SELECT chosen, y, probs[list_position(eligible, chosen)] AS p FROM rated WHERE plain)
+    WHERE p > 0 GROUP BY chosen
+"""
+_COLUMNS = """
+    SELECT y, ts, dense_rank() OVER (ORDER BY "user") - 1 AS person,
+        dense_rank() OVER (ORDER BY coalesce(role, '')) - 1 AS role, chosen = $1 AS own,
+        coalesce(CASE WHEN plain THEN probs[list_position(eligible, $1)] END, 0.0) AS p
+    FROM rated ORDER BY seq
+"""
 
 
 class Interval(msgspec.Struct, frozen=True):
@@ -129,51 +150,77 @@ def measure_satisfaction(
     """
     with open_log(log, features=False) as opened:
         left_out = hear(opened.connection, limits, tenant)
-        rows = opened.connection.execute(RATINGS.format(log="log_", feedback="heard_feedback"), [tenant]).fetchall()
-    users = sorted({row[0] for row in rows})
-    rare = {} if router is None else rarities(router, tenant, users)
-    found = satisfaction_of(rows, rare, now=now)
+        opened.connection.execute(_TABLE.format(log="log_", feedback="heard_feedback"), [tenant])
+        rated = ratings(opened.connection)
+    rare = {} if router is None else rarities(router, tenant, rated.users)
+    found = satisfaction_of(rated, rare, now=now)
     said = (said_of_left_out(left_out),) if left_out else ()
     return msgspec.structs.replace(found, sentences=(*found.sentences, *said))
+
+
+class Ratings(NamedTuple):
+    """Ratings in order, and the best single model by them: that of the best mean, had it answered everything."""
+
+    users: Sequence[str]
+    roles: Sequence[str]
+    """Empty for no role."""
+    best: str
+    """Empty if no model has `LEAST_RATINGS`."""
+    mean: float
+    """Of the best single model, self-normalised by inverse propensities."""
+    y: Floats
+    ts: Floats
+    person: Any
+    """Place in `users`."""
+    role: Any
+    own: Any
+    """Whether the best single model was drawn."""
+    p: Floats
+    """Its probability; 0 where it could not answer, and where the answer is not that of a draw."""
+
+
+def ratings(connection: duckdb.DuckDBPyConnection) -> Ratings:
+    """Read the table `rated`: `seq, user, role, y, ts, chosen, eligible, probs`, and `plain` of the draw's answers."""
+    users, roles = ([name for (name,) in connection.execute(each).fetchall()] for each in _NAMES)
+    best, mean = best_of(connection.execute(_SUMS).fetchall())
+    return Ratings(users, roles, best, mean, **connection.execute(_COLUMNS, [best]).fetchnumpy())
 
 
 def rarities(router: Router, tenant: str, users: Sequence[str]) -> dict[str, float]:
     """Rarity of each user's taste (user ids as in events); users of whom no taste is known are left out."""
     start, _ = router.people.taste(Identity(tenant=tenant, user="\x00stranger"))
-    found = {}
+    unknown, found = float(np.trace(start.cov)), {}
     for user in users:
         own, common = router.people.taste(Identity(tenant=tenant, user=user))
-        learnt = float(np.trace(start.cov) - np.trace(own.cov))
-        if learnt > 1e-6 * float(np.trace(start.cov)):
+        learnt = unknown - float(np.trace(own.cov))
+        if learnt > 1e-6 * unknown:
             found[user] = float(((own.mean - common.mean) ** 2).sum()) / learnt
     return found
 
 
-def satisfaction_of(rows: Sequence[tuple[Any, ...]], rare: Mapping[str, float], *, now: float) -> Satisfaction:
+def satisfaction_of(rated: Ratings, rare: Mapping[str, float], *, now: float) -> Satisfaction:
     """Compute satisfaction from ratings.
 
     Args:
-        rows: (user, role, y, ts, chosen, eligible, probs, whether the answer is that of the draw) each, by time.
+        rated: all ratings.
         rare: rarity of taste by user.
         now: Unix time.
     """
-    if not rows:
+    users, people, y = rated.users, rated.person, rated.y
+    if not users:
         return Satisfaction(people=0, ratings=0, sentences=("Nobody has rated yet.",))
-    users, people = np.unique([row[0] for row in rows], return_inverse=True)
-    y = np.array([row[2] for row in rows], dtype=np.float64)
-    roles, codes = np.unique([row[1] or "" for row in rows], return_inverse=True)
-    found = satisfaction_in(y, people, codes, roles.tolist())
+    found = satisfaction_in(y, people, rated.role, rated.roles)
     if found.mean is None:
         return found
     own = np.bincount(people, y) / np.bincount(people)
     last = np.zeros(len(users))
-    np.maximum.at(last, people, [row[3] for row in rows])
-    thirds, gap = _by_rarity(users, own, rare)
-    best, share, known = _worse_off(rows, people, y)
+    np.maximum.at(last, people, rated.ts)
+    thirds, gap = _by_rarity(np.array(users), own, rare)
+    share, known = _worse_off(rated)
     found = msgspec.structs.replace(
         found,
         departed=_group("departed", own[now - last > DEPARTED_S]),
-        best_single=best,
+        best_single=rated.best,
         worse_off=_telling(share),
         worse_off_people=known,
         rarity=thirds,
@@ -269,44 +316,15 @@ def _by_rarity(users: Any, own: Floats, rare: Mapping[str, float]) -> tuple[tupl
     return tuple(group for group in groups if group), apart
 
 
-def best_single(drawn: Iterable[tuple[str, float, float]]) -> tuple[str, float]:
-    """Find the model with the best mean rating had it answered everything (self-normalised inverse propensities).
-
-    Args:
-        drawn: (model, its probability, rating) of each rated draw.
-
-    Returns:
-        Its name, and that mean; an empty name if no model has `LEAST_RATINGS`.
-    """
-    sums: dict[str, list[float]] = {}
-    for model, p, rating in drawn:
-        if p > 0.0:
-            each = sums.setdefault(model, [0.0, 0.0, 0.0])
-            each[0], each[1], each[2] = each[0] + 1.0 / p, each[1] + rating / p, each[2] + 1.0
-    return best_of([(model, *each) for model, each in sums.items()])
-
-
-def single_of(rows: Sequence[tuple[Any, ...]]) -> tuple[str, float]:
-    """Return `best_single` of the rows of `satisfaction_of`."""
-    return best_single((row[4], row[6][row[5].index(row[4])], row[2]) for row in rows if row[7] and row[4] in row[5])
-
-
-def _worse_off(rows: Sequence[tuple[Any, ...]], people: Any, y: Floats) -> tuple[str, Interval | None, int]:
-    """Share of people who are worse off than under the best single model: its name, the share, and of how many."""
-    best, mean = single_of(rows)
-    if not best:
-        return "", None, 0
-    units, other = [], []
-    for i, (_, _, rating, _, chosen, eligible, probs, plain) in enumerate(rows):
-        if plain and best in eligible and (p := probs[eligible.index(best)]) > 0.0:
-            units.append(i)
-            other.append(mean + (rating - mean) / p * (chosen == best))
-    at = np.array(units)
-    found = satisfaction(y[at], np.array(other), people[at], np.full(len(at), -1), [])
-    if not found:
-        return best, None, 0
+def _worse_off(rated: Ratings) -> tuple[Interval | None, int]:
+    """Share of people who are worse off than under the best single model, and of how many."""
+    at = np.flatnonzero(rated.p > 0.0)
+    other = rated.mean + (rated.y[at] - rated.mean) / rated.p[at] * rated.own[at]
+    found = satisfaction(rated.y[at], other, rated.person[at], np.full(len(at), -1), [])
+    if not rated.best or not found:
+        return None, 0
     users = found[0].users
-    return best, Interval(found[0].worse_off, found[0].worse_off_low, found[0].worse_off_high, users), users
+    return Interval(found[0].worse_off, found[0].worse_off_low, found[0].worse_off_high, users), users
 
 
 def _sentences(found: Satisfaction) -> tuple[str, ...]:

@@ -189,7 +189,7 @@ class _Distribution(NamedTuple):
             # Users with equal means and numbers of units count as one, that often.
             cells = np.stack([people.mean, variance[0]], axis=1)
             alike, kind = np.unique(cells, axis=0, return_inverse=True)
-            few, mass = _roughened(start, grid, *alike.T, _summed(multiplicity[differ], kind))
+            few, mass = _roughened(start, grid, alike[:, 0], alike[:, 1], _summed(multiplicity[differ], kind))
             light[differ], worst[differ] = _worst_decile(grid, few), _worst_decile(grid, mass)
             below[differ] = _below(grid, mass, 0.0)
         return cls(mean, sd, worst, light, below)
