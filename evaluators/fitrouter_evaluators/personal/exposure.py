@@ -155,7 +155,9 @@ def exposure(counts: Columns, styles: Columns) -> Exposure:
 
 
 def _unusual(person: Any, model: Any, **style: Any) -> Interval | None:
-    rows = np.stack([np.ma.filled(each.astype(np.float64), np.nan) for each in style.values()] or [[]], axis=1)
+    if not style:
+        return None
+    rows = np.stack([np.ma.filled(each.astype(np.float64), np.nan) for each in style.values()], axis=1)
     here = np.flatnonzero(np.isfinite(rows).all(axis=1))
     here = here[np.argsort(person[here], kind="stable")]
     rows, model, (_, first, who, each) = rows[here], model[here], np.unique(person[here], True, True, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
 import msgspec
 import numpy as np
@@ -172,7 +173,7 @@ class People:
             dimension: one of `dimensions`.
         """
         blocks = self._learner.of(identity.tenant).heads(identity, dimension)
-        return Gaussian(np.sum([b.mean for b in blocks], axis=0), np.sum([b.cov for b in blocks], axis=0)), blocks[0]
+        return Gaussian(reduce(np.add, (b.mean for b in blocks)), reduce(np.add, (b.cov for b in blocks))), blocks[0]
 
     def published(self, tenant: str, dimension: str = OVERALL) -> Gaussian:
         """Return the population's taste as shown to callers who may not read what was learnt of people.
