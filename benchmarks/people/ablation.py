@@ -100,7 +100,7 @@ def _no_hinges() -> None:
         prior, out = prior_of(self, dimension), [self.names[name] for name in HINGES if name in self.names]
         if not out:
             return prior
-        gain = np.linalg.solve(prior.cov[np.ix_(out, out)], prior.cov[out]).T
+        gain = prior.cov[:, out] @ np.linalg.pinv(prior.cov[np.ix_(out, out)])  # some dimensions have none of a hinge
         mean, cov = prior.mean - gain @ prior.mean[out], prior.cov - gain @ prior.cov[out]
         mean[out], cov[out], cov[:, out] = 0.0, 0.0, 0.0
         return Gaussian(mean, cov)
@@ -145,6 +145,7 @@ SWITCHES: Mapping[str, Switch] = {
     "head: recent": Switch(_without("recent"), "psc"),
     "quarter of a person's variance": Switch(_all_variance, "psc"),
     "first labels teach all": Switch(_set(Person, "known", property(lambda _: 1.0)), "psc"),
+    "novelty of a person's labels": Switch(_set(Person, "novelty", lambda *_: 1.0), "psc"),
     "rating scale": Switch(_set(Fit, "_on_common_scale", lambda _self, _y, seen, *_: seen), "p"),
     "changes of mind": Switch(_set(Person, "watch", lambda *_: None), "ps"),
     "hinges of length": Switch(_no_hinges, "psc"),
