@@ -26,6 +26,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import duckdb
@@ -226,13 +227,13 @@ def first_view(url: str, rounds: int) -> dict[str, float]:
         browser = player.chromium.launch(executable_path=program, args=["--no-sandbox"])
         for _ in range(rounds):
             page = browser.new_context().new_page()
-            sizes: list[int] = []
-            page.on("response", lambda answer, sizes=sizes: sizes.append(len(answer.body())))
+            answers: list[Any] = []
+            page.on("response", lambda answer, answers=answers: answers.append(answer))
             began = time.monotonic()
             page.goto(f"{url}/console")
             page.wait_for_selector(".body:not([aria-busy])")
             took.append(1000.0 * (time.monotonic() - began))
-            size = sum(sizes)
+            size = sum(len(answer.body()) for answer in answers)
             page.context.close()
             time.sleep(2.0)
         browser.close()

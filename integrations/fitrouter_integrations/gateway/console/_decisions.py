@@ -78,8 +78,10 @@ class Decisions:
         until = None if before is None else _number("before", before)
         default = self._router.policy.default
         read = partial(decisions, self._reads, tenant, filters, until, default=default, worst=worst)
-        page = await self._reads.get(("decisions", tenant, tuple(sorted(filters.items())), until, worst), read)
-        roles = await self._reads.get(("roles", tenant), partial(role_names, self._reads, tenant))
+        page, roles = await asyncio.gather(
+            self._reads.get(("decisions", tenant, tuple(sorted(filters.items())), until, worst), read),
+            self._reads.get(("roles", tenant), partial(role_names, self._reads, tenant)),
+        )
         names = sorted({card.arm for card in self._router.models.values()})
         rows, unread = page["decisions"], dict[str, str]()
         for part, add in (("identities", self._with_names), ("content", partial(self._with_prompts, call))):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -86,23 +87,25 @@ class People:
 
     async def show(self, call: AuthenticatedCall) -> Response:
         """Return the roles to choose from, and the view of the chosen role or person."""
-        query, scope = call.http.query_params, tenant_of(call)
-        week = self._router.clock() - WINDOWS["7d"]
-        found: dict[str, Any] = {
-            "roles": await self._reads.get(("choice", scope), partial(roles, self._reads, scope, week)),
-            "people": call.sees_people,
-        }
+        scope, week = tenant_of(call), self._router.clock() - WINDOWS["7d"]
+        known_roles = self._reads.get(("choice", scope), partial(roles, self._reads, scope, week))
+        choice, found = await asyncio.gather(known_roles, self._chosen(call, scope, week))
+        return json_response({"roles": choice, "people": call.sees_people, **found})
+
+    async def _chosen(self, call: AuthenticatedCall, scope: str | None, week: float) -> dict[str, Any]:
+        """Return the view of the chosen role or person; the list of people, for callers who may see it, without one."""
+        query = call.http.query_params
         user, role = query.get("user") or None, query.get("role") or None
-        if found["people"] and not (user or role):
-            found |= await self._listed(scope, query.get("order") != "requests", query.get("skip", "0"))
         tenant = query.get("tenant", call.tenant) if scope is None else scope
         if any(len(name) > _LONGEST for name in (user or "", role or "", tenant)):
             raise Problem(400, "invalid_request", f"names have at most {_LONGEST} characters")
         if user or role:
             who = await self._who(call, Identity(tenant=tenant, user=user, role=role))
-            found["shown"] = {"tenant": tenant, "user": user, "subject": who.user, "role": role}
-            found |= await self._of(who, week)
-        return json_response(found)
+            shown = {"tenant": tenant, "user": user, "subject": who.user, "role": role}
+            return {"shown": shown, **await self._of(who, week)}
+        if not call.sees_people:
+            return {}
+        return await self._listed(scope, query.get("order") != "requests", query.get("skip", "0"))
 
     async def _listed(self, scope: str | None, satisfied: bool, skip: str) -> dict[str, Any]:
         """Return a page of people, with what the leaderboard expects of their model and of the default for them."""
@@ -148,16 +151,22 @@ class People:
             who = msgspec.structs.replace(identity, user=begun[0])
         return who
 
-    async def _of(self, who: Identity, since: float) -> dict[str, Any]:
-        month = self._router.clock() - WINDOWS["30d"]
-        past = await self._reads.get(("history", who), partial(history, self._reads, who, since, month))
-        declared = await self._reads.get(("declared", who), partial(self._router.people.declared, who))
-        found: dict[str, Any] = {**past, "declared": {"values": declared[0], "topics": declared[1]}, "report": None}
+    async def _reported(self, who: Identity) -> dict[str, Any]:
+        """Return the fit report, or why there is none."""
         try:
             report = await self._reads.get(("report", who), partial(self._reports.read, who, who))
-            found["report"] = msgspec.to_builtins(report)
         except InvalidRequest as error:
-            found["missing"] = str(error)
+            return {"report": None, "missing": str(error)}
+        return {"report": msgspec.to_builtins(report)}
+
+    async def _of(self, who: Identity, since: float) -> dict[str, Any]:
+        month = self._router.clock() - WINDOWS["30d"]
+        past, declared, reported = await asyncio.gather(
+            self._reads.get(("history", who), partial(history, self._reads, who, since, month)),
+            self._reads.get(("declared", who), partial(self._router.people.declared, who)),
+            self._reported(who),
+        )
+        found: dict[str, Any] = {**past, "declared": {"values": declared[0], "topics": declared[1]}, **reported}
         chosen: dict[str, str] = found.pop("decisions")
         leaders = await self._router.leaders(tuple(chosen), who.tenant)
         pairs: dict[tuple[str, str], int] = {}

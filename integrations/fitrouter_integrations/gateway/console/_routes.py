@@ -167,10 +167,12 @@ class Console:
             raise Problem(400, "invalid_request", f"window: got {window[:40]!r}; give auto, all, {', '.join(WINDOWS)}")
         tenant = tenant_of(call)
         now, policy = self._router.clock(), self._router.policy
-        shown = partial(overview, self._reads, tenant, window, now)
-        found = await self._reads.get(("now", tenant, window), shown)
-        people = partial(unhappy, self._reads, tenant, now - WINDOWS["30d"])
-        low: Unhappy = await self._reads.get(("unhappy", tenant), people)
+        found: dict[str, Any]
+        low: Unhappy
+        found, low = await asyncio.gather(
+            self._reads.get(("now", tenant, window), partial(overview, self._reads, tenant, window, now)),
+            self._reads.get(("unhappy", tenant), partial(unhappy, self._reads, tenant, now - WINDOWS["30d"])),
+        )
         if low.shown and call.sees_people:
             names = await read_in_time(self._router.lists.names, [token for _, token, *_ in low.shown])
             low = low._replace(name=" ".join(names.values())[:80])
@@ -199,14 +201,12 @@ class Console:
         begin, since = (_time(query.get(name), now) for name in ("from", "since"))
         default = self._router.policy.default
         best = await self._reads.get(("single", tenant), partial(single, self._reads, tenant), _SINGLE_S)
-        against = partial(gains, self._reads, tenant, begin, default, best)
-        then = partial(looked, self._reads, tenant, since, now)
-        return json_response(
-            {
-                "against": await self._reads.get(("gains", tenant, begin, default, best), against),
-                "looked": await self._reads.get(("looked", tenant, since), then),
-            }
+        key = ("gains", tenant, begin, default, best)
+        against, then = await asyncio.gather(
+            self._reads.get(key, partial(gains, self._reads, tenant, begin, default, best)),
+            self._reads.get(("looked", tenant, since), partial(looked, self._reads, tenant, since, now)),
         )
+        return json_response({"against": against, "looked": then})
 
     async def runs(self, call: AuthenticatedCall) -> Response:
         """Return the latest runs of agents."""
@@ -375,9 +375,11 @@ class Console:
     async def learning(self, call: AuthenticatedCall) -> Response:
         """Return the progress of learning, and the state of its monitors."""
         tenant, since = tenant_of(call), self._router.clock() - WINDOWS["7d"]
-        labels = await self._reads.get(("labels", tenant), partial(label_rates, self._reads, tenant, since))
         month = self._router.clock() - WINDOWS["30d"]
-        curve = await self._reads.get(("calibration", tenant), partial(calibration, self._reads, tenant, month))
+        labels, curve = await asyncio.gather(
+            self._reads.get(("labels", tenant), partial(label_rates, self._reads, tenant, since)),
+            self._reads.get(("calibration", tenant), partial(calibration, self._reads, tenant, month)),
+        )
         outlook, status = self._router.policy.outlook(call.tenant), self._metrics.status
         shown = {
             "labels": labels,
