@@ -22,7 +22,7 @@ LIMIT_S = 8.0
 FRESH_S = 1.0
 """How long an answer is used again, or `REST` times as long as it took, so that open pages never load the store."""
 REST = 4.0
-STALE_S, WAIT_S = 20.0, 0.25
+STALE_S, WAIT_S = 20.0, 0.12
 """How long an answer may be given beyond that, while a newer one is read, and how long that one is waited for first."""
 KEPT = 256
 """Answers that are kept."""
