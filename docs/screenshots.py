@@ -192,7 +192,8 @@ def personal(browser: Any, audited_page: str) -> None:
     """The report of personal.md and an audit."""
     PERSONAL.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        [program] = re.findall(r"```python\n(.*?)```", (DOCS / "personal.md").read_text(encoding="utf-8"), re.DOTALL)
+        programs = re.findall(r"```python\n(.*?)```", (DOCS / "personal.md").read_text(encoding="utf-8"), re.DOTALL)
+        [program] = [each for each in programs if "ada.html" in each]
         subprocess.run([sys.executable, "-c", program], cwd=folder, check=True)  # noqa: S603 - the page's own program
         report = (Path(folder) / "ada.html").read_text(encoding="utf-8")
     for name, html in (("report", report), ("audit", audited_page)):

@@ -201,10 +201,12 @@ class Console:
         begin, since = (_time(query.get(name), now) for name in ("from", "since"))
         default = self._router.policy.default
         best = await self._reads.get(("single", tenant), partial(single, self._reads, tenant), _SINGLE_S)
-        key = ("gains", tenant, begin, default, best)
+        # Of a day that moves on an older answer serves too.
+        kept_begin, kept_since = (at if name in query else None for name, at in (("from", begin), ("since", since)))
+        key = ("gains", tenant, kept_begin, default, best)
         against, then = await asyncio.gather(
             self._reads.get(key, partial(gains, self._reads, tenant, begin, default, best)),
-            self._reads.get(("looked", tenant, since), partial(looked, self._reads, tenant, since, now)),
+            self._reads.get(("looked", tenant, kept_since), partial(looked, self._reads, tenant, since, now)),
         )
         return json_response({"against": against, "looked": then})
 
