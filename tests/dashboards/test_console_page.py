@@ -395,6 +395,27 @@ def test_a_model_with_a_server_of_its_own_needs_a_public_address(shown: Shown) -
     sync_api.expect(shown.page.locator("[data-panel=add]")).to_contain_text("server.additions.private_addresses")
 
 
+LOST = """() => {
+    window.EventSource = class {
+        static CONNECTING = 0; static OPEN = 1; static CLOSED = 2;
+        readyState = 0;
+        constructor() { setTimeout(() => this.onerror(), 10); }
+        addEventListener() {}
+        close() {}
+    };
+    location.hash = "#/decisions";
+}"""
+"""A feed that cannot connect, and goes on trying."""
+
+
+def test_a_feed_that_is_lost_is_said(shown: Shown) -> None:
+    """The log does not go on as "live" while its feed cannot be read."""
+    shown.open("now")
+    shown.page.evaluate(LOST)
+    sync_api.expect(shown.page.locator(".stale")).to_contain_text("does not answer", timeout=20_000)
+    shown.page.reload()
+
+
 def test_a_role_and_a_person_are_shown(shown: Shown) -> None:
     """A role is chosen; a person is found by name, whose votes are counted, or by their token."""
     first = next(one for one in shown.http.get("/console/api/decisions").json()["decisions"] if one["user"])
@@ -404,6 +425,7 @@ def test_a_role_and_a_person_are_shown(shown: Shown) -> None:
     assert token in shown.page.inner_text("section[aria-label='This person']")
     shown.open(f"people?user={token}")
     assert token in shown.page.inner_text("section[aria-label='This person']")
+    assert first["name"] in shown.page.inner_text("section[aria-label='This person']")
     shown.open("people")
     shown.page.select_option("[data-key=f-people-role]", label="cook")
     sync_api.expect(shown.page.locator("section[aria-label='This role']")).to_contain_text("cook")

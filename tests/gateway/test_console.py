@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import threading
 import time
@@ -39,7 +40,7 @@ from fitrouter_dashboards.console import Reads, assets
 from fitrouter_dashboards.console.pairs import Answer, alike, telling
 from fitrouter_integrations.gateway import _keys
 from fitrouter_integrations.gateway._worker import GRACE_S
-from fitrouter_integrations.gateway.asgi._wire import Problem
+from fitrouter_integrations.gateway.asgi._wire import Problem, dump
 from fitrouter_integrations.gateway.console._decisions import PER_KEY, Decisions
 from fitrouter_integrations.gateway.console._sessions import COOKIE, TOKEN, Sessions
 
@@ -565,6 +566,13 @@ def test_reads_are_shared_bounded_and_forgotten(tmp_path: Path) -> None:
         reads.close()
 
     asyncio.run(story())
+
+
+def test_what_is_not_known_is_null() -> None:
+    """JSON has no NaN: a page could not read an answer with one, such as a gain of four people without an interval."""
+    assert dump({"gain": (math.nan, 0.1, math.inf), "of": [{"n": 1, "text": "NaN"}]}) == (
+        b'{"gain":[null,0.1,null],"of":[{"n":1,"text":"NaN"}]}'
+    )
 
 
 def test_an_old_answer_is_given_while_a_newer_one_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,13 @@ function follow(data, params, state) {
     data = { ...data, decisions: [...rows.values()].sort((a, b) => b.seq - a.seq).slice(0, most) };
     state.show(data);
   };
-  mine.onerror = () => { if (mine.readyState === EventSource.CLOSED) late(); };
+  let lost;
+  mine.onopen = () => { lost = clearTimeout(lost); state.late(""); };
+  mine.onerror = () => {
+    if (mine.readyState === EventSource.CLOSED) return late();
+    // It connects anew by itself, as at the end of each feed.
+    lost ??= setTimeout(() => { if (mine === feed && mine.readyState !== EventSource.OPEN) state.late(W.unreachable); }, 5000);
+  };
   mine.addEventListener("unread", (event) => { mine.close(); state.late(JSON.parse(event.data)); late(); });
 }
 

@@ -150,7 +150,7 @@ async function show() {
   if (show.before !== undefined && show.before !== id + rest) heading.focus({ preventScroll: true });
   if (show.before !== id + rest) window.scrollTo(0, 0);
   show.before = id + rest;
-  let shown, text = "", state = { tools, params, session, set: (more) => { location.hash = href([id, ...rest.map(encodeURIComponent)].join("/"), { ...params, ...more }); }, again: () => read(true), show: (data) => draw(data), late: (why) => { stale.textContent = W.stale(why); } };
+  let shown, text = "", state = { tools, params, session, set: (more) => { location.hash = href([id, ...rest.map(encodeURIComponent)].join("/"), { ...params, ...more }); }, again: () => read(true), show: (data) => draw(data), late: (why) => { stale.textContent = why && W.stale(why); } };
   leaveView?.();
   pressed = null;
   leaveView = () => state.leave?.();

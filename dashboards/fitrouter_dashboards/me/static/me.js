@@ -125,7 +125,14 @@ async function draw() {
 // --- quiz ---
 
 async function quiz() {
-  show(card(T.quiz.head, {}, h("div", { class: "start" }, h("p", null, T.quiz.about), button(T.quiz.start, doing(async () => step(await ask("quiz", "POST", {}))), { class: "primary", id: "start" }))));
+  show(card(T.quiz.head, {}, h("div", { class: "start" }, h("p", null, T.quiz.about), button(T.quiz.start, doing(begun), { class: "primary", id: "start" }))));
+}
+
+/** Begin a quiz; why there is none stays on the page. */
+async function begun() {
+  const found = await ask("quiz", "POST", {}).catch((error) => { if (error.status === 401) throw error; return { failed: error.message }; });
+  if (!found.failed) return step(found);
+  show(card(T.quiz.head, {}, h("div", { class: "start" }, h("p", { class: "error", role: "alert" }, found.failed), button(T.again, doing(begun), { class: "primary" }))));
 }
 
 function step(progress) {

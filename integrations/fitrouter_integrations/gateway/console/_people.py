@@ -101,6 +101,8 @@ class People:
             raise Problem(400, "invalid_request", f"names have at most {_LONGEST} characters")
         if user or role:
             who = await self._who(call, Identity(tenant=tenant, user=user, role=role))
+            if who.user:  # a link may give the log's name
+                user = (await read_in_time(self._router.lists.names, [who.user])).get(who.user, user)
             shown = {"tenant": tenant, "user": user, "subject": who.user, "role": role}
             return {"shown": shown, **await self._of(who, week)}
         if not call.sees_people:
