@@ -629,6 +629,30 @@ RIDDLES = re.compile(
 )
 
 
+FAILING = """(model) => {
+    const fetch = window.fetch;
+    const down = () => new Response(JSON.stringify({ error: { message: "it is down" } }), { status: 503 });
+    const asked = (options) => String(options?.body).includes(`"model":"${model}"`);
+    window.fetch = async (url, options) => (asked(options) ? down() : fetch(url, options));
+}"""
+"""Requests of a model that fail in the page."""
+
+
+def test_the_answer_of_one_model_is_shown_where_the_other_fails(shown: Shown) -> None:
+    """It was paid for; the other model's error stands beside it, with its name."""
+    page = shown.page
+    shown.open("try")
+    page.evaluate(FAILING, MODELS[1])
+    page.fill("#try-prompt", "Which one?")
+    page.select_option("[data-key=try-model]", "alpha")
+    page.select_option("[data-key=try-beside]", MODELS[1])
+    page.click("[data-key=try-send]")
+    sync_api.expect(page.locator("form.try .error, .card .error").first).to_contain_text("it is down")
+    assert MODELS[1][:20] in page.locator(".error").first.inner_text()
+    sync_api.expect(page.locator(".said h3")).to_have_text(["alpha"])
+    page.reload()
+
+
 def test_answers_are_compared_blind_by_one_key(shown: Shown) -> None:
     """Without the models' names until there is a choice; a key is the pair's while one waits, and else opens a view."""
     page = shown.page

@@ -47,8 +47,10 @@ function box(session, again, redraw) {
     redraw();
     try {
       const asked = [...new Set([at.model, at.beside].filter(Boolean))], prompt = at.prompt;
-      const found = await Promise.all(asked.map((model) => api.post("try", { model, user: at.person || undefined, messages: [{ role: "user", content: prompt }] })));
-      at.asked = { prompt, answers: found.map((one) => ({ decision_id: one.fitrouter.decision_id, answer: one.choices[0].message.content ?? w.tools, model: one.model })) };
+      const found = await Promise.allSettled(asked.map((model) => api.post("try", { model, user: at.person || undefined, messages: [{ role: "user", content: prompt }] })));
+      const answers = found.flatMap(({ value: one }) => (one ? [{ decision_id: one.fitrouter.decision_id, answer: one.choices[0].message.content ?? w.tools, model: one.model }] : []));
+      at.asked = answers.length ? { prompt, answers } : null;
+      at.error = found.flatMap(({ reason }, i) => (reason ? [`${asked[i]}: ${reason.message}`] : [])).join("\n");
     } catch (error) {
       at.error = error.message;
     }
