@@ -187,6 +187,18 @@ def test_without_keys_there_is_no_login(open_url: str, installation: Installatio
         assert http.get("/console/api/now", headers={"host": "evil.example"}).status_code == 403
 
 
+def test_a_turn_has_the_same_figures_in_its_session(open_url: str, installation: Installation) -> None:
+    """Other turns beside a decision are rows of the log, with their person's name and the same gap to the default."""
+    turns = [ask(open_url, user="ann", metadata={"session": "s"}) for _ in range(2)]
+    with client(open_url) as http:
+        http.post("/v1/feedback", json={"decision_id": turns[0], "kind": "thumb", "value": 0, "user": "ann"})
+        installation.copied()
+        rows = http.get("/console/api/decisions").json()["decisions"]
+        beside = http.get(f"/console/api/decisions/{turns[1]}").json()["session"]
+    assert {row["name"] for row in beside} == {"ann"}
+    assert sorted(beside, key=str) == sorted(rows, key=str)
+
+
 def test_each_read_needs_a_known_key(url: str) -> None:
     """Without a session: 401 on every read and change; the page and the question who is logged in are open."""
     with client(url) as http:

@@ -260,7 +260,8 @@ class Console:
             filters = {"session": session}
             key = ("session", decision.identity.tenant, session)
             try:
-                read = partial(decisions, self._reads, decision.identity.tenant, filters, None)
+                default = self._router.policy.default  # as on the page of decisions
+                read = partial(decisions, self._reads, decision.identity.tenant, filters, None, default=default)
                 others = (await self._reads.get(key, read))["decisions"]
             except StoreError as error:  # the rest is from the journal
                 unread["session"] = unread_part(self._router, call, "warehouse", error)
@@ -284,7 +285,7 @@ class Console:
                 "tenant": decision.identity.tenant,
                 "user": person,
                 "name": named.get(person or ""),
-                "session": others,
+                "session": [{**each, "name": named.get(each["user"])} for each in others],
                 "content": None if content is None else content_json(content),
                 "unread": unread,
             }
