@@ -121,6 +121,23 @@ def test_one_model_that_fails_alone_is_named(tmp_path: Path) -> None:
         assert "Requests of the model m go unanswered, while others are answered" in ready["reasons"]["model m"]
 
 
+def test_a_model_whose_answers_others_give_is_named(tmp_path: Path) -> None:
+    """Every request is answered, by fallback: no outage, but the console says which model seldom answers."""
+    down = Down()
+    router = installation(tmp_path, down)
+    with serving(router, config(("m", "n"))) as url, client(url) as http:
+        down.down = frozenset({"m"})
+        told = re.compile(r"m is expected to answer \d+% of its calls; others answer in its place")
+
+        def asked() -> bool:
+            assert http.post("/v1/chat/completions", json=chat()).status_code == 200
+            wait_for(lambda: router._feed is not None and not router._feed.step())
+            return any(told.match(text) for text in alarms(http))
+
+        wait_for(asked)
+        assert not router.health.outages()
+
+
 def test_callers_own_errors_and_plans_that_nobody_runs_are_no_outage(tmp_path: Path) -> None:
     """They are counted apart, and nothing turns."""
     down = Down()

@@ -14,6 +14,8 @@ LAG_S = 60.0
 """Age of the oldest waiting answer or event above which a lag is an alarm."""
 EVIDENCE = 1000.0
 """e-value of the propensity audit at which it alarms."""
+ANSWERS = 0.7
+"""Probability that a model answers, below which it is told: others answer for it, and nobody would notice."""
 
 
 class Alarm(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +91,9 @@ def alarms(
         return found
     for name, why in status.breakers.items():
         say("bad", f"{name} is not called for the moment: {why}", "models")
+    for name, share in status.availability.items():
+        if share < ANSWERS and name not in status.breakers:
+            say("warn", f"{name} is expected to answer {share:.0%} of its calls; others answer in its place.", "models")
     if status.propensity_evidence >= EVIDENCE:
         say("bad", "The logged probabilities do not fit the draws; estimates from the log may be wrong.", "learning")
     lag = status.lag
