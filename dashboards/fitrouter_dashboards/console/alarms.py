@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -15,7 +15,7 @@ LAG_S = 60.0
 EVIDENCE = 1000.0
 """e-value of the propensity audit at which it alarms."""
 ANSWERS = 0.7
-"""Probability that a model answers, below which it is told: others answer for it, and nobody would notice."""
+"""Probability that a model answers, below which it is told: where others answer in its place, nobody would notice."""
 
 
 class Alarm(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,13 +87,19 @@ def alarms(
         say("warn", f"No price is known of {names}: all costs leave these answers out.", "models")
     if share <= 0.0:
         say("warn", "The router only watches: the default model answers all requests (share 0).", "policy")
-    if status is None:
-        return found
+    for model, bias in flattered.items():
+        say("warn", f"Scores flatter {model} and are ignored for it: {bias}", "learning")
+    if status is not None:
+        _of_status(status, tenant, say)
+    return sorted(found, key=lambda alarm: alarm.level != "bad")
+
+
+def _of_status(status: RouterStatus, tenant: str | None, say: Callable[[str, str, str], None]) -> None:
     for name, why in status.breakers.items():
         say("bad", f"{name} is not called for the moment: {why}", "models")
     for name, share in status.availability.items():
         if share < ANSWERS and name not in status.breakers:
-            say("warn", f"{name} is expected to answer {share:.0%} of its calls; others answer in its place.", "models")
+            say("warn", f"{name} is expected to answer {share:.0%} of its calls.", "models")
     if status.propensity_evidence >= EVIDENCE:
         say("bad", "The logged probabilities do not fit the draws; estimates from the log may be wrong.", "learning")
     lag = status.lag
@@ -115,8 +121,6 @@ def alarms(
     for model, sums in status.drift.items():
         if sums >= 0.8:
             say("warn", f"The answers of {model} change: {sums:.0%} of the drift alarm.", "learning")
-    for model, bias in flattered.items():
-        say("warn", f"Scores flatter {model} and are ignored for it: {bias}", "learning")
     for owner, share in status.budget_spent.items():
         if share >= 0.9 and tenant in {None, owner}:
             whose = f" of {owner}" if tenant is None else ""
@@ -127,7 +131,6 @@ def alarms(
     for name, health in status.reward_models.items():
         if health.error:
             say("warn", f"The reward model {name} fails: {health.error}", "learning")
-    return sorted(found, key=lambda alarm: alarm.level != "bad")
 
 
 def _time(seconds: float) -> str:

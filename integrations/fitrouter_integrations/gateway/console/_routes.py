@@ -201,7 +201,7 @@ class Console:
         begin, since = (_time(query.get(name), now) for name in ("from", "since"))
         default = self._router.policy.default
         best = await self._reads.get(("single", tenant), partial(single, self._reads, tenant), _SINGLE_S)
-        # Of a day that moves on an older answer serves too.
+        # Without a time the day ends now: its key must not change with the minute.
         kept_begin, kept_since = (at if name in query else None for name, at in (("from", begin), ("since", since)))
         key = ("gains", tenant, kept_begin, default, best)
         against, then = await asyncio.gather(
