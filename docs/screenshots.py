@@ -25,6 +25,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from fitrouter_evaluators.personal.audit.page import audit_page
 from fitrouter_evaluators.personal.audit.probes import Probe
 from fitrouter_evaluators.personal.audit.swaps import AuditReply, Drill, audited
@@ -37,7 +39,10 @@ SCHEMES, WIDTHS = ("light", "dark"), (1440, 390)
 TALLEST = 1500
 """Pixels of a picture; what is below is cut off."""
 COLOURS = 256
-VIEWS = ("now", "decisions", "decision", "people", "person", "try", "money", "policy", "models", "learning")
+VIEWS = (
+    *("now", "decisions", "decision", "people", "person", "runs", "run", "try"),
+    *("money", "policy", "models", "learning"),
+)
 
 
 FILM = IMAGES / "console.webp"
@@ -56,7 +61,7 @@ POINTER = """() => {
 
 LISTED = "table.persons:not(:has(span:text-is('…')))"
 """The list of people with their expected ratings."""
-ADDRESSES = {"decision": "decisions", "person": "people?user=person-2"}
+ADDRESSES = {"decision": "decisions", "person": "people?user=person-2", "run": "runs"}
 """View → its address, where that is not its name."""
 
 
@@ -76,6 +81,7 @@ def main() -> None:
     IMAGES.mkdir(parents=True, exist_ok=True)
     with demo() as url, importlib.import_module("playwright.sync_api").sync_playwright() as player:
         browser = player.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        run_agents(url)
         if filmed:
             film(browser.new_page(viewport=FILMED, color_scheme="light"), url)
         for scheme in () if filmed else SCHEMES:
@@ -111,6 +117,20 @@ def demo() -> Iterator[str]:
     finally:
         played.kill()
         played.wait()
+
+
+def run_agents(url: str) -> None:
+    """Runs of two or three steps beside the demo's requests, most with an outcome."""
+    with httpx.Client(base_url=url.replace("console", "v1/"), timeout=30.0) as http:
+        for i in range(12):
+            who = {"user": f"person-{i % 4}"}
+            for role in ("plan", "write", "review")[: 2 + i % 2]:
+                names = {"role": role, "run_id": f"ticket-{i}"}
+                asked = {"role": "user", "content": f"Ticket {i}: {role} the answer to this customer"}
+                sent = {"model": "fitrouter/auto", "messages": [asked], "metadata": names, **who}
+                http.post("chat/completions", json=sent).raise_for_status()
+            if i % 4:
+                http.post(f"runs/ticket-{i}/outcome", json={"value": i % 5 > 0, **who}).raise_for_status()
 
 
 def film(page: Any, url: str) -> None:
@@ -228,6 +248,11 @@ def open_view(page: Any, url: str, view: str) -> None:
     if view == "decision":
         page.locator("tr:has(.good, .bad):has(.tag) .at a, tr:has(.good, .bad) .at a").first.click()
         page.wait_for_selector("section[aria-label='Probability of every model']")
+    if view in ("runs", "run"):
+        page.wait_for_selector("table.persons")
+    if view == "run":
+        page.locator("table.persons tbody tr:has(.good)").first.click()
+        page.wait_for_selector("table.decisions tbody tr")
     if view == "try":
         page.fill("#try-person", "person-2")
         page.fill("#try-prompt", "Any tips on changing jobs at forty?")

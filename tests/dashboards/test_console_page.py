@@ -26,9 +26,10 @@ from fitrouter.stores.contents import ContentStore
 from fitrouter.stores.identities import SqliteIdentities
 from fitrouter.stores.journal import MemoryJournal
 from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
-from fitrouter.types import CHOSEN, Feedback, PolicyChange
+from fitrouter.types import CHOSEN, Call, Feedback, PolicyChange
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs the packages playwright and axe-playwright-python")
+sync_api.expect.set_options(timeout=1000 * PATIENCE_S)
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs the program chromium (apt-get install chromium)")
 HOSTILE = ["<img src=x onerror=alert(1)>", "\u202eevil role", "w" * 512, "<script>alert(2)</script>"]
@@ -77,7 +78,8 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Rou
         with client(url) as http:
             for i in range(24):
                 role = ["cook", "judge", *HOSTILE][i % 6]
-                body = chat(f"Hello <b>{role}</b>", user=f"person-{i % 5}", metadata={"role": role})
+                names = {"role": role, "run_id": role}
+                body = chat(f"Hello <b>{role}</b>", user=f"person-{i % 5}", metadata=names)
                 made = http.post("/v1/chat/completions", json=body)
                 assert made.status_code == 200, made.text
                 if i % 2:
@@ -210,7 +212,7 @@ def test_money_is_the_logs(shown: Shown) -> None:
     assert cook.locator("td").first.inner_text() == str(len(asked)) == str(rows["cook"]["requests"])
     shown.page.focus("[data-key=slide-floor]")
     shown.page.keyboard.press("ArrowRight")
-    sync_api.expect(shown.page.locator("[data-panel=floor]")).to_contain_text(SAID, timeout=1000 * PATIENCE_S)
+    sync_api.expect(shown.page.locator("[data-panel=floor]")).to_contain_text(SAID)
     assert "floor" not in shown.http.get("/v1/policy").json()["settings"]
 
 
@@ -412,7 +414,7 @@ def test_a_feed_that_is_lost_is_said(shown: Shown) -> None:
     """The log does not go on as "live" while its feed cannot be read."""
     shown.open("now")
     shown.page.evaluate(LOST)
-    sync_api.expect(shown.page.locator(".stale")).to_contain_text("does not answer", timeout=20_000)
+    sync_api.expect(shown.page.locator(".stale")).to_contain_text("does not answer")
     shown.page.reload()
 
 
@@ -485,7 +487,7 @@ def test_the_highest_effort_is_asked_of_the_log(small: Shown) -> None:
     sync_api.expect(shown).to_have_text("high")
     slider.press("ArrowLeft")
     sync_api.expect(shown).to_have_text("low")
-    sync_api.expect(small.page.locator("[data-panel=effort]")).to_contain_text(SAID, timeout=1000 * PATIENCE_S)
+    sync_api.expect(small.page.locator("[data-panel=effort]")).to_contain_text(SAID)
     assert paused() == "None", "nothing happens before it is applied"
     small.page.click("[data-key=apply-effort]")
     wait_for(lambda: paused() == "blank#effort-high")
@@ -685,10 +687,61 @@ _MARKED = """[...document.querySelectorAll('a[href], button:enabled, input, sele
     .map((each, i) => { each.dataset.reached = i; return each.outerHTML.slice(0, 200); })"""
 
 
+def test_a_run_opens_its_steps(small: Shown) -> None:
+    """A click on any cell of its row opens how it ended, who asked, what it took, and its steps in their order."""
+    page = small.page
+    for role in ("plan", "write"):
+        sent = chat(role, user="dora", metadata={"role": role, "run_id": "ticket-7"})
+        assert small.http.post("/v1/chat/completions", json=sent).status_code == 200
+    told = small.http.post("/v1/runs/ticket-7/outcome", json={"value": True, "user": "dora"})
+    assert told.status_code == 200, told.text
+    wait_for(lambda: [run["outcome"] for run in small.http.get("/console/api/runs").json()["runs"]] not in ([], [None]))
+    (run,) = small.http.get("/console/api/runs").json()["runs"]
+    small.open("runs")
+    row = page.locator("table.persons tbody tr")
+    sync_api.expect(row).to_contain_text("dora")
+    row.locator("td").nth(3).click()
+    page.wait_for_url(f"**#/runs/{run['run']}")
+    ended = page.locator("section[aria-label='How it ended']")
+    sync_api.expect(ended).to_contain_text("success")
+    assert "dora" in ended.inner_text()
+    assert "\n0 ms" not in ended.inner_text(), "the time of the answers counts"
+    sync_api.expect(page.locator("table.decisions tbody td.role")).to_contain_text(["plan", "write"])
+    small.open("runs/run-unknown")
+    assert "No such run" in page.inner_text("main")
+
+
+def test_an_address_without_a_view_says_so(small: Shown) -> None:
+    """It does not show another view."""
+    small.page.goto(f"{small.url}/console#/nothing")
+    sync_api.expect(small.page.locator("main")).to_contain_text("There is no such page.")
+    small.page.click("text=Open Now")
+    sync_api.expect(small.page.locator("h1")).to_have_text("Now")
+
+
+def test_a_fallback_names_the_model_that_was_drawn(shown: Shown) -> None:
+    """Its probability is not taken for that of the model that answered."""
+    answer, asked = Echo.complete, list[str]()
+
+    async def complete(self: Echo, call: Call) -> Any:
+        asked.append(call.target)
+        if call.target == asked[0]:
+            raise ProviderUnavailable("down", 503)
+        return await answer(self, call)
+
+    with mock.patch.object(Echo, "complete", complete):
+        assert shown.http.post("/v1/chat/completions", json=chat(user="person-1")).status_code == 200
+    drawn = asked[0]
+    shown.open("decisions")
+    row = shown.page.locator("table.decisions tbody tr").first
+    sync_api.expect(row.locator(".model .tag").first).to_contain_text(f"in place of {drawn[:20]}")
+    sync_api.expect(row.locator("[data-label=probability]")).to_contain_text(f"of {drawn[:12]}")
+
+
 def test_the_keyboard_alone_reaches_everything(shown: Shown) -> None:
     """All that can be clicked, typed in or scrolled is passed by the key Tab, in every view."""
     one = shown.http.get("/console/api/decisions").json()["decisions"][0]["decision_id"]
-    for view in [*VIEWS, "people?role=cook", f"decisions/{one}"]:
+    for view in [*VIEWS, "people?role=cook", f"decisions/{one}", f"runs/{_run(shown.http)}"]:
         shown.open(view)
         if view == "now":
             shown.page.wait_for_selector("ul.sentences li")  # which comes after the first figures
@@ -727,6 +780,7 @@ def test_long_texts_of_others_break_nothing(gateway: tuple[str, Router], browser
             "people?order=requests",
             people,
             *(f"decisions/{one}" for one in made),
+            *("runs", f"runs/{_run(shown.http)}"),
         ):
             shown.open(view)
             wide = shown.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
@@ -737,9 +791,14 @@ def test_long_texts_of_others_break_nothing(gateway: tuple[str, Router], browser
         assert texts[0] in shown.page.inner_text("main")
 
 
+def _run(http: httpx.Client) -> str:
+    """The run that was active last."""
+    return str(http.get("/console/api/runs").json()["runs"][0]["run"])
+
+
 def _asked(http: httpx.Client, text: str) -> str:
     """A decision about 100,000 characters of a text by somebody of that name, with a comment of that length."""
-    names = dict.fromkeys(("role", "task", "session"), text)
+    names = dict.fromkeys(("role", "task", "session", "run_id"), text)
     body = chat((text + " ") * (100_000 // len(text)), user=text, metadata=names)
     decision = http.post("/v1/chat/completions", json=body).headers["x-fitrouter-decision"]
     said = {"decision_id": decision, "user": text, "comment": (text * 100_000)[:100_000]}
@@ -756,7 +815,7 @@ def test_views_are_accessible_and_text_stays_text(gateway: tuple[str, Router], b
     for width in (1440, 390):
         for shown in watched(gateway, browser, scheme, width):
             one = shown.http.get("/console/api/decisions").json()["decisions"][0]["decision_id"]
-            for view in [*VIEWS, "people?role=cook", f"decisions/{one}"]:
+            for view in [*VIEWS, "people?role=cook", f"decisions/{one}", f"runs/{_run(shown.http)}"]:
                 shown.open(view)
                 if view == "models":  # the form at its largest
                     shown.page.select_option("#add-provider", label="A server of its own …")

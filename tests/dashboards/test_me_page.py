@@ -13,6 +13,7 @@ from fitrouter.config import load_config
 from fitrouter.router import Router
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs the packages playwright and axe-playwright-python")
+sync_api.expect.set_options(timeout=1000 * PATIENCE_S)
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs the program chromium (apt-get install chromium)")
 ADA = "<img src=x onerror=alert(1)> ada"

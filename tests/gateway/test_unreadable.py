@@ -33,7 +33,7 @@ READS = {
     "/console/api/now": {W},
     "/console/api/people": {W, J, P},
     "/console/api/policy": {W},
-    "/console/api/runs": {W},
+    "/console/api/runs": {W, P},
     "/me/api/profile": {W, J, P},
     "/me/api/report": {W, P},
     "/me/api/session": {P},

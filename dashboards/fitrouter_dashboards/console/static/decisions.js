@@ -76,14 +76,14 @@ function follow(data, params, state) {
   mine.addEventListener("unread", (event) => { mine.close(); state.late(JSON.parse(event.data)); late(); });
 }
 
-function table(rows, session, data) {
+export function table(rows, session, data) {
   return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": W.decisions.title }, h("table", { class: "decisions" },
     h("thead", null, h("tr", null, W.decisions.columns.map((title, i) =>
       h("th", { scope: "col", class: [4, 5, 6, 7, 8].includes(i) ? "num" : null }, title)))),
     h("tbody", null, rows.map((d) => row(d, session, data)))));
 }
 
-const person = (d, session) => h("a", { href: href("people", { user: d.user, tenant: session.admin ? d.tenant : undefined }) }, d.name ? name(d.name, 24) : h("code", null, d.user.slice(0, 12)));
+export const person = (d, session) => h("a", { href: href("people", { user: d.user, tenant: session.admin ? d.tenant : undefined }) }, d.name ? name(d.name, 24) : h("code", null, d.user.slice(0, 12)));
 
 function row(d, session, data) {
   const answered = d.served_by ?? d.chosen;
@@ -94,9 +94,9 @@ function row(d, session, data) {
     h("td", { class: "person" }, d.user ? person(d, session) : h("span", { class: "quiet" }, w.nobody)),
     h("td", { class: "role" }, d.role ? name(d.role, 40) : h("span", { class: "quiet" }, w.roleless), d.prompt ? h("p", { class: "prompt", dir: "auto" }, name(d.prompt, 90)) : null),
     h("td", { class: "model" }, h("span", { class: "swatch " + hue(answered), "aria-hidden": "true" }), name(answered, 40),
-      fallback ? h("span", { class: "tag" }, w.fallback) : null, explored ? h("span", { class: "tag", title: w.likeliest(d.likeliest) }, w.explored) : null,
+      fallback ? h("span", { class: "tag" }, w.fallback(d.chosen.slice(0, 24))) : null, explored ? h("span", { class: "tag", title: w.likeliest(d.likeliest) }, w.explored) : null,
       d.mode !== "online" ? h("span", { class: "tag" }, d.mode) : null),
-    h("td", { class: "num", "data-label": w.labels.probability }, percent(d.propensity)),
+    h("td", { class: "num", "data-label": w.labels.probability }, percent(d.propensity), fallback ? h("div", { class: "quiet" }, w.of(d.chosen.slice(0, 16))) : null),
     h("td", { class: "num rated", "data-label": w.labels.rated }, d.votes ? [d.gap < 0 ? h("span", { class: "tag bad gap", title: w.gap(data?.default) }, signed(d.gap, 2)) : null, mark(d.rating), d.votes > 1 ? h("span", { class: "quiet", title: w.votes(d.votes) }, ` ×${d.votes}`) : null] : h("span", { class: "quiet" }, d.asked ? w.asked : "–")),
     h("td", { class: "num", "data-label": w.labels.predicted }, d.score === null ? h("span", { class: "quiet" }, "–") : [ratio(d.score), h("span", { class: "quiet" }, ` ± ${ratio(d.score_sd)}`)]),
     h("td", { class: "num cost" }, cost(d)),

@@ -141,8 +141,13 @@ const unread = (data) => Object.entries(data.unread ?? {}).map(([part, why]) => 
 /** Open the view of the address, and read it again while the page is seen. */
 async function show() {
   const mine = ++open, { view, rest, params } = place();
-  const [id, title] = VIEWS.find(([known]) => known === view) ?? VIEWS[0];
+  const [id, title] = VIEWS.find(([known]) => known === view) ?? [view, W.frame.nowhere];
   frame(id);
+  if (title === W.frame.nowhere) {
+    leaveView?.();
+    document.title = W.frame.title(title);
+    return main.replaceChildren(h("div", { class: "card empty", role: "alert" }, h("h1", { class: "strong" }, title), h("a", { href: "#/now" }, W.frame.home)));
+  }
   document.title = W.frame.title(title);
   const heading = h("h1", { tabindex: "-1" }, title), tools = h("div", { class: "tools" }), stale = h("p", { class: "stale", role: "status" });
   const body = h("div", { class: "body", "aria-busy": "true" }, h("div", { class: "loading" }, W.reading));
@@ -202,6 +207,10 @@ document.addEventListener("keydown", (event) => {
   if (event.target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey || pressed?.(event)) return;
   const view = VIEWS[Number(event.key) - 1];
   if (view) location.hash = `#/${view[0]}`;
+});
+main.addEventListener("click", (event) => {  // a row opens what its first column names
+  const to = event.target.closest("tbody tr")?.querySelector("a[data-key]");
+  if (to && !event.target.closest("a, button, input, summary") && !String(getSelection())) to.click();
 });
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
 start();

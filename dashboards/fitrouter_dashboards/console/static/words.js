@@ -16,7 +16,7 @@ export const W = {
   frame: {
     title: (view) => `${view} · fitrouter`, admin: "administrator", out: "Log out", local: "this machine", unleft: (why) => `Logging out failed: ${why}`,
     login: "Log in", key: "Key of this gateway", about: "An administrator’s key shows all tenants, any other its own. It stays in a cookie that scripts cannot read, for 12 hours.",
-    failed: "This cannot be shown now.", again: "Try again", answered: (status) => `The gateway answered ${status}.`,
+    nowhere: "There is no such page.", home: "Open Now", failed: "This cannot be shown now.", again: "Try again", answered: (status) => `The gateway answered ${status}.`,
     unreadable: "The gateway's answer cannot be read: is there another server in between?",
   },
   units: {
@@ -60,8 +60,10 @@ export const W = {
     share: (good, told, all) => `${good} of ${told} runs with an outcome ended well; ${all} are shown. A run without an outcome is not a failure.`,
     silentAll: (all) => `None of these ${all} runs has an outcome yet, which is not a failure.`,
     nobody: "nobody", norole: "no role", silent: "not told", success: "success", failure: "failure",
-    stuck: (n) => `stuck ×${n}`, failed: (n) => `failed ×${n}`, by: { person: "a person", check: "a check", adapter: "a framework" },
+    stuck: (n) => `stuck ×${n}`, failed: (n) => `failed ×${n}`, by: { person: ", says a person", check: ", says a check", adapter: ", says a framework" },
     latest: "The runs that were active last, at most 50. A run opens its steps.",
+    one: "Run of an agent", back: "← All runs", ended: "How it ended", id: "Run", cost: "Cost", time: "Time", steps: "Steps", more: "These are its latest 50 steps.", rest: "All of its steps",
+    unknown: "No such run.", perhaps: "The log has no decision with this run, or its retention has passed.",
   },
   decisions: {
     title: "Decisions", filters: "Filters", all: "all", norole: "no role", first: "First", orders: [["", "newest"], ["regressions", "regressions"]],
@@ -74,7 +76,7 @@ export const W = {
     columns: ["Time", "Person", "Role and prompt", "Model", "Probability", "Rating", "Predicted", "Cost", "Latency", "Outcome"],
     gap: (model) => `Red: the rating, or 0 for no answer, less the rating that was expected of ${model ? `the default model ${model}` : "a middling answer"}.`,
     votes: (n) => `${n} votes; the latest counts`,
-    nobody: "nobody", roleless: "none", fallback: "fallback", explored: "explored", likeliest: (model) => `likeliest was ${model}`, asked: "asked", ok: "ok", running: "running",
+    nobody: "nobody", roleless: "none", fallback: (model) => `in place of ${model}`, of: (model) => `of ${model}`, explored: "explored", likeliest: (model) => `likeliest was ${model}`, asked: "asked", ok: "ok", running: "running",
     labels: { probability: "probability", rated: "rated", predicted: "predicted" },
   },
   decision: {

@@ -211,10 +211,16 @@ class Console:
         return json_response({"against": against, "looked": then})
 
     async def runs(self, call: AuthenticatedCall) -> Response:
-        """Return the latest runs of agents."""
+        """Return the latest runs of agents, or one of them, with the names of their people."""
         call.require_people(LISTING)
-        tenant = tenant_of(call)
-        return json_response({"runs": await self._reads.get(("runs", tenant), partial(runs, self._reads, tenant))})
+        tenant, run = tenant_of(call), call.http.query_params.get("run")
+        found = await self._reads.get(("runs", tenant, run), partial(runs, self._reads, tenant, run))
+        names, unread = dict[str, str](), dict[str, str]()
+        try:
+            names = await read_in_time(self._router.lists.names, sorted({one["user"] for one in found if one["user"]}))
+        except StoreError as error:  # the rest is from the warehouse
+            unread["identities"] = unread_part(self._router, call, "identities", error)
+        return json_response({"runs": [{**one, "name": names.get(one["user"])} for one in found], "unread": unread})
 
     async def money(self, call: AuthenticatedCall) -> Response:
         """Return what was spent, by model, role or day; to callers who may see people, by person."""
