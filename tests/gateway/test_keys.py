@@ -205,6 +205,17 @@ def test_secrets_are_shown_once_and_stored_nowhere(folder: Path, caplog: pytest.
     assert secret not in masked(f"the key {key} is wrong")
 
 
+def test_a_users_key_has_no_rights_over_others(folder: Path) -> None:
+    """It has two scopes, and no more can be given; the list names its user."""
+    run("create", "ann", "--user", "ann")
+    (key,) = read_keys(folder / FILE)
+    assert (key.user, key.scopes) == ("ann", ("chat", "feedback"))
+    assert "user ann" in run("list")
+    for scope in ("read", "trusted", "metrics", "admin"):
+        with pytest.raises(ConfigError, match="more than one user"):
+            run("create", "bob", "--user", "bob", "--scopes", f"chat,{scope}")
+
+
 def test_mistakes_are_named(folder: Path) -> None:
     """Names are unique among valid keys; unknown scopes, times and names are refused."""
     run("create", "app")

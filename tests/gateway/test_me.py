@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from tests.kits.gateway import client, folded, serving, wait_for
+from tests.kits.gateway import chat, client, folded, serving, wait_for
 from tests.kits.quiz import install, shorter
 
 from fitrouter.config import Config, load_config
@@ -27,7 +27,7 @@ from fitrouter_integrations.gateway.console._sessions import TOKEN
 from fitrouter_integrations.gateway.me import _links
 from fitrouter_integrations.gateway.me._links import Links
 
-TRUSTED, OTHER, PLAIN = "a's backend", "b's backend", "a's application"
+TRUSTED, OTHER, PLAIN, OWN = "a's backend", "b's backend", "a's application", "cleo's own"
 
 
 class Place:
@@ -60,12 +60,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     config = load_config(install(tmp_path_factory.mktemp("me")))
     keys, stored = {}, []
     for name, tenant, scopes in (
+        (OWN, "a", ("chat", "feedback")),
         (TRUSTED, "a", ("chat", "feedback", "read", "trusted")),
         (OTHER, "b", ("chat", "feedback", "read", "trusted")),
         (PLAIN, "a", ("chat", "feedback", "read")),
     ):
         key_id, keys[name] = new_key()
-        given = {"tenant": tenant, "scopes": scopes, "created": 0.0}
+        given = {"tenant": tenant, "scopes": scopes, "created": 0.0, "user": "cleo" if name == OWN else ""}
         stored.append(StoredKey(id=key_id, digest=digest_of(keys[name]), name=name.replace(" ", "-"), **given))
     change_keys(config.data / KEY_FILE, lambda _: stored)
     with serving(router := Router.from_config(config), config) as url:
@@ -169,6 +170,29 @@ def test_a_session_names_nobody_else(place: Place, named: str) -> None:
         assert http.delete("/me/api/profile", headers=headers, params=query).status_code == 200
     with place.visit("victim") as http:
         assert http.get("/me/api/profile").json()["declared"]["warmth"] == 1.0
+
+
+def test_a_persons_own_key_opens_their_page_and_no_other(place: Place) -> None:
+    """With the key alone; whomever its requests name, they are its person's; their erasure removes it."""
+    with client(place.url) as http:
+        refused = http.post("/me/api/login", json={"key": place.keys[OWN], "user": "ada"})
+        assert code(refused) == (403, "not_authorized")
+        assert http.post("/me/api/login", json={"key": place.keys[OWN]}).status_code == 200
+        assert http.get("/me/api/session").json()["user"] == "cleo"
+        with place.as_key(OWN) as own:
+            sent = chat("What about 3?", user="ada")
+            made = own.post("/v1/chat/completions", json=sent, headers={"x-fitrouter-user": "ada"})
+            assert made.status_code == 200, made.text
+            for path in ("/v1/decisions", "/v1/users", "/v1/profile", "/v1/leaderboard", "/console/api/decisions"):
+                assert own.get(path).status_code in {401, 403}, path
+        with place.as_key() as trusted:
+            names = {row["decision_id"]: row["user"] for row in trusted.get("/v1/decisions").json()["data"]}
+            assert names[made.headers["x-fitrouter-decision"]] == "cleo"
+            erased = trusted.request("DELETE", "/v1/profile", headers={"x-fitrouter-user": "cleo"})
+            assert erased.status_code == 200, erased.text
+        assert code(http.get("/me/api/report")) == GONE
+        assert "cleo" not in (place.config.data / KEY_FILE).read_text().replace("cleo's-own", "")
+        wait_for(lambda: http.post("/me/api/login", json={"key": place.keys[OWN]}).status_code == 401)
 
 
 def test_another_tenants_person_of_the_same_name_is_another(place: Place) -> None:

@@ -35,6 +35,8 @@ class AuthenticatedCall:
         return call
 
     def _take(self, headers: Mapping[str, bytes], caller: Caller) -> None:
+        if caller.user:  # headers win over bodies
+            headers = {**headers, "x-fitrouter-user": caller.user.encode()}
         self.headers, self.caller = headers, caller
         self.tenant, self.admin, self.metrics, self.trusted = caller[:4]
         self.known = caller is not NOBODY

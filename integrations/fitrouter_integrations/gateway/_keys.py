@@ -43,6 +43,8 @@ class Caller(NamedTuple):
     """Of `SCOPES`: those that routes ask for."""
     name: str = ""
     """Of the key; empty without keys."""
+    user: str = ""
+    """The one user that it speaks for, whomever its requests name; empty for no one in particular."""
     requests_per_minute: float | None = None
     usd_per_day: float | None = None
     tiers: tuple[str, ...] = TIERS
@@ -207,6 +209,7 @@ class Keys:
             "trusted" in key.scopes,
             frozenset(key.scopes) & frozenset(SCOPES),
             key.name,
+            key.user,
             key.requests_per_minute,
             key.usd_per_day,
         )

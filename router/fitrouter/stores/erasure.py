@@ -26,6 +26,8 @@ from fitrouter.stores.cold import SCRATCH
 from fitrouter.stores.cold_feed import erase_cold
 from fitrouter.stores.identities import Identities
 from fitrouter.stores.journal import Journal, digest_of
+from fitrouter.stores.keys import FILE as KEYS
+from fitrouter.stores.keys import forget_user
 from fitrouter.stores.warehouse import WarehouseFeed
 
 WAREHOUSE = "fitrouter.duckdb"
@@ -86,6 +88,7 @@ class Eraser:
             by: who wants it, for the audit log.
 
         Raises:
+            ConfigError: the file of keys cannot be changed; nothing is erased.
             StoreError: the journal, the identities or the audit log cannot be written; if the journal could, the rest
                 follows later.
         """
@@ -96,6 +99,8 @@ class Eraser:
         if first and self._folder is not None:
             about = {"tenant": tenant, "user": ", ".join(map(digest_of, first))}
             AuditLog(self._folder).note(Act(ts=self._clock(), act="user erase", by=by, about=about))
+        if self._folder is not None:
+            forget_user(self._folder / KEYS, tenant, user)
         self._here.clear()
         events = self._journal.erase(first, tenant, self._clock()) if first else 0
         # Those that were written meanwhile, too.

@@ -33,6 +33,9 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     tenant: str | None = None
     """None for the installation's own key, whose requests are the tenant `default`."""
+    user: str = ""
+    """The one user that it speaks for, as requests name them; empty for no one in particular. Their erasure removes
+    the key."""
     scopes: tuple[str, ...] = ("chat", "feedback", "read")
     digest: str
     """sha256 of the whole key, in hex; empty once it is revoked."""
@@ -94,6 +97,12 @@ def read_keys(path: Path) -> tuple[StoredKey, ...]:
         raise ConfigError(
             f"{str(path)!r} cannot be read: {error}; restore a backup, or remove it to begin anew"
         ) from None
+
+
+def forget_user(path: Path, tenant: str, user: str) -> None:
+    """Remove the keys of a user; errors as of `change_keys`."""
+    if any(key.user == user and (key.tenant or "default") == tenant for key in read_keys(path)):
+        change_keys(path, lambda keys: [key for key in keys if (key.tenant or "default", key.user) != (tenant, user)])
 
 
 def change_keys(path: Path, change: Callable[[Sequence[StoredKey]], Sequence[StoredKey]]) -> None:

@@ -95,14 +95,14 @@ async function leave() {
 }
 
 function closed() {
-  const user = h("input", { id: "user", maxlength: 200, required: true, autocomplete: "off" });
+  const user = h("input", { id: "user", maxlength: 200, required: !session.keys, autocomplete: "off" });
   const key = session.keys ? h("input", { id: "key", type: "password", required: true, autocomplete: "off" }) : null;
   const enter = doing(async () => {
     await ask("login", "POST", { user: user.value, key: key?.value ?? "" });
     await begin();
   });
   return card(T.closed, {}, h("div", { class: "start" }, session.keys ? h("p", null, T.closedWhy) : null,
-    h("form", { class: "start", onsubmit: enter }, h("label", { class: "field" }, h("span", null, T.name), user),
+    h("form", { class: "start", onsubmit: enter }, h("label", { class: "field" }, h("span", null, session.keys ? T.nobody : T.name), user),
       key ? h("label", { class: "field" }, h("span", null, T.key), key) : null, h("button", { class: "primary" }, T.enter))));
 }
 

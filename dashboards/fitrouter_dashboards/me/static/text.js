@@ -9,8 +9,8 @@ export const T = {
   opened: "This is your own page: a short quiz, which models fit you, and what is stored about you. The link works once.",
   open: "Open my page",
   closed: "Your page is closed",
-  closedWhy: "Open it with a link that has not been used yet. Whoever runs this gateway makes one: fitrouter users link --user YOUR_NAME",
-  name: "Your name, as your requests give it", key: "Key that speaks for users", enter: "Open",
+  closedWhy: "Open it with a key of your own, or with a link that has not been used yet. Whoever runs this gateway makes one: fitrouter users link --user YOUR_NAME",
+  name: "Your name, as your requests give it", nobody: "Your name, as your requests give it; empty with a key of your own", key: "Your own key, or one that speaks for users", enter: "Open",
   leave: "Close my page", hello: "Signed in as",
   quiz: {
     head: "Which answer do you prefer?",

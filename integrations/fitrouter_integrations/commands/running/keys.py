@@ -16,12 +16,14 @@ from fitrouter.config import load_config
 from fitrouter.errors import ConfigError
 from fitrouter.stores.audit_log import AuditLog, command_act
 from fitrouter.stores.keys import FILE, SCOPES, StoredKey, change_keys, digest_of, new_key, read_keys
+from fitrouter_integrations._identity import name_of
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, verbs
 
 app = verbs("Create, list, rotate and revoke API keys. A running gateway follows within seconds.")
 
 Name = Annotated[str, typer.Argument(help="Name of the key.")]
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_USUAL, _OWN = "chat,feedback,read", "chat,feedback"
 _ONCE = "this is shown once, and stored nowhere; give it to the client"
 
 
@@ -31,23 +33,33 @@ def create(
     tenant: Annotated[
         str | None, typer.Option(help="Tenant of its requests; by default the installation's own, `default`.")
     ] = None,
-    scopes: Annotated[str, typer.Option(help=f"What it may do, of {', '.join(SCOPES)}.")] = "chat,feedback,read",
+    user: Annotated[
+        str, typer.Option(help="The one user that it speaks for, as requests name them; it opens their page, too.")
+    ] = "",
+    scopes: Annotated[
+        str | None,
+        typer.Option(help=f"What it may do, of {', '.join(SCOPES)}.", show_default=f"{_USUAL}; {_OWN} of a user"),
+    ] = None,
     expires: Annotated[str | None, typer.Option(help="Time until it expires, such as 90d, 12h or 30m.")] = None,
     requests_per_minute: Annotated[float | None, typer.Option(min=0.001, help="Limit in each worker.")] = None,
     usd_per_day: Annotated[float | None, typer.Option(min=1e-6, help="Limit of the cost per day (UTC).")] = None,
     config: ConfigFile = DEFAULT,
 ) -> None:
     """Create a key and print it. Once there is a key, requests without one are refused."""
-    wanted = tuple(dict.fromkeys(filter(None, scopes.replace(" ", "").split(","))))
+    given = scopes if scopes is not None else _OWN if user else _USUAL
+    wanted = tuple(dict.fromkeys(filter(None, given.replace(" ", "").split(","))))
     if unknown := [scope for scope in wanted if scope not in SCOPES]:
         raise ConfigError(f"--scopes: unknown scope {unknown[0]!r}; allowed are {', '.join(SCOPES)}")
     if not name.strip() or len(name) > 100 or tenant == "":
         raise ConfigError("give a name of 1 to 100 characters, and a tenant that is not empty")
+    if user and (more := [scope for scope in wanted if scope not in _OWN.split(",")]):
+        raise ConfigError(f"--scopes: {more[0]!r} is of more than one user; a key with --user may have {_OWN}")
     now, (key_id, key) = time.time(), new_key()
     made = StoredKey(
         id=key_id,
         name=name,
         tenant=tenant,
+        user=name_of(user, "--user") or "",
         scopes=wanted,
         digest=digest_of(key),
         created=now,
@@ -83,7 +95,8 @@ def show(config: ConfigFile = DEFAULT) -> None:
         state = "revoked" if not stored.digest else "expired" if not stored.opens(now) else ""
         if not state:
             state = "valid" if stored.expires is None else f"expires {_date(stored.expires)}"
-        what = [f"tenant {stored.tenant or 'default'}", ",".join(stored.scopes), *limits, state]
+        whose = [f"user {stored.user}"] if stored.user else []
+        what = [f"tenant {stored.tenant or 'default'}", *whose, ",".join(stored.scopes), *limits, state]
         typer.echo("  ".join([stored.name, f"sk-fr-{stored.id}-…", *what, f"created {_date(stored.created)}"]))
 
 

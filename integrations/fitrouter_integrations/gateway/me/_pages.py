@@ -1,9 +1,10 @@
 """A person's own page: quiz, fit report and profile under `/me`, for whoever has a session of that person.
 
-A session begins with a one-time link, which `POST /v1/links` makes, or with a key that speaks for the users of its
-tenant and a name. The link's token stands in the fragment of its address, which no server, proxy or referrer sees, and
-is redeemed by a POST after a click, so that previews and scanners, which follow links, do not use it up. What a session
-asks for goes the way of the routes of `/v1`, as the call of a trusted key that names this person and nobody else.
+A session begins with a one-time link, which `POST /v1/links` makes, with a key of that person's own, or with one that
+speaks for the users of its tenant and a name. The link's token stands in the fragment of its address, which no server,
+proxy or referrer sees, and is redeemed by a POST after a click, so that previews and scanners, which follow links, do
+not use it up. What a session asks for goes the way of the routes of `/v1`, as the call of a trusted key that names this
+person and nobody else.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ class _Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     link: str = ""
     """Digest of the link that began it; empty for a key."""
     key: str = ""
+    own: str = ""
+    """The one user that the key speaks for."""
 
 
 class _Row(msgspec.Struct, frozen=True):
@@ -224,18 +227,24 @@ class Me:
         return self._begun(call, opened)
 
     async def enter(self, call: AuthenticatedCall) -> Response:
-        """Begin a session of a user with a key that speaks for the users of its tenant; without keys with the name."""
+        """Begin a session with a user's own key, or with a name and one that speaks for all; without keys by name."""
         check_origin(headers_of(call.http.scope))
         body = await body_of(call)
         key, user = (body.get(name) or "" for name in ("key", "user"))
-        if not isinstance(key, str) or not isinstance(user, str) or not user.strip():
-            raise Problem(400, "invalid_request", "give 'user', and a 'key' where this gateway has keys")
-        caller = self._speaker(key.strip())
+        if not isinstance(key, str) or not isinstance(user, str):
+            raise Problem(400, "invalid_request", "give 'user', and a 'key' where this gateway has keys, both text")
+        caller, user = self._speaker(key.strip()), user.strip()
         if caller is None:
             raise Problem(401, "invalid_api_key", "this key is unknown here, or does not speak for users; use a link")
-        who = identity({}, caller.tenant, user.strip())
+        if not (user or caller.user):
+            raise Problem(400, "invalid_request", "user: missing; this key speaks for several users, so name one")
+        if user and caller.user and user != caller.user:
+            raise Problem(403, "not_authorized", "this key opens the page of its own user only; leave the name empty")
+        who = identity({}, caller.tenant, caller.user or user)
         known = await self._router.people.identify(who)
-        return self._begun(call, _Session(tenant=caller.tenant, subject=known.user or "", key=key.strip()))
+        return self._begun(
+            call, _Session(tenant=caller.tenant, subject=known.user or "", key=key.strip(), own=caller.user)
+        )
 
     async def leave(self, call: AuthenticatedCall) -> Response:
         """End the session; a link's cannot be taken up again."""
@@ -250,9 +259,9 @@ class Me:
         return json_response({}, {"set-cookie": self._sessions.cookie(sealed, is_secure(call))})
 
     def _speaker(self, key: str) -> Caller | None:
-        """The caller of a key that speaks for the users of its tenant; None for another key."""
+        """The caller of a key that speaks for one user, or for all of its tenant; None for another key."""
         caller = self._keys.caller(b"Bearer " + key.encode()) if self._keys else ANYBODY
-        return caller if caller is not None and (caller.trusted or caller.admin) else None
+        return caller if caller is not None and (caller.trusted or caller.admin or caller.user) else None
 
     def _seen(self, call: AuthenticatedCall) -> _Session | None:
         try:
@@ -273,7 +282,7 @@ class Me:
             lasts = await asyncio.to_thread(self._links.lasts, seen.link, self._router.clock())
         else:
             speaker = self._speaker(seen.key)
-            lasts = speaker is not None and speaker.tenant == seen.tenant
+            lasts = speaker is not None and speaker.tenant == seen.tenant and speaker.user == seen.own
         names = await read_in_time(self._router.lists.names, [seen.subject])
         if not lasts or seen.subject not in names:
             raise Problem(401, "no_session", f"this session is over; {_ENDED}")
