@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 KEY_ENV = "FITROUTER_API_KEY"
 """Environment variable of the API key that clients send."""
 
+URL_ENV = "FITROUTER"
+"""Environment variable that may hold the URL of the gateway that commands ask."""
+LISTENS = "gateway.url"
+"""File in the data folder with the process id and the URL of the gateway that was started there last."""
+
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -27,11 +32,21 @@ class NoGateway(FitrouterError):
 
 
 def url_of(config: Config) -> str:
+    """Where a configuration's gateway is asked: where the one that runs listens, else at the configured address."""
+    try:
+        process, url = (config.data / LISTENS).read_text(encoding="utf-8").split()
+        os.kill(int(process), 0)
+    except (FileNotFoundError, PermissionError, ProcessLookupError, ValueError):  # none runs, or it is another user's
+        return configured_url(config)
+    return url
+
+
+def configured_url(config: Config) -> str:
     """The local address of a configuration's gateway.
 
     >>> from fitrouter.config import parse_config
     >>> models = {"providers": {"s": {"kind": "simulated"}}, "models": [{"name": "m", "provider": "s"}]}
-    >>> url_of(parse_config(models))
+    >>> configured_url(parse_config(models))
     'http://127.0.0.1:8484'
     """
     host = config.server.host

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
+import os
+import socket
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from tests.kits.gateway import serving
 from tests.kits.quiz import install
 from typer.testing import CliRunner, Result
@@ -17,9 +23,10 @@ from fitrouter.router import Router
 from fitrouter.stores.journal import SqliteJournal
 from fitrouter.types import Identity, Request
 from fitrouter_integrations import cli
-from fitrouter_integrations._http import NoGateway
+from fitrouter_integrations._http import LISTENS, URL_ENV, NoGateway, url_of
 from fitrouter_integrations.commands import _gateway
 from fitrouter_integrations.commands._gateway import connect
+from fitrouter_integrations.gateway._serve import _noted
 
 READS = (
     "decisions",
@@ -115,6 +122,60 @@ def test_an_answer_is_rated_and_its_policy_changed_without_a_gateway(log: tuple[
     assert "policy set" in run("audits log show", "--config", file).output
     assert f"excluded {decision}" in run("journal quarantine", decision[:-1], "--config", file).output
     assert isinstance(run("journal quarantine", "0198aaaa", "--config", file).exception, UnknownDecision)
+
+
+def options() -> Iterator[tuple[str, Any]]:
+    """Each command with its parameters."""
+    for words, module in cli.MODULES.items():
+        found = importlib.import_module(module)
+        single = typer.Typer()
+        if hasattr(found, "command"):
+            single.command()(found.command)
+        if hasattr(found, "app") or hasattr(found, "command"):
+            top: Any = typer.main.get_command(getattr(found, "app", single))
+            for name, command in {"": top, **getattr(top, "commands", {})}.items():
+                yield f"{words} {name}".strip(), command
+
+
+def test_every_command_finds_the_gateway_in_one_way() -> None:
+    """`--url`, else the environment variable, in each command that asks a gateway; no module makes up an address."""
+    found = {words: option for words, command in options() for option in command.params if option.name == "url"}
+    assert {"top", "users link", "audits role", "policy set", "explain", "models"} <= found.keys()
+    assert {words for words, option in found.items() if option.envvar != URL_ENV} == set()
+    assert {words for words, option in found.items() if option.callback is None} == set()
+    for path in Path(cli.__file__).parent.joinpath("commands").rglob("*.py"):
+        text = path.read_text("utf-8").replace("such as http://127.0.0.1:8484", "")
+        assert "8484" not in text, path
+
+
+@pytest.mark.parametrize("words", ["top --once", "users link --user ann", "policy show", "doctor"])
+def test_a_gateway_elsewhere_is_found(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the address that it was started with, not at the configured one; a killed gateway's is forgotten."""
+    file = install(tmp_path)
+    here, settings = file.with_name("here.yaml"), load_config(file)
+    here.write_text(file.read_text().replace("port: 0", "port: 1"))
+    with serving(Router.from_config(settings), settings) as url:
+        bound = socket.create_server(("127.0.0.1", 0))
+        with bound, _noted(settings, bound):
+            assert url_of(load_config(here)) == f"http://127.0.0.1:{bound.getsockname()[1]}"
+        assert url_of(load_config(here)) == "http://127.0.0.1:1"
+        note = settings.data / LISTENS
+        note.write_text(f"{os.getpid()} {url}")
+        result = run(words, "--config", here)
+        assert not result.exception or isinstance(result.exception, SystemExit), result.exception
+        assert url in result.output
+        if words != "doctor":  # which asks after the installation of its configuration
+            note.unlink()
+            monkeypatch.setenv(URL_ENV, url)
+            monkeypatch.chdir(tmp_path)
+            assert url in run(words).output
+            monkeypatch.setenv(URL_ENV, "fitrouter.yaml")
+            assert url not in run(words).output
+            monkeypatch.setenv(URL_ENV, url)
+            assert url not in run(words, "--config", here).output
+        monkeypatch.setattr(os, "kill", lambda *_: (_ for _ in ()).throw(ProcessLookupError))
+        note.write_text(f"1 {url}")
+        assert url_of(load_config(here)) == "http://127.0.0.1:1"
 
 
 def test_a_vote_goes_to_the_gateway_of_its_own_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from tests.kits.gateway import cards, make_router, wait_for
 from tests.kits.quiz import install
+from tests.kits.tables import table_driven
 from tests.personal.test_quizzes import ANN, finish, played
 from tests.posterior.test_person_draws import ARMS, D, X, fitted, votes
 
@@ -104,6 +105,29 @@ def test_a_persons_leaderboard(tmp_path: Path) -> None:
             assert each.low <= each.rating <= each.high
             assert each.lead_low <= each.lead <= each.lead_high
         assert found.claimed is (found.beats >= 0.8)
+
+    played(install(tmp_path), test)
+
+
+def test_a_place_says_which_votes_it_rests_on(tmp_path: Path) -> None:
+    """Own votes, other people's, none although it has answered, or never an answer; aloud of the first."""
+    asked = Request(messages=({"role": "user", "content": "What about 1?"},), identity=ANN, model="brief")
+
+    async def test(router: Router, _quizzes: Quizzes, _config: Config) -> None:
+        boards, bob = Leaderboards(router), Identity(user="bob")
+
+        async def bases(who: Identity) -> dict[str, str]:
+            await copied(router)
+            return {each.model: each.basis for each in (await boards.of(who)).models}
+
+        assert await bases(ANN) == dict.fromkeys(("brief", "listing", "long"), "prior")
+        found = await boards.of(ANN)
+        assert f"{found.first} has never answered here" in found.sentences[1]
+        decision = (await router.complete(asked)).decision.id
+        assert (await bases(ANN))["brief"] == "answers"
+        await router.feedback(decision, FeedbackKind.THUMB, 1.0, identity=ANN)
+        assert await bases(ANN) == {"brief": "own", "listing": "prior", "long": "prior"}
+        assert await bases(bob) == {"brief": "others", "listing": "prior", "long": "prior"}
 
     played(install(tmp_path), test)
 
@@ -270,6 +294,29 @@ def test_differences_add_up() -> None:
                     assert personal == sorted(personal, reverse=True)
                     if who == Identity():
                         assert max(map(abs, personal)) < 1e-12
+
+
+@table_driven(
+    ("basis", "labels", "said"),
+    [
+        ("own", 3, ""),
+        ("", 3, ""),
+        ("others", 0, ""),
+        ("others", 3, "They have not rated an answer of a yet: its place is what other people's ratings suggest"),
+        ("answers", 3, "Nobody has rated an answer of a yet: its place is what votes on other models suggest"),
+        ("prior", 3, "a has never answered here and nobody has rated it yet"),
+    ],
+)
+def test_no_model_was_rated_higher_that_was_not_rated(basis: str, labels: int, said: str) -> None:
+    """What separates two models then names no rating of it, and the first of a board says what its place rests on."""
+    own = draw_ratings(fitted(400), ANN, X[None], ARMS, 50, [1])
+    common = own._replace(means=own.means._replace(level=own.means.level - np.array([0.3, 0.0])))
+    words = {each.group: each.words for each in split(own, common, (), 0, 1, basis)}
+    assert ("was rated" in words["offset"]) is (basis in {"own", ""})
+    assert ("is rated" in words["model"]) is (basis in {"own", "", "others"})
+    row = msgspec.structs.replace(ranked(("a", "b"), own.ratings, own.ratings)[0], model="a", basis=basis)
+    assert leaderboard.unrated(row, labels).startswith(said)
+    assert bool(leaderboard.unrated(row, labels)) is bool(said)
 
 
 def test_means_are_those_of_the_draws() -> None:

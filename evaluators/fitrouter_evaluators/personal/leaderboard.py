@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from fitrouter.errors import InvalidRequest, NoWarehouse, StoreError
+from fitrouter.posterior.arms import base_arm
 from fitrouter.posterior.draws import RatingDraws
 from fitrouter.posterior.labels import Answered, Label
 from fitrouter.posterior.person_draws import MOST_VOTES
@@ -51,6 +52,19 @@ _VOTES = """
     LEFT JOIN score AS b ON vote.other = b.decision_id
     ORDER BY vote.seq
 """
+_OWN = """
+    WITH vote AS (SELECT DISTINCT decision_id, other FROM feedback WHERE tenant = ? AND {column} = ?),
+    side AS (SELECT decision_id FROM vote UNION ALL SELECT other FROM vote WHERE other IS NOT NULL)
+    SELECT served_by, count(*) FROM side JOIN (
+        SELECT DISTINCT decision_id, served_by FROM executions WHERE decision_id IN (SELECT decision_id FROM side)
+    ) USING (decision_id) GROUP BY served_by
+"""
+_OTHERS = """
+    WITH vote AS (SELECT decision_id, other FROM feedback WHERE tenant = $1),
+    side AS (SELECT decision_id FROM vote UNION ALL SELECT other FROM vote WHERE other IS NOT NULL)
+    SELECT served_by, bool_or(decision_id IN (SELECT decision_id FROM side)) FROM executions
+    WHERE tenant = $1 AND regexp_extract(served_by, '^[^#@]*') IN (SELECT unnest($2::VARCHAR[])) GROUP BY served_by
+"""
 
 
 class LeaderboardRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +88,9 @@ class LeaderboardRow(msgspec.Struct, frozen=True, kw_only=True):
     population: float
     """Rating by the population."""
     population_rank: int
+    basis: str = ""
+    """What its place rests on: `own`, votes of theirs on its answers; `others`, other people's alone; `answers`, which
+    nobody has rated; `prior`, since it has never answered. Empty where the log cannot tell."""
 
 
 class Leaderboard(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,7 +166,9 @@ class Leaderboards:
         votes = self.votes(who) if who.user and known.features else None  # without a scorer nothing has features
         of_them, common = known.draw_ratings(who, x, names, DRAWS, [0], votes)
         own = of_them.ratings
-        found = ranked(names, own, common.ratings)
+        bases = self._bases(who, names)
+        rows = ranked(names, own, common.ratings)
+        found = tuple(msgspec.structs.replace(each, basis=bases.get(each.model, "")) for each in rows)
         first, theirs = found[0].model, min(found, key=lambda each: each.population_rank).model
         a, b = names.index(first), names.index(theirs)
         beats = 0.0 if a == b else float((own[:, a] > own[:, b]).mean())
@@ -161,8 +180,8 @@ class Leaderboards:
             population_first=theirs,
             beats=beats,
             near=float((own[:, a] >= own.max(axis=1) - NEAR).mean()),
-            claimed=beats >= CLAIM and labels > 0,
-            why=() if a == b else split(of_them, common, self.router.people.features, a, b),
+            claimed=beats >= CLAIM and labels > 0 and found[0].basis != "prior",
+            why=() if a == b else split(of_them, common, known.features, a, b, found[0].basis),
             labels=labels,
             people=None if who.user else people,
             tasks=tasks,
@@ -213,6 +232,18 @@ class Leaderboards:
         )
         return (int(rows[0][0]), int(rows[0][1])) if rows else (0, 0)
 
+    def _bases(self, who: Identity, names: Sequence[str]) -> dict[str, str]:
+        """What is known of each model from votes: see `LeaderboardRow.basis`; empty without a log that can be read."""
+        if self.router.warehouse is None or not self._rows("SELECT 1 FROM position", ()):
+            return {}
+        column, value = ('"user"', who.user) if who.user else ("role", who.role)
+        found = dict.fromkeys(names, "prior")
+        found |= {_model(arm): "own" for arm, _ in self._rows(_OWN.format(column=column), (who.tenant, value))}
+        if rest := [name for name in names if found[name] == "prior"]:
+            for arm, rated in sorted(self._rows(_OTHERS, (who.tenant, rest)), key=lambda row: bool(row[1])):
+                found[_model(arm)] = "others" if rated else "answers"
+        return found
+
     def _rows(self, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
         warehouse = self.router.warehouse
         if warehouse is None:
@@ -222,6 +253,11 @@ class Leaderboards:
         except NoWarehouse as error:
             unless_votes(self.router, error)
             return []
+
+
+def _model(arm: str) -> str:
+    """Name of the model of an arm, whatever its variant and revision."""
+    return base_arm(arm).partition("@")[0]
 
 
 def unless_votes(router: Router, error: NoWarehouse) -> None:
@@ -283,10 +319,26 @@ def sentences(board: Leaderboard) -> tuple[str, ...]:
             f"{chance(board.beats)} sure, from {votes_said(board.labels, board.people)}: below {CLAIM:.0%}, or without "
             "a vote, no personal ranking is claimed"
         ]
+    if words := unrated(top, board.labels):
+        said.append(words)
     if board.near > top.best + 0.05:
         said.append(f"Nothing fits noticeably better than {top.model}: {chance(board.near)} sure")
-    if words := reasons.said(top.model, board.why):
+    if top.basis != "prior" and (words := reasons.said(top.model, board.why)):
         said.append(words)
     if not board.labels:
         said.append("No feedback is known: this is a stranger's ranking")
     return tuple(f"{each}." for each in said)
+
+
+def unrated(top: LeaderboardRow, labels: int) -> str:
+    """Say what the first place rests on where it is no vote of theirs; empty where it is, or where it is not known."""
+    if top.basis == "prior":
+        return (
+            f"{top.model} has never answered here and nobody has rated it yet: its place is what is assumed of a model "
+            "of which nothing is known"
+        )
+    if top.basis == "answers":
+        return f"Nobody has rated an answer of {top.model} yet: its place is what votes on other models suggest"
+    if top.basis == "others" and labels:
+        return f"They have not rated an answer of {top.model} yet: its place is what other people's ratings suggest"
+    return ""

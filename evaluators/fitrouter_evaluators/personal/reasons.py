@@ -30,6 +30,14 @@ _WORDS = {
     "style": ("differs in other properties of its text, which they like", "differs in other properties of its text"),
 }
 """Group → phrases for a model that it helps and for one that it harms."""
+_UNRATED = {
+    "offset": ("gains by their votes on other models", "loses by their votes on other models"),
+    "model": (
+        "is expected to be rated higher than its text suggests, though nobody has rated it",
+        "is expected to be rated lower than its text suggests, though nobody has rated it",
+    ),
+}
+"""The same, of an offset that no vote of theirs, and a level that no vote of anybody's, was given for."""
 SHARED = ("text", "model")
 """Groups that are the same for everybody."""
 
@@ -46,7 +54,14 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """About the first of the models."""
 
 
-def split(own: RatingDraws, common: RatingDraws, features: Sequence[str], a: int, b: int) -> tuple[Difference, ...]:
+def split(
+    own: RatingDraws,
+    common: RatingDraws,
+    features: Sequence[str],
+    a: int,
+    b: int,
+    basis: str = "",
+) -> tuple[Difference, ...]:
     """Split the rating of model a minus that of model b: first what is this person's, by size, then what everybody has.
 
     Args:
@@ -55,7 +70,13 @@ def split(own: RatingDraws, common: RatingDraws, features: Sequence[str], a: int
         features: names of the response features; empty without a scorer.
         a: index of a model.
         b: index of the other one.
+        basis: of model a, as of `LeaderboardRow`: no model was rated higher that nobody has rated.
     """
+    words = dict(_WORDS)
+    if basis in {"others", "answers", "prior"}:
+        words["offset"] = _UNRATED["offset"]
+    if basis in {"answers", "prior"}:
+        words["model"] = _UNRATED["model"]
     gap = own.profile[a] - own.profile[b]
     everybody = common.means.taste.mean
     style = gap * (own.means.taste.mean - everybody - own.means.role_taste)
@@ -76,7 +97,7 @@ def split(own: RatingDraws, common: RatingDraws, features: Sequence[str], a: int
             group=group,
             feature=feature,
             effect=own.factor * effect,
-            words=FEATURES[feature][not more[feature]] if feature else _WORDS[group][effect < 0.0],
+            words=FEATURES[feature][not more[feature]] if feature else words[group][effect < 0.0],
         )
         for group, feature, effect in found
     )

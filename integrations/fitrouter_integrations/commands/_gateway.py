@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from fitrouter.errors import InvalidRequest, UnknownDecision
-from fitrouter_integrations._http import NoGateway, answered, call, headers_for, url_of
+from fitrouter_integrations._http import URL_ENV, NoGateway, answered, call, headers_for, url_of
 
 if TYPE_CHECKING:
     from fitrouter.config import Config
@@ -21,7 +21,28 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Url = Annotated[str | None, typer.Option(help="Ask this running gateway, such as http://127.0.0.1:8484.")]
+_HERE = ("config", "tenant", "content", "ask", "answers")
+"""Options that only the configured data has."""
+
+
+def _given(context: typer.Context, option: typer.CallbackParam, value: str | None) -> str | None:
+    """Leave out what the environment names if that is a file, as of adapters, or if another option is of the data."""
+    sources = {name: getattr(context.get_parameter_source(name), "name", "") for name in (str(option.name), *_HERE)}
+    if sources.pop(str(option.name)) != "ENVIRONMENT" or value is None:
+        return value
+    own = "COMMANDLINE" in sources.values()
+    return None if own or "://" not in value else value
+
+
+Url = Annotated[
+    str | None,
+    typer.Option(
+        help="Ask this running gateway, such as http://127.0.0.1:8484.",
+        envvar=URL_ENV,
+        callback=_given,
+        show_envvar=True,
+    ),
+]
 Tenant = Annotated[str | None, typer.Option(help="Tenant, of the configured data; with --url it is the key's.")]
 LONG_S = 600.0
 """Time limit of what reads the whole log."""

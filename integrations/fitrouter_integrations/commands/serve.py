@@ -12,7 +12,7 @@ import typer
 from fitrouter.config import load_config
 from fitrouter.types import UNPRICED
 from fitrouter_integrations import gateway
-from fitrouter_integrations._http import url_of
+from fitrouter_integrations._http import configured_url
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile
 from fitrouter_integrations.commands.setup._extras import missing_extras
 
@@ -54,6 +54,6 @@ def command(
         _log.warning("no price is configured for %s. %s", ", ".join(unpriced), UNPRICED)
     listener = gateway.bind(settings)
     changes = {"port": listener.getsockname()[1]}
-    url = url_of(settings.model_copy(update={"server": settings.server.model_copy(update=changes)}))
+    url = configured_url(settings.model_copy(update={"server": settings.server.model_copy(update=changes)}))
     typer.echo(f"fitrouter serves {len(settings.models)} models on {url}/v1; its console: {url}/console", err=True)
     gateway.serve(settings, workers, listener, services_inside=services_inside)

@@ -12,7 +12,8 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
@@ -24,6 +25,7 @@ from typing import Any
 from fitrouter.config import Config
 from fitrouter.errors import ConfigError, FitrouterError, in_words, require
 from fitrouter.stores.keys import FILE
+from fitrouter_integrations._http import LISTENS, configured_url
 from fitrouter_integrations.gateway._keys import Keys
 from fitrouter_integrations.gateway._logging import protect_logs
 
@@ -105,13 +107,31 @@ def serve(
     if workers < 1:
         raise ConfigError(f"workers: got {workers}; give 1 or more")
     os.umask(0o077)  # logs of decisions are nobody else's
-    with listener or bind(config) as bound:
+    with listener or bind(config) as bound, _noted(config, bound):
         if workers == 1 and services_inside:
             from fitrouter_integrations.gateway._worker import work
 
             work(config, bound)
         else:
             _Parent(config, workers, bound, services_inside=services_inside).run()
+
+
+@contextmanager
+def _noted(config: Config, bound: socket.socket) -> Iterator[None]:
+    """Note the address for commands of the same configuration, which may name another one, as `--port` overrides it."""
+    file, server = config.data / LISTENS, config.server.model_copy(update={"port": bound.getsockname()[1]})
+    note = f"{os.getpid()} {configured_url(config.model_copy(update={'server': server}))}\n"
+    try:
+        config.data.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file.write_text(note, encoding="utf-8")
+    except OSError as error:
+        _log.warning("commands ask at the configured address unless --url is given: %s", in_words(error))
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # another gateway of the folder may have noted its own, or taken it away
+            if file.read_text(encoding="utf-8") == note:
+                file.unlink()
 
 
 def _metrics_folder(data: Path) -> Path | None:

@@ -192,7 +192,7 @@ function ranking(board, w) {
   const mean = board.models.reduce((sum, one) => sum + one.rating, 0) / board.models.length;
   // What is common to all models cancels in an interval of the lead over their mean.
   const ends = (one) => (one.lead_low === null ? [one.low, one.high] : [mean + one.lead_low, mean + one.lead_high]);
-  return card(T.report.match, {}, rank(board.models.map((one) => [one.model, w.rating(percent(one.rating), percent(one.best)), range(one.rating, ...ends(one))])), note(w.means));
+  return card(T.report.match, {}, rank(board.models.map((one) => [one.model, w.rating(percent(one.rating), percent(one.best)) + (T.report.basis[one.basis] ?? ""), range(one.rating, ...ends(one))])), note(w.means));
 }
 
 // --- what is shared of it ---

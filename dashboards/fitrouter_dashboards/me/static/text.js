@@ -27,6 +27,7 @@ export const T = {
     match: "Expected rating", print: "Print", means: "A rating from 0 to 100% that you would give its answers to your tasks, beside the models' mean with an interval that holds in four of five cases.",
     labels: (n) => `By ${n} of your votes, and what other people's votes say of the models.`,
     rating: (at, best) => `${at}, ${best} sure to be your best`,
+    basis: { others: "; by other people’s ratings alone", answers: "; nobody has rated it yet", prior: "; it has never answered, so this is a guess" },
     same: (first, sure) => `${first} is first for you, as it is for everybody; it is your best with a probability of ${sure}.`,
     claimed: (first, other, sure) => `${first} fits you better than ${other}, which is first for everybody: ${sure} sure.`,
     may: (first, other, sure) => `${first} may fit you better than ${other}, which is first for everybody: ${sure} sure, too little to claim it.`,

@@ -28,6 +28,7 @@ from fitrouter_evaluators.personal.audit.probes import Probe
 from fitrouter_evaluators.personal.audit.swaps import DRILL_S, TASTES, Audit, AuditReply, Drill, audited
 from fitrouter_integrations._http import call, url_of
 from fitrouter_integrations.commands._files import write_private
+from fitrouter_integrations.commands._gateway import Url
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile
 
 _STORES = ("journal.db", "identities.db")
@@ -37,7 +38,7 @@ _PATIENCE_S = 10.0
 def command(
     role: Annotated[str, typer.Option(help="Role to audit.")],
     config: ConfigFile = DEFAULT,
-    url: Annotated[str | None, typer.Option(help="Gateway of the drill, instead of the configured address.")] = None,
+    url: Url = None,
     repeats: Annotated[int, typer.Option(min=2, max=10, help="Times that each person asks each question.")] = 2,
     out: Annotated[bool, typer.Option("--json", help="Print the signed JSON.")] = False,
 ) -> None:

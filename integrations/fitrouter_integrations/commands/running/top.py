@@ -17,6 +17,7 @@ from rich.text import Text
 from fitrouter.errors import FitrouterError
 from fitrouter.stores.figures import OUTCOMES, Money, usd
 from fitrouter_integrations._http import call, url_of
+from fitrouter_integrations.commands._gateway import Url
 from fitrouter_integrations.commands._options import DEFAULT
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -32,7 +33,7 @@ def command(
     config: Annotated[
         Path, typer.Option("--config", "-c", help="Configuration file, which gives the address of the gateway.")
     ] = DEFAULT,
-    url: Annotated[str | None, typer.Option(help="URL of the gateway, instead of the configured address.")] = None,
+    url: Url = None,
 ) -> None:
     """Watch a running gateway: traffic, ratings, cost, latency, models and alarms. Ctrl-C ends it.
 

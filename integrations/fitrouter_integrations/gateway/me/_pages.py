@@ -62,6 +62,7 @@ class _Row(msgspec.Struct, frozen=True):
     lead_low: float | None
     lead_high: float | None
     best: float
+    basis: str = ""
 
 
 class _Board(msgspec.Struct, frozen=True):
