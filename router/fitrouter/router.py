@@ -880,6 +880,7 @@ class Router:
             self.health,
             tuple(self.registry.models.cards),
             self.clock(),
+            {each.part: each.failing for each in self._services if each.failing is not None},
         )
 
     def completed(self, status: RouterStatus) -> RouterStatus:

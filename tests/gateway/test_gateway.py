@@ -815,7 +815,11 @@ def test_a_scorer_that_raises_or_hangs_is_seen_and_not_felt(tmp_path: Path, kind
 
 def test_health_and_readiness(http: httpx.Client, router: Router) -> None:
     """/readyz names the process, the position and the digest of what it knows, which is the learner's own."""
-    assert http.get("/healthz").json() == {"status": "ok", "installation": router.tokens.installation}
+    assert http.get("/healthz").json() == {
+        "status": "ok",
+        "installation": router.tokens.installation,
+        "behind": [],
+    }
     assert router.tokens.installation not in router._identities.salt.hex()
     asked(http)
     wait_for(lambda: router._learner.seq == 3)

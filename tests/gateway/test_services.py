@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 from benchmarks.gateway.overload import CONFIG
 from benchmarks.gateway.process import Gateway, alive, kill_9, wait_for
-from tests.kits.gateway import chat
+from tests.dashboards.test_metrics import status
+from tests.kits.gateway import chat, make_router, serving
+from tests.kits.gateway import config as gateway_config
 
 from fitrouter.config import load_config
 from fitrouter.errors import StoreError
+from fitrouter.hooks import Hooks
 from fitrouter.router import Router
 from fitrouter.serving import status as reports
-from fitrouter.stores.journal import leased
+from fitrouter.serving.services import Failing, Service
+from fitrouter.serving.status import Lag
+from fitrouter.stores.journal import MemoryJournal, leased
+from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
 from fitrouter.types import Identity, Request
+from fitrouter_integrations.commands.setup import _health
 
 SERVICES = ("scorer", "warehouse", "snapshot")
 
@@ -100,18 +109,74 @@ async def test_a_router_without_services_takes_no_lease(file: Path) -> None:
         assert not any(leased(journal, name) for name in SERVICES)
 
 
+def test_a_warehouse_that_fails_is_told_while_routing_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both codes of readiness stay 200; bodies, alarms and doctor name the part and why, until it works."""
+    monkeypatch.setattr(reports, "FAILING_S", 0.0)
+    broken, journal = [True], MemoryJournal()
+    feed = WarehouseFeed(journal, Warehouse(tmp_path / "fitrouter.duckdb"))
+
+    def step() -> int:
+        copied = feed.step()
+        if broken and feed.warehouse.path.exists():
+            raise StoreError("the tables are held by another program")
+        return copied
+
+    service = Service("warehouse", step, Hooks(), idle_s=0.01, retry_s=0.01)
+    settings = gateway_config().model_copy(update={"data": tmp_path})
+    router = make_router(tmp_path, services=[service], journal=journal, feed=feed)
+    with serving(router, settings) as url, httpx.Client(base_url=url) as http:
+        wait_for(lambda: http.get("/healthz").json()["behind"] == ["warehouse"])
+        report = http.get("/readyz")
+        assert (report.status_code, report.json()["status"]) == (200, "degraded")
+        said = report.json()["behind"]["warehouse"]
+        assert re.fullmatch(r"has failed for \d+ s \([\d,]+ tr(y|ies)\): the tables are held by another program", said)
+        assert http.get("/readyz?strict").status_code == 200
+        assert http.post("/v1/chat/completions", json=chat()).status_code == 200
+        alarms = [each["text"] for each in http.get("/console/api/now").json()["alarms"]]
+        assert any(text.startswith("The warehouse has failed for") for text in alarms), alarms
+        with monkeypatch.context() as patched:
+            patched.setattr(_health.journals, "in_use", lambda _: True)
+            patched.setattr(_health, "installation_of", lambda _: http.get("/healthz").json()["installation"])
+            patched.setattr(_health, "url_of", lambda _: url)
+            patched.setattr(_health, "_services", lambda _: [])
+            (tmp_path / "journal.db").touch()
+            found = [check for check in _health.gateway(settings) if check.name == "gateway: warehouse"]
+            assert found
+            assert "held by another program" in found[0].text
+        broken.clear()
+        wait_for(lambda: http.get("/readyz").json()["status"] == "ok")
+        assert http.get("/healthz").json()["behind"] == []
+
+
+def test_a_part_that_is_late_says_for_how_long() -> None:
+    """Each lag of more than a minute is told, and with what its steps fail; a moment's failure is not."""
+    late, now = Lag(scorer_answers=1, scorer_seconds=61.0, warehouse_events=1200, warehouse_seconds=84.0), 1000.0
+    failing = {
+        "warehouse": Failing(since=now - 84.0, times=80, error="disk"),
+        "cold": Failing(since=now, times=1, error="x"),
+    }
+    idle = status({})
+    assert reports.behind(idle, now) == {}
+    assert reports.behind(msgspec.structs.replace(idle, lag=late, failing=failing), now) == {
+        "scorer": "is 61 s behind, 1 answer waits for a score",
+        "warehouse": "is 84 s behind, 1,200 events not copied; it has failed for 84 s (80 tries): disk",
+    }
+
+
 async def test_the_report_of_the_services_completes_a_status(file: Path) -> None:
     """Leases, lags and reward models are the services'; of a process that is gone no lease, and the age as lag."""
     config = load_config(file)
     async with Router.from_config(config, services=False) as router:
         own = router.status()
         assert router.completed(own) == own
-        reports.write_report(config.data, own, now := router.clock())
+        failing = {"warehouse": Failing(since=1.0, times=2, error="full")}
+        reports.write_report(config.data, msgspec.structs.replace(own, failing=failing), now := router.clock())
         report = config.data / reports.REPORT_FILE
         report.write_bytes(report.read_bytes().replace(b'"warehouse":false', b'"warehouse":true'))
         found = router.completed(own)
         assert found.leases == {"scorer": False, "warehouse": True}
         assert found.services == os.getpid()
+        assert found.failing == failing
         gone = reports.completed(own, config.data, now + 60.0)
         assert (gone.services, any(gone.leases.values())) == (None, False)
         assert gone.lag.warehouse_seconds >= 60.0

@@ -8,10 +8,9 @@ from typing import NamedTuple
 import msgspec
 
 from fitrouter.monitors.service import Outage
-from fitrouter.serving.status import RouterStatus
+from fitrouter.serving.status import RouterStatus, behind
+from fitrouter.stores.figures import many
 
-LAG_S = 60.0
-"""Age of the oldest waiting answer or event above which a lag is an alarm."""
 EVIDENCE = 1000.0
 """e-value of the propensity audit at which it alarms."""
 ANSWERS = 0.7
@@ -49,6 +48,7 @@ def alarms(
     unhappy: Unhappy = Unhappy(0, []),  # noqa: B008 - immutable
     unpriced: Sequence[str] = (),
     share: float = 1.0,
+    now: float = 0.0,
 ) -> list[Alarm]:
     """Return the current alarms, the worst first.
 
@@ -61,6 +61,7 @@ def alarms(
         unhappy: people.
         unpriced: models whose price is not known.
         share: of the requests that the policy routes.
+        now: seconds since the epoch.
     """
     found = [
         Alarm(level="bad", text=f"The {part} does not work: {why}", view="learning") for part, why in faults.items()
@@ -74,14 +75,15 @@ def alarms(
     for owner, token, mean, ratings in unhappy.shown:
         also = unhappy.people - 1
         more = f" So {'is one more person' if also == 1 else f'are {also:,} more people'}." if also else ""
-        rated = f"mean rating {mean + 1e-9:.2f} of {ratings:,} rated answers"
+        rated = f"mean rating {mean + 1e-9:.2f} of {many(ratings, 'rated answer')}"
         text = f"{unhappy.name or token[:12]} is unhappy: {rated}.{more}"
         params = {"user": token} | ({"tenant": owner} if tenant is None else {})
         found.append(Alarm(level="warn", text=text, view="people", params=params))
         break
     else:
         if unhappy.people:
-            say("warn", f"{unhappy.people:,} people are unhappy: they surely rate below the middle.", "people")
+            unhappy_people = many(unhappy.people, "person is", "people are")
+            say("warn", f"{unhappy_people} unhappy: they surely rate below the middle.", "people")
     if unpriced:
         names = ", ".join(unpriced[:3]) + (f" and {len(unpriced) - 3} more" if len(unpriced) > 3 else "")
         say("warn", f"No price is known of {names}: all costs leave these answers out.", "models")
@@ -90,11 +92,11 @@ def alarms(
     for model, bias in flattered.items():
         say("warn", f"Scores flatter {model} and are ignored for it: {bias}", "learning")
     if status is not None:
-        _of_status(status, tenant, say)
+        _of_status(status, tenant, now, say)
     return sorted(found, key=lambda alarm: alarm.level != "bad")
 
 
-def _of_status(status: RouterStatus, tenant: str | None, say: Callable[[str, str, str], None]) -> None:
+def _of_status(status: RouterStatus, tenant: str | None, now: float, say: Callable[[str, str, str], None]) -> None:
     for name, why in status.breakers.items():
         say("bad", f"{name} is not called for the moment: {why}", "models")
     for name, share in status.availability.items():
@@ -102,22 +104,11 @@ def _of_status(status: RouterStatus, tenant: str | None, say: Callable[[str, str
             say("warn", f"{name} is expected to answer {share:.0%} of its calls.", "models")
     if status.propensity_evidence >= EVIDENCE:
         say("bad", "The logged probabilities do not fit the draws; estimates from the log may be wrong.", "learning")
-    lag = status.lag
-    if lag.scorer_seconds > LAG_S:
-        say(
-            "warn",
-            f"{lag.scorer_answers:,} answers wait for a score, the oldest for {_time(lag.scorer_seconds)}.",
-            "learning",
-        )
-    if lag.warehouse_seconds > LAG_S:
-        waiting = f"{lag.warehouse_events:,} events are not in the warehouse yet"
-        say(
-            "warn",
-            f"{waiting}, the oldest for {_time(lag.warehouse_seconds)}; these views are late by that.",
-            "learning",
-        )
+    for part, text in behind(status, now).items():
+        late = " These views, which read it, are late by that." if part == "warehouse" else ""
+        say("warn", f"The {part} {text.rstrip('.')}.{late}", "learning")
     if status.quarantined:
-        say("warn", f"{status.quarantined:,} events are excluded from what is learnt.", "learning")
+        say("warn", f"{many(status.quarantined, 'event is', 'events are')} excluded from what is learnt.", "learning")
     for model, sums in status.drift.items():
         if sums >= 0.8:
             say("warn", f"The answers of {model} change: {sums:.0%} of the drift alarm.", "learning")
@@ -131,9 +122,3 @@ def _of_status(status: RouterStatus, tenant: str | None, say: Callable[[str, str
     for name, health in status.reward_models.items():
         if health.error:
             say("warn", f"The reward model {name} fails: {health.error}", "learning")
-
-
-def _time(seconds: float) -> str:
-    if seconds < 120.0:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60.0:.0f} min" if seconds < 7200.0 else f"{seconds / 3600.0:.0f} h"

@@ -31,7 +31,7 @@ from fitrouter.context.features import estimate_tokens
 from fitrouter.errors import InvalidRequest, StoreError, where
 from fitrouter.identity import decision_id_of
 from fitrouter.router import Router
-from fitrouter.serving.status import Lag
+from fitrouter.serving.status import Lag, behind
 from fitrouter.state.settings import check_settings
 from fitrouter.stores.audit_log import Act, AuditLog
 from fitrouter.stores.keys import FILE
@@ -675,18 +675,25 @@ class Gateway:
         return document((each.method, each.path, attrgetter(each.handler)(self)) for each in ROUTES)
 
     async def healthz(self, _call: AuthenticatedCall) -> Response:
-        """Liveness: the process answers, and of which installation it is."""
-        return _json({"status": "ok", "installation": self.router.tokens.installation})
+        """Liveness: the process answers, and of which installation it is; `behind` names parts that fail."""
+        return _json(
+            {"status": "ok", "installation": self.router.tokens.installation, "behind": sorted(self._behind())}
+        )
+
+    def _behind(self) -> dict[str, str]:
+        return behind(status, time.time()) if (status := self.metrics.status) else {}
 
     async def readyz(self, call: AuthenticatedCall) -> Response:
         """Readiness: whether this worker takes requests (200), and whether users are served (`status`, `?strict`).
 
-        Callers with a key also get the reasons, and how far the learner is.
+        Callers with a key also get the reasons, how far the learner is, and which parts are `behind`: users are served
+        without these, so that they change the status from ok to degraded, but no code.
         """
         service, incidents = self.router.service(None if call.admin else call.tenant), self.router.incidents()
         ready, strict = self._started, call.http.query_params.get("strict", "0") not in {"0", "false"}
         code = 200 if ready and not (strict and service.status != "ok") else 503
-        told = {"ready": ready, "status": service.status}
+        late = self._behind()
+        told = {"ready": ready, "status": "degraded" if late and service.status == "ok" else service.status}
         if not call.known:
             return _json(told, code)
         seq, digest = await self.router.state_digest()  # no digest if an event comes in meanwhile
@@ -697,7 +704,7 @@ class Gateway:
         pids = {"pid": os.getpid(), "services": status.services if status else None}
         report = {**pids, "seq": seq, "digest": digest, "leases": leases, "lag": lag, "breakers": breakers}
         incidents |= {"keys": self._keys.fault} if self._keys.fault else {}
-        report |= {"reasons": dict(service.reasons), "incidents": incidents}
+        report |= {"reasons": dict(service.reasons), "behind": late, "incidents": incidents}
         return _json({**told, **readable(report, call.http.scope)}, code)
 
     # --- names ---

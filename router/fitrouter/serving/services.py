@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from types import MappingProxyType
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
-from fitrouter.errors import ConfigError
+from fitrouter.errors import ConfigError, FitrouterError, in_words
 from fitrouter.hooks import Hooks
 from fitrouter.posterior.tastes import TastePrior
 from fitrouter.state.learner import Learner
@@ -25,6 +26,15 @@ if TYPE_CHECKING:
 
 EXIT_S = 60.0
 """Seconds that the exit of the process waits for a service's last step."""
+
+
+class Failing(msgspec.Struct, frozen=True, kw_only=True):
+    """A part whose steps fail, one after another."""
+
+    since: float
+    """First of these failures, in seconds since the epoch."""
+    times: int
+    error: str
 
 
 class Service:
@@ -54,6 +64,8 @@ class Service:
     ) -> None:
         self.part, self.step, self.hooks = part, step, hooks
         self.idle_s, self.retry_s, self.full = idle_s, retry_s, full
+        self.failing: Failing | None = None
+        """Since its last step that succeeded; None if that was the last one."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"fitrouter-{part}", daemon=True)
 
@@ -73,9 +85,12 @@ class Service:
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                pause = 0.0 if self.step() >= self.full else self.idle_s
+                pause, self.failing = 0.0 if self.step() >= self.full else self.idle_s, None
             except Exception as error:  # noqa: BLE001 - a failing service must not end the process
                 self.hooks.trouble(self.part, error)
+                text = str(error) if isinstance(error, FitrouterError) else in_words(error)
+                before = self.failing or Failing(since=time.time(), times=0, error="")
+                self.failing = Failing(since=before.since, times=before.times + 1, error=text)
                 pause = self.retry_s
             if pause:
                 self._stop.wait(pause)

@@ -24,8 +24,9 @@ from fitrouter.monitors.service import Outage, ServiceHealth
 from fitrouter.posterior.arms import Arms, base_arm
 from fitrouter.posterior.mixture import EXPERTS
 from fitrouter.routing.breakers import TenantBreakers
-from fitrouter.serving.services import ModelHealth
+from fitrouter.serving.services import Failing, ModelHealth
 from fitrouter.state.learner import Learner
+from fitrouter.stores.figures import many
 from fitrouter.stores.identities import Identities
 from fitrouter.stores.journal import Journal
 
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
     from fitrouter.stores.warehouse import WarehouseFeed
 
 
+LAG_S = 60.0
+"""Age of the oldest waiting answer or event above which a part is behind."""
+FAILING_S = 10.0
+"""How long the steps of a part must fail before it is told: another program may have a file open for a moment."""
 TENANTS = 100
 """Tenants, those with the most labels first, whose roles and models are shown."""
 
@@ -107,6 +112,8 @@ class RouterStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Model, or `provider NAME`, that this process does not call now → why."""
     outages: tuple[Outage, ...]
     """Requests that go unanswered; `Router.service` tells whether users are served."""
+    failing: Mapping[str, Failing] = {}
+    """Part that scores, copies or erases → its failures. Requests are answered, logged and learnt from without it."""
     mixture: Mapping[str, float]
     """Head → its weight for a user without labels (`posterior.mixture.EXPERTS`), of the tenant with the most labels."""
 
@@ -121,6 +128,7 @@ def status_of(
     health: ServiceHealth,
     arms: Sequence[str],
     now: float,
+    failing: Mapping[str, Failing],
 ) -> RouterStatus:
     """Collect the status of a router. Reads the journal: call it off the event loop.
 
@@ -134,6 +142,7 @@ def status_of(
         health: of the service.
         arms: that are configured.
         now: seconds since the epoch, for budgets.
+        failing: parts whose steps fail in this process.
     """
     parts = learner.parts()
     shown = heapq.nlargest(TENANTS, parts, key=lambda part: part.fit.labels)
@@ -172,8 +181,37 @@ def status_of(
         reward_models={} if scorer is None else scorer.models(),
         breakers=breakers.report(),
         outages=health.outages(),
+        failing=failing,
         mixture=dict(zip(EXPERTS, most.fit.mixture.weights("user").tolist(), strict=True)),
     )
+
+
+def behind(status: RouterStatus, now: float) -> dict[str, str]:
+    """What parts are behind or fail, each since when and why, though users are served: part → a sentence."""
+    found = {}
+    for part, failing in status.failing.items():
+        if (age := now - failing.since) >= FAILING_S:
+            found[part] = f"has failed for {duration(age)} ({many(failing.times, 'try', 'tries')}): {failing.error}"
+    lag = status.lag
+    for part, seconds, waiting in (
+        ("scorer", lag.scorer_seconds, many(lag.scorer_answers, "answer waits", "answers wait") + " for a score"),
+        ("warehouse", lag.warehouse_seconds, many(lag.warehouse_events, "event") + " not copied"),
+    ):
+        if seconds > LAG_S:
+            late = f"is {duration(seconds)} behind, {waiting}"
+            found[part] = f"{late}; it {found[part]}" if part in found else late
+    return found
+
+
+def duration(seconds: float) -> str:
+    """A time in words.
+
+    >>> duration(84.0), duration(600.0), duration(86_400.0)
+    ('84 s', '10 min', '24 h')
+    """
+    if seconds < 120.0:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60.0:.0f} min" if seconds < 7200.0 else f"{seconds / 3600.0:.0f} h"
 
 
 def session_memory_s(learner: Learner) -> float:
@@ -237,6 +275,7 @@ class ServicesReport(msgspec.Struct, frozen=True, kw_only=True):
     warehouse_events: int
     warehouse_seconds: float
     reward_models: Mapping[str, ModelHealth]
+    failing: Mapping[str, Failing] = {}
 
 
 def write_report(folder: Path, status: RouterStatus, now: float) -> None:
@@ -248,6 +287,7 @@ def write_report(folder: Path, status: RouterStatus, now: float) -> None:
         warehouse_events=status.lag.warehouse_events,
         warehouse_seconds=status.lag.warehouse_seconds,
         reward_models=status.reward_models,
+        failing=status.failing,
     )
     with suppress(OSError):
         new = folder / f"{REPORT_FILE}.new"
@@ -284,5 +324,6 @@ def completed(status: RouterStatus, folder: Path, now: float) -> RouterStatus:
         lag=lag,
         leases=report.leases if lives else dict.fromkeys(report.leases, False),
         reward_models=report.reward_models,
+        failing=report.failing,
         services=report.pid if lives else None,
     )

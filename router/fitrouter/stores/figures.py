@@ -380,6 +380,15 @@ def best_single(tenant: str | None = None) -> Figure[tuple[str, float]]:
     return Figure((_SINGLE, [tenant]), best_of)
 
 
+def many(n: int, one: str, more: str = "") -> str:
+    """A number of things in words; `more` is the plural where it has no s alone.
+
+    >>> many(1, "vote"), many(1200, "vote"), many(1, "person is", "people are")
+    ('1 vote', '1,200 votes', '1 person is')
+    """
+    return f"{n:,} {one if n == 1 else more or one + 's'}"
+
+
 def best_of(sums: Iterable[tuple[Any, ...]]) -> tuple[str, float]:
     """Return `best_single` of (model, sum of 1 / p, sum of rating / p, number)."""
     means = {model: total / weight for model, weight, total, n in sums if n >= LEAST_RATINGS}

@@ -373,6 +373,9 @@ def gateway(config: Config) -> Iterator[Check]:
     else:
         for part, text in report["reasons"].items():
             yield fault(f"gateway: {part}", text, "docs/deployment.md, Faults")
+        for part, text in report["behind"].items():
+            do = f"see `{part}` in its log; requests are answered and learnt from meanwhile, and it goes on by itself"
+            yield warning(f"gateway: {part}", text, do)
         for part, text in report["incidents"].items():
             yield warning(f"gateway: {part}", text, "see docs/deployment.md, Faults; gone with the next start")
         for name, why in report["breakers"].items():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from functools import partial
 from importlib import metadata
 from typing import Any
@@ -186,6 +187,7 @@ class Console:
             low if call.sees_people else low._replace(shown=[]),
             standing.unpriced,
             standing.share,
+            time.time(),
         )
         return json_response(
             {
