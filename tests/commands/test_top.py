@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from tests.kits.gateway import Echo, cards, chat, client, config, make_router, serving, wait_for
 from typer.testing import CliRunner, Result
 
 from fitrouter.errors import NotAuthorized
+from fitrouter.stores.figures import OUTCOMES
 from fitrouter.stores.journal import MemoryJournal
 from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
 from fitrouter_integrations import cli
 from fitrouter_integrations._http import KEY_ENV, NoGateway
 from fitrouter_integrations.commands.running import top
 
+NAMES = ("anthropic/claude-sonnet-4-5-20250929", "openrouter/meta-llama/llama-3.3-70b-instruct", "brief")
 ROLE = "[red]\u202e<b>"
 
 
@@ -50,6 +54,45 @@ def test_once_it_says_what_the_console_says(url: str) -> None:
     assert "\u202e" not in said
     assert "1.000" in said
     assert run("--url", url).output.count("no alarm") == 1, "a pipe gets it once"
+
+
+def screen(width: int) -> list[str]:
+    """The lines of a terminal of this width that shows long names, an alarm, and an answer without a price."""
+    series = [{"point": i, "requests": i, "cost_usd": 0.1 * i, "p50_ms": 100.0 + i} for i in range(24)]
+    totals = {"requests": 12345, "reward": {"mean": 0.712, "low": 0.701, "high": 0.723, "ratings": 4321}}
+    totals |= dict(zip(OUTCOMES, (12000, 300, 45, 3, 1, 0), strict=True)) | {"p50_ms": 1234.0, "p95_ms": 5678.0}
+    totals |= {"cost": {"usd": 12.3456, "unpriced": 123, "each": 0.00123}}
+    now = {"window": "24h", "totals": totals, "series": series, "points": 24, "ratings": [{"point": 0, "mean": 0.5}]}
+    now["alarms"] = [{"level": "bad", "text": f"{NAMES[0]} is not called for the moment: it fails again and again"}]
+    now["personalisation"] = {"": {"gain": 0.021, "low": 0.003, "high": 0.04, "labels": 4321}}
+    now["flows"] = [{"role": "engineer of the platform team, on call", "model": NAMES[0], "requests": 800}]
+    figures = {"requests": 1000, "reward": totals["reward"], "cost": {"each": 0.00123}, "p50_ms": 1234}
+    models = [{"name": name, "figures": figures, "availability": 0.99, "out": "circuit open"} for name in NAMES]
+    console = Console(width=width, highlight=False, record=True, file=io.StringIO())
+    found = {"now": now, "models": {"models": models, "paused": ["brief"], "force": None}}
+    console.print(top._screen(found, "http://127.0.0.1:8484", console.width))
+    return console.export_text().splitlines()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_it_is_laid_out_for_the_terminals_width(width: int) -> None:
+    """No line is wider, no figure, name or state is cut or broken over lines, and figures stand below their titles."""
+    lines = screen(width)
+    assert max(map(len, lines)) <= width
+    text = "\n".join(lines)
+    assert "…" not in text
+    for figure in ("12,345", "12,000 answered", "at least $12.35", "$0.0012 per request", "0.701 to 0.723 (95%)"):
+        assert figure in text
+    (head,) = [line for line in lines if line.startswith("model (7 days)")]
+    for title, figure in (("share", "33.3%"), ("rating", "0.712"), ("$/request", "$0.0012"), ("latency", "1.2 s")):
+        ends = {line.find(figure) + len(figure) for line in lines[lines.index(head) + 1 :] if figure in line}
+        assert ends == {head.index(title) + len(title)}
+    assert "99%" in text
+    assert text.count("circuit open") == 2
+    assert "paused" in text
+    assert ("95%" in head) is (width > 100)
+    for name in NAMES:
+        assert name in "".join(line.split()[0] for line in lines[lines.index(head) :] if line.strip())
 
 
 def test_it_goes_on_until_it_is_stopped(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

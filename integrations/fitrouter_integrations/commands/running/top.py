@@ -22,6 +22,8 @@ from fitrouter_integrations.commands._options import DEFAULT
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _WIDTH, _ROLES = 24, 8
+_WIDE = 100
+"""Columns of a terminal from which courses over time, intervals of ratings and states have columns of their own."""
 _SPOKEN = {"1h": "last hour", "24h": "last 24 hours", "7d": "last 7 days", "30d": "last 30 days", "all": "all"}
 
 
@@ -48,7 +50,7 @@ def command(
     if as_json:
         typer.echo(json.dumps(found, indent=1))
     elif once or not console.is_terminal:
-        console.print(_screen(found, url))
+        console.print(_screen(found, url, console.width))
     else:
         _watch(console, found, url, window, every)
 
@@ -64,29 +66,29 @@ def _read(url: str, window: str) -> dict[str, Any]:
 def _watch(console: Console, found: dict[str, Any], url: str, window: str, every: float) -> None:
     """Redraw the screen until Ctrl-C; while the gateway does not answer, the last figures stay."""
     try:
-        with Live(_screen(found, url), console=console, screen=True, auto_refresh=False) as live:
+        with Live(_screen(found, url, console.width), console=console, screen=True, auto_refresh=False) as live:
             while True:
                 time.sleep(every)
                 try:
                     found, late = _read(url, window), ""
                 except FitrouterError as error:
                     late = str(error)
-                live.update(_screen(found, url, late), refresh=True)
+                live.update(_screen(found, url, console.width, late), refresh=True)
     except KeyboardInterrupt:
         pass
 
 
-def _screen(found: dict[str, Any], url: str, late: str = "") -> RenderableType:
-    now, shown = found["now"], found["models"]
+def _screen(found: dict[str, Any], url: str, width: int, late: str = "") -> RenderableType:
+    now, shown, wide = found["now"], found["models"], width >= _WIDE
     head = Text.assemble(("fitrouter", "bold"), f"  {url}  {_SPOKEN[now['window']]}, {time.strftime('%H:%M:%S')}")
     return Group(
         head,
         *([Text(f"not up to date: {late}", style="yellow")] if late else []),
         _alarms(now["alarms"]),
         Text(),
-        _figures(now),
+        _figures(now, wide),
         Text(),
-        _models(shown),
+        _models(shown, wide),
         Text(),
         _roles(now),
     )
@@ -101,53 +103,63 @@ def _alarms(alarms: list[dict[str, Any]]) -> RenderableType:
     return Group(*said)
 
 
-def _figures(now: dict[str, Any]) -> Table:
-    """Build the table of requests, ratings, cost and latency, each with its course over time."""
+def _figures(now: dict[str, Any], wide: bool) -> Table:
+    """Build the table of requests, ratings, cost and latency, where there is room with the course over time."""
     totals, table = now["totals"], Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for _ in range(3 if wide else 2):
+        table.add_column(no_wrap=True)
+    table.add_column()
+
+    def add(name: str, value: str, course: str, about: str) -> None:
+        table.add_row(name, value, *([course] if wide else []), about)
+
     course = {key: _course(now, key) for key in ("requests", "cost_usd", "p50_ms")}
     reward = totals["reward"]
     said = [f"{totals[each]:,} {each}" for each in OUTCOMES if totals[each] or each in OUTCOMES[:3]]
-    table.add_row("requests", f"{totals['requests']:,}", course["requests"], ", ".join(said))
+    add("requests", f"{totals['requests']:,}", course["requests"], ", ".join(said))
     if reward is None:
-        table.add_row("mean rating", "–", "", "nobody has rated an answer")
+        add("mean rating", "–", "", "nobody has rated an answer")
     else:
         bounds = "" if reward["low"] is None else f"{reward['low']:.3f} to {reward['high']:.3f} (95%), "
         points = {each["point"]: each["mean"] for each in now["ratings"]}
-        table.add_row(
-            "mean rating", f"{reward['mean']:.3f}", _bars(points), f"{bounds}{reward['ratings']:,} rated answers"
-        )
+        add("mean rating", f"{reward['mean']:.3f}", _bars(points), f"{bounds}{reward['ratings']:,} rated answers")
     cost = msgspec.convert(totals["cost"], Money)
     each = "" if cost.each is None else f"{usd(cost.each)} per request" + " with a known price" * bool(cost.unpriced)
-    table.add_row("cost", str(cost), course["cost_usd"], each)
-    table.add_row("latency", _ms(totals["p50_ms"]), course["p50_ms"], f"95% within {_ms(totals['p95_ms'])}")
+    known, _, unpriced = str(cost).partition(", ")
+    add("cost", known, course["cost_usd"], "; ".join(part for part in (each, unpriced) if part))
+    add("latency", _ms(totals["p50_ms"]), course["p50_ms"], f"95% within {_ms(totals['p95_ms'])}")
     gain = now["personalisation"].get("")
     if gain is not None:
         bounds = f"{gain['low']:+.3f} to {gain['high']:+.3f} (95%), n {gain['labels']:,}"
-        table.add_row("personalisation", f"{gain['gain']:+.3f}", "", bounds)
+        add("personalisation", f"{gain['gain']:+.3f}", "", bounds)
     return table
 
 
-def _models(shown: dict[str, Any]) -> Table:
-    """Build the table of the models' figures of the last 7 days."""
+def _models(shown: dict[str, Any], wide: bool) -> Table:
+    """Build the table of the models' figures of the last 7 days; what one is out for is below its name, or beside."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("model (7 days)", overflow="ellipsis", max_width=40, no_wrap=True)
-    for title in ("share", "rating", "95%", "$/request", "latency", "answers"):
+    table.add_column("model (7 days)", overflow="fold", max_width=60 if wide else 40)
+    for title in ("share", "rating", *(["95%"] if wide else []), "$/request", "latency", "answers"):
         table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("")
+    if wide:
+        table.add_column("")
     total = sum(model["figures"].get("requests", 0) for model in shown["models"])
     for model in sorted(shown["models"], key=lambda each: -each["figures"].get("requests", 0)):
         figures = model["figures"]
         reward, n = figures.get("reward"), figures.get("requests", 0)
-        state = "paused" if model["name"] in shown["paused"] else model["out"] or ""
+        out = "paused" if model["name"] in shown["paused"] else model["out"] or ""
+        state = Text("takes all traffic" if shown["force"] == model["name"] else out, style="yellow")
+        name, below = _plain(model["name"]), [] if wide or not state else [state]
+        interval = "" if reward is None or reward["low"] is None else f"{reward['low']:.2f}–{reward['high']:.2f}"
         table.add_row(
-            _plain(model["name"]),
+            Text("\n  ").join([name, *below]),
             f"{n / total:.1%}" if total else "–",
             "–" if reward is None else f"{reward['mean']:.3f}",
-            "" if reward is None or reward["low"] is None else f"{reward['low']:.2f}–{reward['high']:.2f}",
+            *([interval] if wide else []),
             usd(figures["cost"]["each"]) if n else "–",
             _ms(figures.get("p50_ms")),
             "–" if model["availability"] is None else f"{model['availability']:.0%}",
-            Text("takes all traffic" if shown["force"] == model["name"] else state, style="yellow"),
+            *([state] if wide else []),
         )
     return table
 
@@ -155,9 +167,9 @@ def _models(shown: dict[str, Any]) -> Table:
 def _roles(now: dict[str, Any]) -> Table:
     """Build the table of the most frequent roles and the models that answer them."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("role", overflow="ellipsis", max_width=40, no_wrap=True)
-    table.add_column("requests", justify="right")
-    table.add_column("answered by")
+    table.add_column("role", overflow="fold", max_width=40, min_width=20)
+    table.add_column("requests", justify="right", no_wrap=True)
+    table.add_column("answered by", overflow="fold")
     by_role: dict[str | None, list[tuple[str | None, int]]] = {}
     for flow in now["flows"]:
         by_role.setdefault(flow["role"], []).append((flow["model"], flow["requests"]))
