@@ -118,6 +118,7 @@ models:
   - {name: half, provider: p, prices: {input: 1}}
   - {name: none, provider: p}
   - {name: played, provider: free}
+  - {name: nothing, provider: free, prices: {input: 0, output: 0}}
 """
 
 
@@ -133,7 +134,7 @@ def test_check_fails_where_money_matters_and_a_price_is_missing(
     (folder / "fitrouter.yaml").write_text(UNPRICED + more)
     result = run("config", "check")
     assert result.exit_code == code
-    assert "unknown for half, none." in result.output
+    assert "unknown for half, none, played." in result.output
 
 
 def test_check_says_what_is_known_of_a_missing_price(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,12 +145,12 @@ def test_check_says_what_is_known_of_a_missing_price(folder: Path, monkeypatch: 
 
 
 def test_an_unknown_price_counts_as_the_highest_known_one(folder: Path) -> None:
-    """Nothing without a price seems free or cheap; what is simulated costs nothing."""
+    """Nothing without a price seems free or cheap, not even what is simulated; what has prices of 0 costs nothing."""
     (folder / "fitrouter.yaml").write_text(UNPRICED)
     prices = {card.name: card.prices for card in load_config(folder / "fitrouter.yaml").cards()}
     assert prices["dear"] == Prices(input=3.0, output=15.0)
-    assert prices["half"] == prices["none"] == Prices(input=3.0, output=15.0, known=False)
-    assert prices["played"] == Prices()
+    assert prices["half"] == prices["none"] == prices["played"] == Prices(input=3.0, output=15.0, known=False)
+    assert prices["nothing"] == Prices()
 
 
 def test_a_judge_without_a_price_fails_the_check(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,8 +59,8 @@ data: d
 providers:
   s: {kind: simulated, options: {terse: {length: 2, latency_s: 0}, chatty: {length: 12, latency_s: 0}}}
 models:
-  - {name: terse, provider: s, prices: {output: 1}}
-  - {name: chatty, provider: s, prices: {output: 10}}
+  - {name: terse, provider: s, prices: {input: 0, output: 1}}
+  - {name: chatty, provider: s, prices: {input: 0, output: 10}}
 encoder: hashing
 scorer: {encoder: hashing, prior: none}
 """

@@ -24,6 +24,7 @@ from fitrouter_integrations.gateway._explain import decision_json
 
 USD = (7 * 1.0 + 11 * 2.0) / 1e6
 """Cost of an answer of the model with a price."""
+NOWHERE = "http://127.0.0.1:9/v1"
 ASKED = 2
 """Answers of each model."""
 ZERO = re.compile(
@@ -61,10 +62,12 @@ class Place(NamedTuple):
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Place]]:
     folder = tmp_path_factory.mktemp(request.param)
     prices = {"prices": {"input": 1.0, "output": 2.0}} if request.param == "one" else {}
+    # A model without a price has an unknown one whatever its provider, a simulated one included.
+    provider = {"kind": "simulated"} if request.param == "none" else {"kind": "openai_compatible", "base_url": NOWHERE}
     settings = parse_config(
         {
             "data": str(folder),
-            "providers": {"echo": {"kind": "openai_compatible", "base_url": "http://127.0.0.1:9/v1"}},
+            "providers": {"echo": provider},
             "models": [{"name": "known", "provider": "echo", **prices}, {"name": "blank", "provider": "echo"}],
             "server": {"port": 0},
         }
@@ -133,8 +136,11 @@ SURFACES: dict[str, tuple[Callable[[Place], str], tuple[str, ...], tuple[str, ..
     ),
     "top": (
         lambda p: p.command("top", "--once", "--url", p.url, "--window", "all"),
-        ("at least $0.000058, 2 answers without a price", "$0.000029 per request with a known price", "not known"),
-        ("not known, 4 answers without a price",),
+        ("at least $0.000058", "$0.000029 per request with a known price; 2 answers without a price", "not known"),
+        (
+            "not known",
+            "4 answers without a price",
+        ),
     ),
     "models": (
         lambda p: p.command("models", "--url", p.url),

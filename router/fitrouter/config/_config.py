@@ -229,10 +229,8 @@ class Config(_Section):
         return found
 
     def unpriced(self) -> tuple[str, ...]:
-        """Names of the models that cost money and have no price; simulated and recorded ones are free."""
-        paid = {"litellm", "openai_compatible"}
-        priced = ((m, all(known for _, known in m.cards())) for m in self.models)
-        return tuple(m.name for m, known in priced if self.providers[m.provider].kind in paid and not known)
+        """Names of the models without prices; one that costs nothing, whatever its provider, has prices of 0."""
+        return tuple(model.name for model in self.models if not all(known for _, known in model.cards()))
 
     def money_matters(self) -> bool:
         """Whether prices affect decisions, through a budget or a cost weight."""
