@@ -297,16 +297,16 @@ def test_exploration_is_said() -> None:
     assert found.explored == pytest.approx(0.15)
     assert found.floor_each == pytest.approx(0.02)
     text = text_of(found)
-    assert "a was drawn with probability 0.10; its expected utility is" in text
-    assert "The highest is that of b with probability 0.85. This draw explores" in text
-    assert "Every model keeps a probability of at least 0.02 for exploration" in text
+    assert "a was drawn with probability 10%; its expected utility is" in text
+    assert "The highest is that of b with probability 85%. This draw explores" in text
+    assert "Every model keeps a probability of at least 2.0% for exploration" in text
     assert "n is new and tried more often at first" in text
-    assert "The policy routes a share of 0.50 of the traffic" in text
-    assert "Without personalisation the probability would have been 0.40." in text
+    assert "The policy routes a share of 50% of the traffic" in text
+    assert "Without personalisation the probability would have been 40%." in text
     assert by_arm(found)["n"].new
     greedy = explain([msgspec.structs.replace(decision, chosen="b", propensity=0.85)])
     assert not greedy.explores
-    assert "b was drawn with probability 0.85. It has the highest expected utility" in text_of(greedy)
+    assert "b was drawn with probability 85%. It has the highest expected utility" in text_of(greedy)
 
 
 @table_driven(
@@ -314,13 +314,13 @@ def test_exploration_is_said() -> None:
     [
         ({"mode": Mode.PINNED, "probs": (), "twin": (), "propensity": 1.0}, "The request named a; nothing was drawn"),
         ({"mode": Mode.FORCED, "probs": (), "twin": (), "propensity": 1.0}, "An operator forced a; nothing was drawn"),
-        ({"mode": Mode.UNIFORM}, "from the uniform slice with probability 0.50"),
-        ({"mode": Mode.SHADOW, "share": 0.2}, "is the default model, which receives a share of 0.80 of the traffic"),
+        ({"mode": Mode.UNIFORM}, "from the uniform slice with probability 50%"),
+        ({"mode": Mode.SHADOW, "share": 0.2}, "is the default model, which receives a share of 80% of the traffic"),
         ({"redraw": "failure", "switch": (0.0, 0.03)}, "The session's model was redrawn (failure)"),
         ({"switch": (0.0, 0.3), "redraw": "turns"}, "it costs more, counting a switch of the session's model (−0.30)"),
         ({"budget_weight": 0.5, "budget_unit_usd": 0.1}, "each cent costs 0.05 of predicted rating on top"),
         ({"excluded": (("c", "context: needs more"),)}, "c was excluded: context: needs more."),
-        ({"candidates": {"bold": (0.25, 0.75)}}, "'bold' would have chosen a with probability 0.25"),
+        ({"candidates": {"bold": (0.25, 0.75)}}, "'bold' would have chosen a with probability 25%"),
         (
             {"personal": (0.9, 0.1)},
             "Personalisation is off here, by a setting or because it did not help; with it the probability would have",
@@ -360,7 +360,7 @@ def test_a_turn_that_stayed_is_led_back_to_its_draw() -> None:
     turn = msgspec.structs.replace(draw, id="t", mode=Mode.STICKY, probs=(), twin=(), propensity=1.0)
     assert "The model comes from draw d." in text_of(explain([turn]))
     found = explain([turn, draw])
-    assert "which chose it with probability 0.30" in text_of(found)
+    assert "which chose it with probability 30%" in text_of(found)
     assert (found.drew, found.explores, found.explored) == (0.3, False, None)
 
 
@@ -394,7 +394,7 @@ def test_older_and_foreign_decisions_are_explained_as_far_as_they_go() -> None:
         policy=PolicyVersion(algorithm="old"),
     )
     found = explain([bare], talkative())
-    assert text_of(found) == "a was drawn with probability 0.50."
+    assert text_of(found) == "a was drawn with probability 50%."
     assert (found.leader, found.contrast, found.explored) == (None, None, None)
     foreign = logged(talkative(), np.ones(1), features=pack(np.ones(9)))
     found = explain([foreign], talkative())

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from fitrouter.errors import InvalidRequest, UnknownDecision
 from fitrouter.routing.explanation import TERMS, Account, Explanation
-from fitrouter.routing.explanation_text import PHRASES
+from fitrouter.routing.explanation_text import PHRASES, odds
 from fitrouter.stores.listing import ListedAnswer
 from fitrouter_integrations.commands._files import as_json, write_json
 from fitrouter_integrations.commands._gateway import Gateway, Url, connect, path_of
@@ -85,7 +85,7 @@ def _models(found: Explanation) -> Table:
     for i, a in enumerate(_order(found), start=1):
         votes = f"{a.votes_up} of {a.votes}" if a.votes else ""
         mark = " ←" if a.arm == found.chosen else ""
-        table.add_row(str(i), f"{a.arm}{mark}", _cell(a.probability), _cell(a.rating), votes)
+        table.add_row(str(i), f"{a.arm}{mark}", _odds(a.probability), _cell(a.rating), votes)
     return table
 
 
@@ -100,10 +100,10 @@ def _terms(found: Explanation) -> Table | None:
     rows = (
         ("expected utility", [_cell(a.utility) for a in models]),
         ("± (rating)", [_cell(a.sd) for a in models]),
-        ("probability without user and role", [_cell(a.blind_probability) for a in models]),
+        ("probability without user and role", [_odds(a.blind_probability) for a in models]),
         ("expected USD", [_usd(a) for a in models]),
         ("expected seconds", [_cell(a.latency_s, 2) for a in models]),
-        ("probability of an answer", [_cell(a.availability) for a in models]),
+        ("probability of an answer", [_odds(a.availability) for a in models]),
         ("calls", [_cell(a.calls, 0) for a in models]),
         ("ratings of all users", [_cell(a.labels, 0) for a in models]),
     )
@@ -153,6 +153,10 @@ def _usd(a: Account) -> str:
     if not a.unpriced:
         return _cell(a.cost_usd, 6)
     return "not known" if a.cost_usd is None else f"{a.cost_usd:.6f} assumed"
+
+
+def _odds(probability: float | None) -> str:
+    return "" if probability is None else odds(probability)
 
 
 def _cell(value: float | None, digits: int = 3) -> str:

@@ -82,6 +82,20 @@ def number(value: float) -> str:
     return text.replace("-", "−")
 
 
+def odds(probability: float) -> str:
+    """Format the probability of a draw, which is known: two significant digits, and 0% and 100% only if it is that.
+
+    >>> odds(0.684), odds(0.0172), odds(1.0), odds(0.9993), odds(0.00001), odds(0.0)
+    ('68%', '1.7%', '100%', 'over 99.9%', 'under 0.1%', '0%')
+    """
+    if 0.0 < probability < 0.001:
+        return "under 0.1%"
+    if 0.999 < probability < 1.0:
+        return "over 99.9%"
+    digits = 1 if 0.0 < probability < 0.0995 or 0.99 < probability < 1.0 else 0
+    return f"{100.0 * probability:.{digits}f}%"
+
+
 def sentences_of(found: Explanation) -> tuple[str, ...]:
     """Write the sentences of an explanation, the most important first."""
     accounts = {account.arm: account for account in found.models}
@@ -130,10 +144,10 @@ def _shadow(found: Explanation, accounts: dict[str, Account]) -> list[str]:
     """Say which model the policy would have drawn for a request that the default model took."""
     if found.would is None:
         return []
-    odds = {arm: account.candidates[FULL_SHARE] for arm, account in accounts.items()}
-    likeliest = sorted(odds, key=lambda arm: (arm != found.would, -odds[arm]))
-    listed = _listed([f"{arm} {number(odds[arm])}" for arm in likeliest[:_SHOWN]])
-    more = f", {len(odds) - _SHOWN} others less" if len(odds) > _SHOWN else ""
+    pmf = {arm: account.candidates[FULL_SHARE] for arm, account in accounts.items()}
+    likeliest = sorted(pmf, key=lambda arm: (arm != found.would, -pmf[arm]))
+    listed = _listed([f"{arm} {odds(pmf[arm])}" for arm in likeliest[:_SHOWN]])
+    more = f", {len(pmf) - _SHOWN} others less" if len(pmf) > _SHOWN else ""
     return [f"The policy would have drawn {found.would} (probabilities: {listed}{more})."]
 
 
@@ -157,16 +171,16 @@ def _how(found: Explanation, chosen: Account | None) -> str:
     if found.mode == "forced":
         return f"An operator forced {arm}; nothing was drawn."
     if found.mode == "sticky":
-        drew = "" if found.drew is None else f", which chose it with probability {number(found.drew)}"
+        drew = "" if found.drew is None else f", which chose it with probability {odds(found.drew)}"
         return f"The session stays on {arm}; nothing was drawn. The model comes from draw {found.draw_id}{drew}."
     if found.mode == "shadow":
-        how = f"{arm} is the default model, which receives a share of {number(1.0 - found.share)} of the traffic"
+        how = f"{arm} is the default model, which receives a share of {odds(1.0 - found.share)} of the traffic"
     elif found.mode == "uniform":
         how = f"{arm} was drawn from the uniform slice"
     else:
         how = f"{arm} was drawn"
     how = f"The session's model was redrawn ({found.redraw}): {how}" if found.redraw else how
-    how += f" with probability {number(found.propensity)}"
+    how += f" with probability {odds(found.propensity)}"
     if chosen is None or chosen.utility is None:
         fits = "" if chosen is None or chosen.fit is None else f"; its predicted rating is {_pm(chosen.fit, chosen.sd)}"
         missing = f"; {found.missing}" if found.missing else ""
@@ -174,10 +188,10 @@ def _how(found: Explanation, chosen: Account | None) -> str:
     if not found.explores:
         return f"{how}. It has the highest expected utility, {_pm(chosen.utility, chosen.sd)}."
     likelier = next(account for account in found.models if account.arm == found.leader)
-    odds = "" if likelier.probability is None else f" with probability {number(likelier.probability)}"
+    likely = "" if likelier.probability is None else f" with probability {odds(likelier.probability)}"
     why = "" if found.mode == "shadow" else ". This draw explores"
     utility = _pm(chosen.utility, chosen.sd)
-    return f"{how}; its expected utility is {utility}. The highest is that of {found.leader}{odds}{why}."
+    return f"{how}; its expected utility is {utility}. The highest is that of {found.leader}{likely}{why}."
 
 
 def _pm(value: float, sd: float | None) -> str:
@@ -272,24 +286,24 @@ def _people(chosen: Account | None) -> list[str]:
         return []
     if chosen.personal_probability is not None:
         off = "Personalisation is off here, by a setting or because it did not help"
-        return [f"{off}; with it the probability would have been {number(chosen.personal_probability)}."]
+        return [f"{off}; with it the probability would have been {odds(chosen.personal_probability)}."]
     if chosen.blind_probability is None:
         return []
     if abs(chosen.probability - chosen.blind_probability) < 0.005:
         return ["Personalisation did not change this choice."]
-    blind = number(chosen.blind_probability)
+    blind = odds(chosen.blind_probability)
     return [f"Without personalisation the probability would have been {blind}."]
 
 
 def _exploration(found: Explanation) -> list[str]:
     said = []
     if found.floor_each > 0.0:
-        said.append(f"Every model keeps a probability of at least {number(found.floor_each)} for exploration.")
+        said.append(f"Every model keeps a probability of at least {odds(found.floor_each)} for exploration.")
     if new := [account.arm for account in found.models if account.new]:
         said.append(f"{_listed(new)} {'is' if len(new) == 1 else 'are'} new and tried more often at first.")
     if found.share < 1.0 and found.mode != "shadow":
         said.append(
-            f"The policy routes a share of {number(found.share)} of the traffic; the default model receives the rest."
+            f"The policy routes a share of {odds(found.share)} of the traffic; the default model receives the rest."
         )
     return said
 
@@ -314,7 +328,7 @@ def _candidates(found: Explanation, chosen: Account | None) -> list[str]:
     if chosen is None:
         return []
     return [
-        f"The candidate policy {name!r} would have chosen {found.chosen} with probability {number(p)}."
+        f"The candidate policy {name!r} would have chosen {found.chosen} with probability {odds(p)}."
         for name, p in chosen.candidates.items()
         if name != FULL_SHARE
     ]

@@ -9,6 +9,7 @@ import msgspec
 import typer
 
 from fitrouter.errors import ConfigError
+from fitrouter.routing.explanation_text import odds
 from fitrouter.stores.audit_log import AuditLog, command_act
 from fitrouter.stores.content import Content
 from fitrouter.stores.figures import usd
@@ -75,7 +76,7 @@ def _texts(one: ListedAnswer) -> list[str]:
 
 
 def _facts(one: ListedAnswer) -> list[str]:
-    found = [f"{one.mode} with probability {one.probability:.3g}", one.status or "not complete"]
+    found = [f"{one.mode} with probability {odds(one.probability)}", one.status or "not complete"]
     if one.cost_usd is not None or one.unpriced:
         found.append("price not known" if one.cost_usd is None else usd(one.cost_usd))
     if one.latency_ms is not None:
