@@ -23,6 +23,8 @@ from fitrouter.router import Router
 from fitrouter.stores.audit_log import FILE as AUDIT_FILE
 from fitrouter.stores.keys import FILE as KEY_FILE
 from fitrouter.stores.keys import StoredKey, change_keys, digest_of, new_key
+from fitrouter_evaluators.personal import Quizzes
+from fitrouter_evaluators.personal.answers import NoAnswers
 from fitrouter_integrations.gateway.console._sessions import TOKEN
 from fitrouter_integrations.gateway.me import _links
 from fitrouter_integrations.gateway.me._links import Links
@@ -407,3 +409,22 @@ def test_links_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert links.make("a", "s", "", _links.VALID_S + 1.0)
     with sqlite3.connect(links.file) as connection:
         assert connection.execute("SELECT count(*) FROM links").fetchone() == (1,)
+
+
+def test_a_person_without_a_quiz_is_told_whom_to_ask(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What to configure is the operator's, and in the log; applications, which operators run, still get it."""
+
+    async def none(*_: object, **__: object) -> None:
+        raise NoAnswers("quiz: set 'quiz.answers', or run `fitrouter personal quiz --ask`")
+
+    monkeypatch.setattr(Quizzes, "start", none)
+    with place.visit("curious") as http, place.as_key() as backend:
+        reply = http.post("/me/api/quiz", json={})
+        assert code(reply) == (404, "no_quiz")
+        said = reply.json()["error"]["message"]
+        assert "Ask whoever runs this router" in said
+        assert not any(word in said for word in ("quiz.answers", "fitrouter ", "--", "configure", "scorer"))
+        assert "fitrouter personal quiz --ask" in caplog.text
+        assert "--ask" in backend.post("/v1/quiz", json={"user": "curious"}).json()["error"]["message"]

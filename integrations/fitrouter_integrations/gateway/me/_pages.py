@@ -10,6 +10,7 @@ person and nobody else.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import get_args
@@ -37,7 +38,9 @@ from fitrouter_integrations.gateway.parsing._people import LinkBody, Section, Sh
 from fitrouter_integrations.gateway.parsing._requests import identity
 from fitrouter_integrations.gateway.parsing._typed import typed
 
+_log = logging.getLogger("fitrouter.gateway")
 ME = Place("fitrouter_me", "/me", int(VALID_S // 3600))
+_NO_QUIZ = "There is no quiz here yet. Ask whoever runs this router to set one up: its log says how."
 _ENDED = "open your page with a link that has not been used yet; whoever runs this gateway makes one"
 
 
@@ -307,7 +310,17 @@ class Me:
             named["x-fitrouter-role"] = role.encode()
         return call.acting(named, Caller(tenant, admin=False, metrics=False, trusted=True, name="own page"))
 
-    start_quiz, quiz, answer_quiz = _own("start_quiz"), _own("quiz"), _own("answer_quiz")
+    async def start_quiz(self, call: AuthenticatedCall) -> Response:
+        """Start a quiz, or go on with an unfinished one; why none can begin is told to the operator, in the log."""
+        try:
+            return await _own("start_quiz")(self, call)
+        except Problem as problem:
+            if problem.code != "no_quiz":
+                raise
+            _log.warning("no quiz can begin at /me: %s", problem.message)
+            raise Problem(404, "no_quiz", _NO_QUIZ) from problem
+
+    quiz, answer_quiz = _own("quiz"), _own("answer_quiz")
     report, show_profile, profile = _own("report"), _own("show_profile"), _own("profile")
     erase_profile = _own("erase_profile")
 
