@@ -22,7 +22,7 @@ import numpy as np
 
 from fitrouter.errors import NoWarehouse
 from fitrouter.stores import figures
-from fitrouter.stores.figures import FEWEST, RATED, Query, Z, interval
+from fitrouter.stores.figures import FEWEST, RATED, Query, Z, interval, many
 from fitrouter.stores.warehouse import Warehouse
 from fitrouter.types import Floats
 
@@ -137,7 +137,7 @@ class Savings(NamedTuple):
         low, saved, high = (None if math.isnan(each) else round(100 * each) for each in share)
         size = "not known" if saved is None else f"{'+' if more else '−'}{saved}%"
         ends = "" if low is None or high is None else f" [{low}, {high}]"
-        less = f", without {self.unpriced:,} answers of unknown cost" if self.unpriced else ""
+        less = f", without {many(self.unpriced, 'answer')} of unknown cost" if self.unpriced else ""
         return f"{size}{ends} against {self.model}{less}"
 
 
@@ -242,7 +242,7 @@ def saved(run: Callable[..., Sequence[list[tuple[Any, ...]]]], default: str | No
     best, _ = single.read(run(single.query)[0])
     (((left_out,),),) = run((_LEFT_OUT, [tenant]))
     unheard = (
-        [f"mean ratings and the best single model: {left_out:,} votes of {_WHOSE} are left out"] if left_out else []
+        [f"mean ratings and the best single model: {many(left_out, 'vote')} of {_WHOSE} left out"] if left_out else []
     )
     return [*(str(each) for each in _against(run, default, best, tenant).values()), *unheard]
 

@@ -78,7 +78,7 @@ def test_sound_before_the_first_start_beside_a_gateway_and_after_it(
         code, found = doctor()
         assert (code, wrong(found)) == (0, {}), wrong(found)
         assert url in found["gateway"]["text"]
-        assert "1 users and a copy" in found["identities"]["text"]
+        assert "1 user and a copy" in found["identities"]["text"]
     code, found = doctor()
     assert (code, wrong(found)) == (0, {}), wrong(found)
     assert "all sound" in found["journal"]["text"]

@@ -142,7 +142,7 @@ def test_users_are_listed_and_shown(log: tuple[Path, list[str]]) -> None:
     assert found["declared"] == found["profile"]["declared"] == {"warmth": -0.5}
     assert found["subject"] == listed("decisions", "--role", "senior nurse", *c)[0]["subject"]
     text = run("users", "show", "--user", "ann", *c).output
-    for words in (found["subject"], "1 requests, 2 votes, 1 remarks", "chatty@2: 1 answers, 0 votes up, 1 down"):
+    for words in (found["subject"], "1 request, 2 votes, 1 remark", "chatty@2: 1 answer, 0 votes up, 1 down"):
         assert words in text
     refused = run("users", "show", "--user", "carl", *c)
     assert isinstance(refused.exception, InvalidRequest)

@@ -46,7 +46,7 @@ def test_savings_are_against_the_best_single_model() -> None:
     assert saved.share.high - saved.share.low < 0.06
     low, high = (f"{100 * each:.0f}" for each in (saved.share.low, saved.share.high))
     assert str(saved) == (
-        f"−{100 * saved.share.estimate:.0f}% [{low}, {high}] against dear, without 1 answers of unknown cost"
+        f"−{100 * saved.share.estimate:.0f}% [{low}, {high}] against dear, without 1 answer of unknown cost"
     )
 
 

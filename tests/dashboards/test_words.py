@@ -38,6 +38,14 @@ REQUEST = re.compile(r"content-type: |Bearer|^from openai|api_key=|completions\.
 """Requests that are copied."""
 
 
+PLURAL = re.compile(
+    r"\$\{[^{}]+\} (requests|ratings|people|runs|votes|events|days|answers|decisions|points|rated answers|steps)\b"
+)
+"""A number and more than one thing, in a template."""
+CHOSEN = re.compile(r"(> 1|=== \"?1\"?) \?[^?]*$")
+"""What stands before it where its singular was thought of."""
+
+
 class Literal(NamedTuple):
     """A text of a program."""
 
@@ -136,3 +144,13 @@ def test_words_stand_in_one_file(page: str) -> None:
 def test_words_are_found(source: str, words: list[str]) -> None:
     """In templates within templates, beside regular expressions and comments, and in what shows a single small word."""
     assert [one.text for one in literals(source) if spoken(one)] == words
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_one_of_a_thing_is_told_in_the_singular(page: str) -> None:
+    """A number that may be 1 is never followed by a plural: nobody is told of 1 votes."""
+    text = resources.files(f"fitrouter_dashboards.{page}").joinpath("static", PAGES[page]).read_text("utf-8")
+    found = [
+        match for match in PLURAL.finditer(text) if not CHOSEN.search(text[max(0, match.start() - 90) : match.start()])
+    ]
+    assert [match[0] for match in found if match[0] != "${model} answers"] == []

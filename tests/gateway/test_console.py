@@ -573,7 +573,7 @@ def test_reads_are_shared_bounded_and_forgotten(tmp_path: Path) -> None:
         assert await reads.get("k", read) == 1
         reads.forget()
         assert await reads.get("k", read) == 2
-        with pytest.raises(StoreError, match="not there yet"):
+        with pytest.raises(StoreError, match="no figures yet: they come some seconds after the first request"):
             await reads.get("rows", lambda: reads.rows(("SELECT 1", [])))
         reads.close()
 

@@ -273,10 +273,10 @@ PRODUCED: dict[str, tuple[Callable[[Place], Error], tuple[str, ...]]] = {
         lambda p: p.post("/v1/chat/completions", key=p.key("poor", "--usd-per-day", "0.000001")),
         ("USD at most", "of the key's limit of the day (1e-06 USD)", "are left"),
     ),
-    "rate_limited": (often, ("'slow'", "1 requests per minute", "wait")),
+    "rate_limited": (often, ("'slow'", "its requests, 1 a minute", "wait")),
     "busy": (busy, ("of this tenant", "wait for their answers")),
-    "too_many_requests": (lambda p: crowded(Limit(100, 0.01), "a", "a"), ("1 of your requests", "wait for one")),
-    "overloaded": (lambda p: crowded(Limit(1), "a", "b"), ("1 requests are in progress", "try again")),
+    "too_many_requests": (lambda p: crowded(Limit(100, 0.01), "a", "a"), ("1 request of yours", "wait for one")),
+    "overloaded": (lambda p: crowded(Limit(1), "a", "b"), ("1 request is in progress", "try again")),
     "headers_too_large": (
         lambda p: p.ask("GET", "/v1/models", headers={"x": "y" * 20_000}),
         ("16384 bytes", "send fewer"),

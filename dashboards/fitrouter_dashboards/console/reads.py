@@ -64,9 +64,15 @@ class Reads:
             StoreError: there is no warehouse, or it cannot be read in time.
         """
         if self._warehouse is None:
-            raise StoreError("the console reads the warehouse, and this router keeps none")
+            raise StoreError(
+                "there are no figures: they are read from tables, for which DuckDB is needed; install it with "
+                "`pip install 'fitrouter[warehouse]'`, and start the gateway again"
+            )
         if not self._warehouse.path.exists():
-            raise StoreError("the warehouse is not there yet; it begins some seconds after the first request")
+            raise StoreError(
+                "there are no figures yet: they come some seconds after the first request. Send one, then look again; "
+                "if they stay away, GET /readyz says what hinders them"
+            )
         return self._warehouse.queries(queries, patience_s=2.0, limit_s=LIMIT_S)
 
     def figures(self, *wanted: Figure[Any]) -> list[Any]:

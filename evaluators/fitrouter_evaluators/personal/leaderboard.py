@@ -21,7 +21,7 @@ from fitrouter.posterior.draws import RatingDraws
 from fitrouter.posterior.labels import Answered, Label
 from fitrouter.posterior.person_draws import MOST_VOTES
 from fitrouter.router import Router
-from fitrouter.stores.figures import chance
+from fitrouter.stores.figures import chance, many
 from fitrouter.types import FeedbackKind, Floats, Identity
 from fitrouter_evaluators.personal import reasons
 from fitrouter_evaluators.personal.reasons import Difference, split
@@ -157,7 +157,7 @@ class Leaderboards:
         labels, people = self._votes(who)
         if not who.user and people < ROLE_PEOPLE:
             raise InvalidRequest(
-                f"role: {people} people of {identity.role!r} have given feedback; a role's ranking needs "
+                f"role: {many(people, 'person', 'people')} of {identity.role!r} gave feedback; a role's ranking needs "
                 f"{ROLE_PEOPLE}, so that it tells nothing of one person; give a user, or wait"
             )
         x, tasks = self.contexts(who)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from fitrouter.stores.figures import chance, percent, usd
+from fitrouter.stores.figures import chance, many, percent, usd
 from fitrouter_evaluators.personal.base import describe_base
 from fitrouter_evaluators.personal.leaderboard import LeaderboardRow
 from fitrouter_evaluators.personal.report import FitReport, ModelFit, ModelUsage, Quote
@@ -48,7 +48,7 @@ def page(report: FitReport) -> str:
     who = board.user or f"the role {board.role}"
     about = f" as {board.role}" if board.user and board.role else ""
     basis = votes_said(board.labels, board.people)
-    tasks = f"their latest {board.tasks} requests" if board.tasks else "an average task"
+    tasks = f"their latest {many(board.tasks, 'request')}" if board.tasks else "an average task"
     body = [
         f"<p class=soft>fitrouter · fit report, from {basis}, for {tasks}</p>",
         f"<h1>Which model fits {_text(who)}{_text(about)}?</h1>",
@@ -156,7 +156,7 @@ def _card(model: ModelFit, standing: LeaderboardRow) -> str:
     ]
     if model.usage is not None:
         rows += [("cost", cost_words(model.usage)), ("tokens", model.usage.tokens)]
-        rows.append(("latency", f"{seconds(model.usage.latency_s)}, median of {model.usage.answers} answers"))
+        rows.append(("latency", f"{seconds(model.usage.latency_s)}, median of {many(model.usage.answers, 'answer')}"))
     if model.base is not None:
         rows.append(("base", describe_base(model.base)))
     listed = "".join(f"<dt>{_text(name)}</dt><dd>{_text(value)}</dd>" for name, value in rows)

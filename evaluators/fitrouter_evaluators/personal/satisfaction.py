@@ -25,7 +25,7 @@ import numpy as np
 
 from fitrouter.config import FeedbackConfig
 from fitrouter.router import Router
-from fitrouter.stores.figures import RATED, Z, best_of, interval
+from fitrouter.stores.figures import RATED, Z, best_of, interval, many
 from fitrouter.types import Floats, Identity
 from fitrouter_evaluators.replay.log.heard import hear, said_of_left_out
 from fitrouter_evaluators.replay.log.sources import open_log
@@ -241,9 +241,8 @@ def satisfaction_in(y: Floats, people: Any, codes: Any, roles: Sequence[str]) ->
     own = np.bincount(people, y) / np.bincount(people)
     found = Satisfaction(people=len(own), ratings=len(y))
     if len(own) < LEAST_PEOPLE:
-        text = (
-            f"{len(own)} people have rated; the figures need {LEAST_PEOPLE}, so that they tell nothing of one person."
-        )
+        rated = many(len(own), "person has", "people have")
+        text = f"{rated} rated; the figures need {LEAST_PEOPLE}, so that they tell nothing of one person."
         return msgspec.structs.replace(found, sentences=(text,))
     named = sum(map(bool, roles))
     by_role = tuple(
@@ -328,19 +327,19 @@ def _worse_off(rated: Ratings) -> tuple[Interval | None, int]:
 
 
 def _sentences(found: Satisfaction) -> tuple[str, ...]:
-    said = []
+    said, all_people = [], many(found.people, "person", "people")
+    worse_off = many(found.worse_off_people, "person", "people")
     if found.variance is None or found.cvar10 is None:
-        said.append(f"{found.people} people: no interval of the variance between them, or the worst tenth, shows yet.")
+        said.append(f"{all_people}: no interval of the variance between them, or the worst tenth, shows yet.")
     if found.worse_off is not None:
         share = found.worse_off
         said.append(
-            f"{share.estimate:.0%} of {found.worse_off_people} people would fare better with {found.best_single} alone "
+            f"{share.estimate:.0%} of {worse_off} would fare better with {found.best_single} alone "
             f"(95% interval {share.low:.0%} to {share.high:.0%})."
         )
     elif found.best_single:
         said.append(
-            f"How many of {found.worse_off_people} people would fare better with {found.best_single} alone is not "
-            "known from their ratings."
+            f"How many of {worse_off} would fare better with {found.best_single} alone is not known from their ratings."
         )
     if found.rare_gap is not None:
         gap = found.rare_gap
@@ -356,5 +355,6 @@ def _sentences(found: Satisfaction) -> tuple[str, ...]:
         means = f"{a.mean.estimate:.2f} and {b.mean.estimate:.2f}"
         said.append(f"The role {a.name!r} is served worse than {b.name!r}: {means}.")
     if found.departed is not None and found.mean is not None and found.departed.mean.high < found.mean.estimate:
-        said.append(f"{found.departed.people} people have left, and they were less satisfied; they count on.")
+        departed = many(found.departed.people, "person has", "people have")
+        said.append(f"{departed} left, less satisfied than the others; their ratings count on.")
     return tuple(said)

@@ -21,7 +21,7 @@ from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.posterior.heads import length_columns
 from fitrouter.router import Router
 from fitrouter.routing.explanation_text import FEATURES
-from fitrouter.stores.figures import percent
+from fitrouter.stores.figures import many, percent
 from fitrouter.types import Floats, Identity
 from fitrouter_evaluators.personal.base import faults
 
@@ -214,8 +214,8 @@ def reasons_of(names: Sequence[str], h: Floats, own: Gaussian, common: Gaussian)
 
 def votes_said(labels: int, people: int | None) -> str:
     """Say how many votes, and of how many people, a statement rests on."""
-    votes = f"{labels} vote{'s' * (labels != 1)}"
-    return votes if people is None else f"{votes} of {people} people"
+    votes = many(labels, "vote")
+    return votes if people is None else f"{votes} of {many(people, 'person', 'people')}"
 
 
 def _best(taste: Gaussian, h: Floats, faulty: NDArray[np.bool_]) -> Floats:

@@ -15,6 +15,7 @@ from fitrouter.errors import ConfigError, StoreError, require
 from fitrouter.stores import cold
 from fitrouter.stores import journal as journals
 from fitrouter.stores.audit_log import AuditLog, command_act
+from fitrouter.stores.figures import many
 from fitrouter.stores.identities import FILE, merge
 from fitrouter.stores.journal import Entry, SqliteJournal
 from fitrouter.stores.listing import story
@@ -90,7 +91,7 @@ def copy(
         raise ConfigError(f"--identities: got {identities!r}; give a URL, postgresql://USER@HOST/NAME")
     with closing(_place(source, new=False)) as first, closing(_place(target, new=True)) as second:
         done = journals.copy(first, second, _tell)
-        typer.echo(f"{second.name}: {done.events} events, {done.moved} of them copied now; digest {done.digest}")
+        typer.echo(f"{second.name}: {many(done.events, 'event')}, {done.moved} copied now; digest {done.digest}")
     whose, to = (_identities_of(where, identities) for where in (source, target))
     if "://" not in whose and not Path(whose).is_file():
         typer.echo(f"no identities were copied: there is no {whose}; `fitrouter users copy FROM TO` copies others")

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from fitrouter.config import load_config
+from fitrouter.stores.figures import many
 from fitrouter.types import UNPRICED
 from fitrouter_integrations import gateway
 from fitrouter_integrations._http import configured_url
@@ -50,10 +51,12 @@ def command(
     if lacking := missing_extras(settings):
         raise lacking[0]
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    listener = gateway.bind(settings)
     if unpriced := settings.unpriced():
         _log.warning("no price is configured for %s. %s", ", ".join(unpriced), UNPRICED)
-    listener = gateway.bind(settings)
     changes = {"port": listener.getsockname()[1]}
     url = configured_url(settings.model_copy(update={"server": settings.server.model_copy(update=changes)}))
-    typer.echo(f"fitrouter serves {len(settings.models)} models on {url}/v1; its console: {url}/console", err=True)
+    typer.echo(
+        f"fitrouter serves {many(len(settings.models), 'model')} on {url}/v1; its console: {url}/console", err=True
+    )
     gateway.serve(settings, workers, listener, services_inside=services_inside)

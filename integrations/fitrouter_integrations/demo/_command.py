@@ -18,6 +18,7 @@ import typer
 from rich.console import Console
 
 from fitrouter.errors import ConfigError
+from fitrouter.stores.figures import many
 from fitrouter_integrations.demo._gateway import demo_config, open_gateway
 from fitrouter_integrations.demo._live import send_requests
 from fitrouter_integrations.demo._play import People
@@ -69,7 +70,10 @@ def command(
             until = None if seconds is None else begun + seconds * (_LIVE_PART if seeds else 1.0)
             people = People(place, stage, LIVE_SEED)
             live = send_requests(gateway, people, gammas, lambda line: console.print(line, soft_wrap=True), until)
-            rate, votes = live.requests / live.seconds, f"{live.votes:,} votes, {live.votes_of_asked} of them asked for"
+            rate, votes = (
+                live.requests / live.seconds,
+                f"{many(live.votes, 'vote')}, {live.votes_of_asked} of them asked for",
+            )
             console.print(f"{live.seconds:.0f} s, {rate:.0f} requests a second, {votes}\n")
             console.print(live_table(live, place), traffic_table(live))
             results = _seeds(place, stage, gammas, seeds, console, None if seconds is None else begun + seconds)

@@ -434,7 +434,7 @@ class Gateway:
                 403, "missing_scope", f"this needs a key with the scope {scope!r}; the key's scopes are {has}"
             )
         if scope is not None and (wait_s := self._rates.take(caller)):
-            used = f"the key {caller.name!r} has used its {caller.requests_per_minute:g} requests per minute"
+            used = f"the key {caller.name!r} has used its requests, {caller.requests_per_minute:g} a minute"
             text = f"{used}; wait {math.ceil(wait_s)} s"
             raise Problem(429, "rate_limited", text, headers={"retry-after": str(math.ceil(wait_s))})
         return caller

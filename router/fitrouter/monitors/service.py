@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from fitrouter.hooks import Happened, Notice
+from fitrouter.stores.figures import many
 from fitrouter.types import NOT_CALLED, OUTCOMES, Event, Execution, Refusal
 
 WINDOW_S = 300.0
@@ -290,7 +291,7 @@ def _outage(keys: Sequence[tuple[str, str, str]], track: _Track, now: float) -> 
     why = "; ".join(f"{model} {_WORDS.get(error, error)}".strip() for model, error in common)
     spoken = {"tenant": "tenant {1}", "key": "the key {1} of {0}", "model": "the model {1}", "all": ""}
     whose = ", ".join(spoken[kind].format(*names) for kind, *names in keys)
-    said = f"{failed:,} failed and {refused:,} were refused of {total:,} requests in the last five minutes"
+    said = f"{failed:,} failed and {refused:,} were refused of {many(total, 'request')} in the last five minutes"
     if not lost:
         said = f"the last one was {max(0.0, now - track.unanswered_at) / 60.0:.0f} minutes ago"
     head = "No request is answered" if down else f"Requests {f'of {whose} ' if whose else ''}go unanswered"

@@ -1,6 +1,7 @@
 // Every word of the console; to translate the page is to replace this file.
 
-const s = (n) => (n === 1 ? "" : "s");
+// A number may be written already: count() gives "1,200".
+const s = (n) => (String(n) === "1" ? "" : "s"), persons = (n) => `${n} ${String(n) === "1" ? "person" : "people"}`;
 
 /** How numbers and times are written. */
 export const LOCALES = { numbers: "en", times: "en-GB" };
@@ -25,11 +26,11 @@ export const W = {
     tokens: (input, output, parts) => `${input} in, ${output} out${parts.length ? ` (${parts.map(([n, part]) => `${n} ${part}`).join(", ")})` : ""}`,
   },
   charts: {
-    points: (label, n, from, latest, low, high) => `${label}: ${n} points since ${from}; latest ${latest}, between ${low} and ${high}`,
+    points: (label, n, from, latest, low, high) => `${label}: ${n} point${s(n)} since ${from}; latest ${latest}, between ${low} and ${high}`,
     none: (label) => `${label}: nothing yet`, nothing: "nothing", flow: (from, to, share) => `${from} to ${to} ${share}`,
-    ribbon: (from, to, n, share) => `${from} → ${to}: ${n} requests, ${share} of the role`,
+    ribbon: (from, to, n, share) => `${from} → ${to}: ${n} request${s(n)}, ${share} of the role`,
     right: (predicted, rated) => `predicted ${predicted}, rated ${rated}`, axes: "predicted rating; upwards: mean rating",
-    dot: (low, high, n, people) => ` (${low} to ${high}), ${n} ratings of ${people} people`,
+    dot: (low, high, n, people) => ` (${low} to ${high}), ${n} rating${s(n)} of ${persons(people)}`,
   },
   now: {
     spans: [["auto", "Auto"], ["1h", "1 hour"], ["24h", "24 hours"], ["7d", "7 days"], ["30d", "30 days"], ["all", "All"]], span: "Time span",
@@ -38,7 +39,7 @@ export const W = {
     requests: "Requests", drawn: "requests", all: "all answered by the chosen model", answered: (n) => `${n} answered`, fallback: (n) => `, ${n} by fallback`,
     ended: { failed: "failed", refused: "refused", rejected: "rejected", cancelled: "cancelled", unknown: "unknown" },
     rating: "Mean rating, 0 to 1", mean: "Mean rating", means: "mean", unrated: "nobody has rated an answer in this time", one: "one person; ", few: "too few people for an interval; ",
-    ends: (interval) => `95% interval ${interval}; `, rated: (n, people) => `${n} rated answers by ${people} people, the latest thumb or rating of each`,
+    ends: (interval) => `95% interval ${interval}; `, rated: (n, people) => `${n} rated answer${s(n)} by ${persons(people)}, the latest thumb or rating of each`,
     cost: "Cost", costs: "cost", each: (usd, unpriced) => `${usd} per request${unpriced ? " with a known price" : ""}`, estimated: (n) => `${n} estimated`, tokens: (told) => `tokens: ${told}`,
     latency: "Latency, median", latencies: "Latency", median: "median", most: "95%", within: (time) => `95% of answers within ${time}`,
     traffic: "Traffic from roles to models", noroles: "other roles", norole: "no role", nomodels: "other models", nomodel: "no answer",
@@ -47,7 +48,7 @@ export const W = {
   personal: {
     title: "What personalisation buys", none: "It is estimated once people rate answers.", everybody: "Everybody", unclear: "not clear yet",
     about: "Gain per rating (0 to 1) over a router that does not know the person, with its 95% interval, valid at every look. While 0 is in it, it is not known whether that helps.",
-    gain: (ends, n, sign) => `${ends}, ${n} ratings${sign > 0 ? ": it helps" : sign < 0 ? ": it harms" : ""}`, off: "; switched off",
+    gain: (ends, n, sign) => `${ends}, ${n} rating${s(n)}${sign > 0 ? ": it helps" : sign < 0 ? ": it harms" : ""}`, off: "; switched off",
   },
   stale: (why) => `Not up to date: ${why}`,
   begin: {
@@ -57,8 +58,8 @@ export const W = {
   runs: {
     title: "Runs of agents", none: "No runs yet", nothing: "Calls under one run id are a run, with one outcome.", how: "Give the calls of an agent one id, and report how it ended:",
     columns: ["Began", "Person", "Outcome", "Steps", "Roles", "Models", "Cost and time"],
-    share: (good, told, all) => `${good} of ${told} runs with an outcome ended well; ${all} are shown. A run without an outcome is not a failure.`,
-    silentAll: (all) => `None of these ${all} runs has an outcome yet, which is not a failure.`,
+    share: (good, told, all) => `${good} of ${told} run${s(told)} with an outcome ended well; ${all} ${String(all) === "1" ? "is" : "are"} shown. A run without an outcome is not a failure.`,
+    silentAll: (all) => (String(all) === "1" ? "This run has no outcome yet, which is not a failure." : `None of these ${all} runs has an outcome yet, which is not a failure.`),
     nobody: "nobody", norole: "no role", silent: "not told", success: "success", failure: "failure",
     stuck: (n) => `stuck ×${n}`, failed: (n) => `failed ×${n}`, by: { person: ", says a person", check: ", says a check", adapter: ", says a framework" },
     latest: "The runs that were active last, at most 50. A run opens its steps.",
@@ -75,7 +76,7 @@ export const W = {
     newest: "← Newest", more: "Earlier →", begin: "the log begins here", latest: "the worst of the latest 1,000",
     columns: ["Time", "Person", "Role and prompt", "Model", "Probability", "Rating", "Predicted", "Cost", "Latency", "Outcome"],
     gap: (model) => `Red: the rating, or 0 for no answer, less the rating that was expected of ${model ? `the default model ${model}` : "a middling answer"}.`,
-    votes: (n) => `${n} votes; the latest counts`,
+    votes: (n) => `${n} vote${s(n)}; the latest counts`,
     nobody: "nobody", roleless: "none", fallback: (model) => `in place of ${model}`, of: (model) => `of ${model}`, explored: "explored", likeliest: (model) => `likeliest was ${model}`, asked: "asked", ok: "ok", running: "running",
     labels: { probability: "probability", rated: "rated", predicted: "predicted" },
   },
@@ -102,7 +103,7 @@ export const W = {
     title: "Estimate of the change", mean: "Mean", now: "Now", change: "Change, 95%",
     replay: (units, ess, labelled) => `Replay of ${units} sessions of the last 7 days, which say as much as ${ess} with the change in force${labelled === null ? "" : `; ${labelled} with a rating that was asked for`}.`,
     budget: "Budget", then: "Then", limit: (span) => `Limit of ${span}`, each: "A request may cost, on average", cent: "Price of a cent, besides the cost weight", none: "none", price: (rating) => `${rating} of rating`,
-    day: "a day", days: (n) => `${n} days`, spent: "Spent so far and before: ", on: (day) => ` on ${day}`,
+    day: "a day", days: (n) => `${n} day${s(n)}`, spent: "Spent so far and before: ", on: (day) => ` on ${day}`,
     over: (n, all) => (n ? `${n} of these ${all} cost more than the limit.` : "None of these cost more than the limit."), quiet: "This tenant has spent nothing lately.",
     follows: "The price of a cent starts there and follows the spending. ", hard: "A request that the rest of the period does not cover is refused.", soft: "Nothing is refused: the budget only steers.", begins: " Counting begins with the change.",
   },
@@ -116,14 +117,14 @@ export const W = {
     rating: ([low, mid, high], mean, ratings, more) => {
       const signs = (v) => (v > 0 ? "+" : v < 0 ? "−" : "") + Math.abs(v).toFixed(2), n = ratings.toLocaleString("en");
       const ends = low === null ? "too few people for an interval" : `95% interval ${signs(low)} to ${signs(high)}`;
-      const sure = low === null ? "" : low > 0 ? ": people are happier so." : high < 0 ? ": people would be happier with it." : more ? `: not clear yet, about ${more.toLocaleString("en")} more ratings tell.` : ": no difference that shows.";
-      return `Rating ${(mean[1] + mid).toFixed(2)}, with it alone ${mean[1].toFixed(2)}; ${ends}, ${n} ratings${sure}`;
+      const sure = low === null ? "" : low > 0 ? ": people are happier so." : high < 0 ? ": people would be happier with it." : more ? `: not clear yet, about ${more.toLocaleString("en")} more rating${s(more)} would tell.` : ": no difference that shows.";
+      return `Rating ${(mean[1] + mid).toFixed(2)}, with it alone ${mean[1].toFixed(2)}; ${ends}, ${n} rating${s(n)}${sure}`;
     },
     few: (own, more) => `Ratings: not known yet; it has ${own} of the 30 rated answers that it takes${more ? `, about ${more.toLocaleString("en")} more ratings at this pace` : ""}.`,
     nomoney: () => "Money: not known; it has no price, or fewer than 30 requests could have gone to it.",
     money: ({ usd, less, share, low, high, requests, unpriced }) => {
       const ends = low === null ? "" : ` (${[low, high].map((v) => Math.round(100 * (less ? v : -v))).sort((a, b) => a - b).join(" to ").replaceAll("-", "−")}%)`;
-      return `${usd} ${less ? "saved" : "more spent"}: ${share}${ends} ${less ? "less" : "more"} than it would have cost, on ${requests} requests${unpriced ? `; ${unpriced.toLocaleString("en")} of unknown cost are left out` : ""}.`;
+      return `${usd} ${less ? "saved" : "more spent"}: ${share}${ends} ${less ? "less" : "more"} than it would have cost, on ${requests} request${s(requests)}${unpriced ? `; ${unpriced.toLocaleString("en")} of unknown cost are left out` : ""}.`;
     },
   },
   money: {
@@ -147,7 +148,7 @@ export const W = {
     nobody: "Nobody yet", unnamed: "No request has named a role or a user.", unrated: "Nobody has rated an answer in the last 30 days.",
     nameRole: "Name a role in the request’s metadata.role.", name: "Name the user in the request’s field user, and the role in metadata.role.",
     all: "Show everybody who asked",
-    summary: (unhappy, raters) => `${unhappy ? unhappy.toLocaleString("en") : "None"} of ${raters.toLocaleString("en")} ${raters === 1 ? "person" : "people"} who rated ${unhappy > 1 ? "are" : "is"} unhappy. Unhappy is whose mean rating is below 0.5 with its whole 95% interval.`,
+    summary: (unhappy, raters) => `${unhappy ? unhappy.toLocaleString("en") : "None"} of ${persons(raters.toLocaleString("en"))} who rated ${unhappy > 1 ? "are" : "is"} unhappy. Unhappy is whose mean rating is below 0.5 with its whole 95% interval.`,
     columns: (standard) => ["Person", "Role", "Requests", "Ratings", "Mean rating", "Mostly answered by", "Expected with it", standard ? `Expected with ${standard}` : "Expected with the default"],
     labels: ["requests", "ratings", "mean rating", "expected with it", "with the default"],
     unhappy: "unhappy", norole: "none",
@@ -160,7 +161,7 @@ export const W = {
     by: "By dimension", dimensions: "Fit by dimension", model: "Model", colours: "Green: above everybody’s expected rating, red: below it. ± is one standard deviation.",
     again: "Chosen in the last week, and what would lead now", unlike: "Nothing to compare.", unpredicted: "No choice of the last 7 days has its predictions in the log.",
     same: (all, same, share) => `Of the latest ${all} prompts, ${same} (${share}) went to the model that the estimates of now put first. Exploration and the day’s prices account for some of the rest.`,
-    thisPerson: "This person", thisRole: "This role", log: "In the log", requests: "Requests of the last 7 days", count: "Ratings that count", counted: (n) => ` by ${n} people`,
+    thisPerson: "This person", thisRole: "This role", log: "In the log", requests: "Requests of the last 7 days", count: "Ratings that count", counted: (n) => ` by ${persons(n)}`,
     worth: "Own first model over everybody’s", gain: (mean, low, high) => `${mean} rating (${low} to ${high})`, likes: "Likes a model that", sure: (share) => ` ${share} sure`, change: "What would change the order",
     kinds: { thumb: "thumbs", rating: "ratings", pair: "comparisons", accept: "accepted unchanged", copy: "copied in part", edit: "edited", dwell: "reading time", regenerate: "asked for another answer" },
     told: "Said, done and declared", said: "Said", done: "Done", declared: "Declared", of: " of ", mean: (mean) => `, mean ${mean} of 0 to 1`, wish: (more) => (more ? "more " : "less "),
@@ -186,25 +187,25 @@ export const W = {
     unknown: "nothing is noted; “Promote …” asks the log first", promote: (id) => `Promote ${id}`, promoted: (id) => `${id} is in force.`, promoting: "Promote …",
     nobody: "No candidates.", name: "Name some under policy.candidates in the configuration; what they would choose is logged beside each decision.",
     metrics: { fit: "Rating", cost: "Cost", latency: "Latency", satisfaction: "Satisfaction" },
-    found: (metric, gain, ends, n, own) => `${metric} ${gain}${ends ? ` (${ends})` : ""}, by ${n} decisions that say as much as ${own} of its own `,
+    found: (metric, gain, ends, n, own) => `${metric} ${gain}${ends ? ` (${ends})` : ""}, by ${n} decision${s(n)} that say as much as ${own} of its own `,
     changes: "Changes", unchanged: "No changes.", first: "The configuration has been in force from the start.",
   },
   learning: {
     span: "feedback of the last 7 days, the rest of now", soon: "Known in a second.",
-    lags: "Is it up to date?", learner: "Learning", behind: (n) => `${n} events behind`, scorer: "Scores", waits: (n, time) => `${n} answers wait, the oldest for ${time}`,
-    warehouse: "These views", late: (n, time) => `${n} events behind, the oldest by ${time}`, leftOut: "Left out of learning", excluded: (odd, lost) => `${odd} that do not add up, ${lost} unreadable`, events: "Events so far",
-    labels: "Feedback", rated: (n, rated) => `of ${n} decisions have feedback (${rated}).`, asked: "Asked for", answered: "Of them answered", learnt: "Learnt from so far",
+    lags: "Is it up to date?", learner: "Learning", behind: (n) => `${n} event${s(n)} behind`, scorer: "Scores", waits: (n, time) => `${n} ${String(n) === "1" ? "answer waits" : "answers wait"}, the oldest for ${time}`,
+    warehouse: "These views", late: (n, time) => `${n} event${s(n)} behind, the oldest by ${time}`, leftOut: "Left out of learning", excluded: (odd, lost) => `${odd} that do not add up, ${lost} unreadable`, events: "Events so far",
+    labels: "Feedback", rated: (n, rated) => `of ${n} decision${s(n)} ${String(n) === "1" ? "has" : "have"} feedback (${rated}). Those are of the last 7 days, and fewer than requests: one that is refused before a model is chosen has no decision.`, asked: "Asked for", answered: "Of them answered", learnt: "Learnt from so far",
     audit: "Are models drawn as the log says?", evidence: (alarm) => `Evidence that they are not: about 1 if they are, an alarm from ${alarm}.`,
     unfit: "The draws do not fit. Do not trust estimates from the log until this is explained.", fit: "The draws fit their logged probabilities.",
     drift: "Do the models change?", moved: "How far a model’s ratings have moved from those predicted; at 100% it is an alarm.", flattered: "its scores are better than its ratings",
-    reward: "Reward model ", seen: (n, missing) => `: ${n} answers, ${missing} without its features`,
+    reward: "Reward model ", seen: (n, missing) => `: ${n} answer${s(n)}, ${missing} without its features`,
     right: "Are the predictions right?", diagonal: "Answers by their predicted rating, and what people then gave, with its 95% interval; last 30 days. On the diagonal they agree.", calibration: "Predicted and given ratings", unscored: "It is shown once scored answers are rated.",
     predicts: "What is believed of somebody new", weights: "How much each of these ways to predict counts for a person without ratings, by how well it has predicted so far.",
     heads: { population: "everybody’s taste", declared: "declared wishes", narrow: "own ratings, cautiously", length: "own ratings on length", form: "own ratings on length and lists", recent: "own recent ratings", medium: "own ratings", wide: "own ratings, boldly" },
   },
   models: {
     span: "figures of the last 7 days", all: "All traffic", goes: "goes to ", none: "; nothing is drawn, and no estimate can use it.", out: "not called", isPaused: "paused", ready: "can be called",
-    share: "Share of traffic", requests: (share, n) => `${share}, ${n} requests`, rating: "Mean rating, 0 to 1", unrated: "not rated", rated: (n, number) => `${n} rated answer${s(number)}`,
+    share: "Share of traffic", requests: (share, n) => `${share}, ${n} request${s(n)}`, rating: "Mean rating, 0 to 1", unrated: "not rated", rated: (n, number) => `${n} rated answer${s(number)}`,
     answers: "Expected to answer", calls: (share) => `${share} of calls`, price: "Price per million tokens", prices: (input, output) => `${input} in, ${output} out`, each: "Cost per request", unpriced: "not known",
     latency: "Latency, median", context: "Longest conversation", tokens: (n) => `${n} tokens`, unstated: "not stated", provider: "Provider", version: "Version", added: "Added", running: ", while running",
     drift: "Change of its ratings", alarm: (share) => `${share} of the way to an alarm`, decisions: "Its decisions", unused: "Added, but not in use",

@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from fitrouter.stores.figures import many
 from fitrouter_evaluators.personal.exposure import Exposure
 from fitrouter_evaluators.personal.satisfaction import Interval
 from fitrouter_integrations.commands._files import as_json
@@ -28,7 +29,7 @@ def command(
 
 
 def _text(found: Exposure) -> str:
-    lines = [f"{found.people} people"]
+    lines = [many(found.people, "person", "people")]
     lines += [f"  {printable(model)[:40]:<40} {share:>6.1%} of the answers" for model, share in found.models.items()]
     for words, value in (
         ("models of a person, in effect", found.models_each),
@@ -38,11 +39,12 @@ def _text(found: Exposure) -> str:
         if value is not None:
             lines.append(_line(words, value))
     if found.prices:
-        left = f", {found.left_out} votes of untrusted keys left out" if found.left_out else ""
-        lines += ["", f"price in rating, estimated from {found.units} ratings (95% interval){left}"]
+        left = f", {many(found.left_out, 'vote')} of untrusted keys left out" if found.left_out else ""
+        lines += ["", f"price in rating, estimated from {many(found.units, 'rating')} (95% interval){left}"]
         lines += [_line(price.words, price.cost) for price in found.prices]
     return "\n".join(lines)
 
 
 def _line(words: str, value: Interval) -> str:
-    return f"{words:<58} {value.estimate:>7.3f}  {value.low:>6.3f} … {value.high:.3f}  {value.people} people"
+    people = many(value.people, "person", "people")
+    return f"{words:<58} {value.estimate:>7.3f}  {value.low:>6.3f} … {value.high:.3f}  {people}"

@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from fitrouter.stores.figures import many
 from fitrouter_evaluators.personal.satisfaction import Interval, Satisfaction
 from fitrouter_integrations.commands._files import as_json
 from fitrouter_integrations.commands._gateway import LONG_S, Tenant, Url, connect
@@ -37,7 +38,7 @@ def command(
 
 
 def _text(found: Satisfaction) -> str:
-    lines = [f"{found.people} people, {found.ratings} ratings"]
+    lines = [f"{many(found.people, 'person', 'people')}, {many(found.ratings, 'rating')}"]
     for name, words in _ROWS:
         value = getattr(found, name)
         if value is not None:

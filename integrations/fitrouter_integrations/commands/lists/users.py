@@ -15,6 +15,7 @@ from fitrouter.routing.explanation_text import FEATURES
 from fitrouter.stores.audit_log import AuditLog, command_act
 from fitrouter.stores.contents import ContentStore, KeptContent
 from fitrouter.stores.erasure import Erased
+from fitrouter.stores.figures import many
 from fitrouter.stores.identities import merge
 from fitrouter.stores.journal import digest_of
 from fitrouter.stores.listing import MOST, ListedAnswer, ListedFeedback, ListedUser, ShownUser
@@ -65,7 +66,7 @@ app.command("list")(users)
 def _listed(one: ListedUser) -> list[str]:
     name = one.user + (f" (tenant {one.tenant})" if one.tenant != "default" else "")
     seen = f", last {_source.when(one.last)} (UTC)" if one.last else ""
-    counts = f"{one.requests} requests, {one.votes} votes, {one.remarks} remarks{seen}"
+    counts = _counts(one) + seen
     return _source.record(name, counts, f"subject {one.subject}")
 
 
@@ -122,7 +123,7 @@ def export(
         events = [{"seq": row.seq, **msgspec.to_builtins(row.event)} for row in rows]
         found = msgspec.structs.replace(found, contents=kept, events=events)
     write_new(file, text_of(found) + "\n", "FILE")
-    typer.echo(f"{file}: {found.known.requests} requests, {found.known.votes} votes, {found.known.remarks} remarks")
+    typer.echo(f"{file}: {_counts(found.known)}")
 
 
 @app.command()
@@ -163,7 +164,7 @@ def erase(
     if not found.subjects:
         typer.echo(f"nothing is known of {user!r}; `fitrouter users` lists who is known")
     else:
-        typer.echo(f"erased {user}: {found.events} events")
+        typer.echo(f"erased {user}: {many(found.events, 'event')}")
     if found.unfinished:
         typer.echo(f"not finished: {found.unfinished}. A gateway tries again; or give the command again")
     if found.unfinished or not found.subjects:
@@ -188,6 +189,10 @@ def copy(
         typer.echo(f"next: delete {source} and its copy once {target.partition('?')[0]} works: no erasure reaches them")
 
 
+def _counts(one: ListedUser | ShownUser) -> str:
+    return ", ".join((many(one.requests, "request"), many(one.votes, "vote"), many(one.remarks, "remark")))
+
+
 def _shown(gateway: Gateway, user: str) -> UserView:
     (one,) = gateway.entries("/v1/users", ShownUser, user=user)
     profile = parsed_profile(gateway.call("GET", "/v1/profile", user=user))
@@ -199,9 +204,10 @@ def _lines(one: UserView) -> list[str]:
     found.append(f"subject: {one.subject}" + "".join(f", {alias}" for alias in one.aliases))
     found.append(f"in the log: {_source.when(one.first) or 'nothing'} to {_source.when(one.last) or 'now'} (UTC)")
     found += [f"roles: {', '.join(one.roles)}"] if one.roles else []
-    found.append(f"{one.requests} requests, {one.votes} votes, {one.remarks} remarks")
+    found.append(_counts(one))
     found += [
-        f"model: {each.model}: {each.answers} answers, {each.up} votes up, {each.down} down" for each in one.models
+        f"model: {each.model}: {many(each.answers, 'answer')}, {many(each.up, 'vote')} up, {each.down} down"
+        for each in one.models
     ]
     declared = ", ".join(f"{name} {value:+.2f}" for name, value in one.declared.items())
     found.append(f"declared: {declared or 'nothing'}")

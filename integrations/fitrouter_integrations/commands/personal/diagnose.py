@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fitrouter.context.encoders import get_encoder
+from fitrouter.stores.figures import many
 from fitrouter_evaluators.personal.diagnose import Diagnosis, Diagnostician, Rate, parsed
 from fitrouter_integrations.commands._files import read_file, write_json
 from fitrouter_integrations.commands._options import JsonFile
@@ -33,7 +34,8 @@ def command(
 def text(found: Diagnosis) -> list[str]:
     """The lines of a diagnosis, at most 80 columns wide."""
     lines = [
-        f"{found.people} people, {found.conversations} conversations, {found.answers} answers",
+        f"{many(found.people, 'person', 'people')}, {many(found.conversations, 'conversation')}, "
+        f"{many(found.answers, 'answer')}",
         f"{found.attributes} lasting attributes ({found.sensitive} sensitive), {found.retracted} retracted;"
         f" {found.relevant} relevant to an answer",
         "",

@@ -17,7 +17,7 @@ from fitrouter.errors import ConfigError
 from fitrouter.providers import Recorded
 from fitrouter.router import Router
 from fitrouter.serving.spending import spent
-from fitrouter.stores.figures import Money
+from fitrouter.stores.figures import Money, many
 from fitrouter.types import ModelCard, Request, Usage
 from fitrouter_evaluators.personal import ASKED
 from fitrouter_integrations.commands._files import as_json, for_owner
@@ -166,7 +166,7 @@ def _ask(settings: Config, prompts: tuple[str, ...], limit: float, console: Cons
     usd = sum(_cost(prompt, card) for prompt, card in missing)
     priced = [_cost(prompt, card) for prompt, card in missing if card.prices.known]
     money = Money.of(sum(priced), len(priced), len(missing) - len(priced))
-    said = f"{len(missing)} answers of {len(cards)} models; estimated cost: {money}"
+    said = f"{many(len(missing), 'answer')} of {many(len(cards), 'model')}; estimated cost: {money}"
     if usd > limit:
         raise ConfigError(f"--ask: {said}, above the limit of USD {limit:.2f}; raise --limit, or give fewer --prompts")
     console.print(f"{said}.", markup=False)

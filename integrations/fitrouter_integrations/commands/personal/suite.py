@@ -17,7 +17,7 @@ from fitrouter.config import Config, load_config
 from fitrouter.errors import ConfigError
 from fitrouter.providers import Recorded, build_providers
 from fitrouter.router import Router
-from fitrouter.stores.figures import Money
+from fitrouter.stores.figures import Money, many
 from fitrouter.types import Identity
 from fitrouter_evaluators.personal.suite import (
     Generator,
@@ -285,8 +285,8 @@ def suite_table(found: Sequence[ModelResult]) -> list[str]:
             f"{judge:>6} {each.base:>5.0%} {each.population_rank:>11}"
         )
     said = [f"{each.model} {'; it '.join(each.why)}." for each in found[:1] if each.why]
-    said += [f"{each.model} left {each.failed} calls without an answer." for each in found if each.failed]
-    said += [f"{each.unjudged} comparisons got no verdict." for each in found[:1] if each.unjudged]
+    said += [f"{each.model} left {many(each.failed, 'call')} without an answer." for each in found if each.failed]
+    said += [f"{many(each.unjudged, 'comparison')} got no verdict." for each in found[:1] if each.unjudged]
     said += [
         f"The judge counts {each.trust:.0%} beside the reward model." for each in found[:1] if each.judge is not None
     ]

@@ -17,6 +17,7 @@ from fitrouter.errors import InvalidRequest
 from fitrouter.monitors.propensities import ALPHA
 from fitrouter.serving.policy_control import Outlook, Standing
 from fitrouter.state.settings import SECTIONS, SETTINGS, described
+from fitrouter.stores.figures import many
 from fitrouter.types import UNPRICED
 from fitrouter_integrations.commands._files import as_json as as_json_text
 from fitrouter_integrations.commands._gateway import Url, connect
@@ -138,7 +139,7 @@ def _print(shown: PolicyView, source: str, as_json: bool) -> None:
 def _reports(outlook: Outlook) -> Iterator[tuple[str, str]]:
     """The monitors' reports, one line each."""
     for role, found in outlook.personalisation.items():
-        gain = f"{found.gain:+.4f} per label ({found.low:+.4f} … {found.high:+.4f}, {found.labels} labels)"
+        gain = f"{found.gain:+.4f} per label ({found.low:+.4f} … {found.high:+.4f}, {many(found.labels, 'rating')})"
         word = "helps" if found.low > 0.0 else "harms" if found.high < 0.0 else "not known"
         if word != found.verdict:
             gain += f"; its terms predict ratings {'better' if found.verdict == 'helps' else 'worse'}"

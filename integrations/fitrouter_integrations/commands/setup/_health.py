@@ -26,6 +26,7 @@ from fitrouter.stores import journal as journals
 from fitrouter.stores.audit_log import AuditLog
 from fitrouter.stores.cold_feed import EVENTS
 from fitrouter.stores.erasure import WAREHOUSE
+from fitrouter.stores.figures import many
 from fitrouter.stores.keys import FILE as KEYS
 from fitrouter.stores.keys import read_keys
 from fitrouter.stores.warehouse import Warehouse
@@ -180,7 +181,7 @@ def database(config: Config, found: JournalHealth) -> Check:
     except FitrouterError as error:
         return fault("journal", str(error), "see docs/postgres.md")
     found.newest = last[-1].event.ts if last else 0.0
-    text = f"{found.head} events in {opened!r}, {len(spooled)} answers without a score"
+    text = f"{many(found.head, 'event')} in {opened!r}, {many(len(spooled), 'answer')} without a score"
     if left:
         return warning("journal", f"{text}, {len(left)} unfinished erasures", "let a gateway run, which finishes them")
     return ok("journal", text)
@@ -206,7 +207,7 @@ def journal(data: Path, now: float, found: JournalHealth) -> Iterator[Check]:
     except (sqlite3.Error, OSError) as error:
         yield fault("journal", f"{path} cannot be read: {error}", "`fitrouter journal check`; restore a backup if gone")
         return
-    text = f"{found.head} events, {_size(size)}"
+    text = f"{many(found.head, 'event')}, {_size(size)}"
     if check is None:
         yield ok("journal", f"{text}; too large to read whole here: `fitrouter journal check` does")
     elif not check.sound:
@@ -221,14 +222,16 @@ def journal(data: Path, now: float, found: JournalHealth) -> Iterator[Check]:
         yield ok("journal", f"{text}, all sound")
     found.sound = True
     behind = found.head - seq
-    text = f"at event {seq}, {behind} events behind the journal"
+    text = f"at event {seq}, {many(behind, 'event')} behind the journal"
     if behind > BEHIND:
         yield warning("snapshot", text, "a start folds them first; see `learner` in the gateway's log if this grows")
     else:
         yield ok("snapshot", text)
     if spooled and now - oldest > SCORE_S:
         do = "see that a gateway runs, and `scorer` in its log"
-        yield warning("scores", f"{spooled} answers wait, the oldest for {now - oldest:.0f} s", do)
+        yield warning(
+            "scores", f"{many(spooled, 'answer waits', 'answers wait')}, the oldest for {now - oldest:.0f} s", do
+        )
     if left:
         do = "start the gateway, or let it run: it completes them, and logs what hinders it"
         yield warning("erasures", f"{left} are not complete", do)
@@ -269,7 +272,7 @@ def warehouse(data: Path, log: JournalHealth) -> Check:
         except sqlite3.Error as error:
             text = f"at event {seq}; how far it is behind is not known: the journal is not readable now: {error}"
             return warning("warehouse", text, "mend the journal first")
-    text = f"at event {seq}, {max(0, head - seq)} events behind the journal, {_size(_bytes(path))}"
+    text = f"at event {seq}, {many(max(0, head - seq), 'event')} behind the journal, {_size(_bytes(path))}"
     if seq > head:
         return fault("warehouse", text + ": it is another journal's", "a start sets it aside and fills a new one")
     if head - seq > BEHIND:
@@ -288,7 +291,7 @@ def cold_store(config: Config, log: JournalHealth) -> Iterator[Check]:
         yield fault("cold store", str(error), "mend it as it says; a gateway goes on, and writes them afterwards")
         return
     behind, size = log.head - (files[-1].last if files else 0), sum(sizes.get(file.name, 0) for file in files)
-    text = f"{place}: {len(files)} files, {_size(size)}, {max(0, behind)} events behind the journal"
+    text = f"{place}: {many(len(files), 'file')}, {_size(size)}, {many(max(0, behind), 'event')} behind the journal"
     if holes := cold.gaps(files):
         text += f"; missing are the events {', '.join(f'{first}–{last}' for first, last in holes[:5])}"
         yield fault("cold store", text, "let a gateway run, which writes those that its journal has; restore a backup")
@@ -330,8 +333,10 @@ def _identities(data: Path) -> Check:
     if verdict != "ok":
         return fault("identities", f"{path} is damaged: {verdict}", "restart the gateway: it restores the copy")
     if not copy.is_file():
-        return warning("identities", f"{users} users, without a copy", "restart the gateway, which makes it again")
-    return ok("identities", f"{users} users and a copy of them")
+        return warning(
+            "identities", f"{many(users, 'user')}, without a copy", "restart the gateway, which makes it again"
+        )
+    return ok("identities", f"{many(users, 'user')} and a copy")
 
 
 def audit_log(data: Path) -> Check:

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from fitrouter.config import Config, load_config
 from fitrouter.errors import FitrouterError
+from fitrouter.stores.figures import many
 from fitrouter_integrations._http import call, url_of
 from fitrouter_integrations.commands._files import set_top_level
 from fitrouter_integrations.commands._gateway import is_open
@@ -74,6 +75,7 @@ def import_(
     config = out or config
     made = import_litellm(file, config)
     option = "" if config == DEFAULT else f" --config {config}"
-    typer.echo(f"wrote {config} with {made.models} models; its first lines hold {len(made.notes)} notes to review")
+    models, notes = many(made.models, "model"), many(len(made.notes), "note")
+    typer.echo(f"wrote {config} with {models}; its first lines hold {notes} to review")
     typer.echo(f"share is 0: the default model answers everything; raise it with `fitrouter config share 0.05{option}`")
     typer.echo(f"next: fitrouter config check{option}")

@@ -18,6 +18,7 @@ import typer
 from fitrouter.errors import ConfigError, MissingExtra
 from fitrouter.providers import Secret
 from fitrouter.routing.parameters import reasons, takes
+from fitrouter.stores.figures import many
 from fitrouter.types import UNPRICED, ModelCard
 from fitrouter_integrations.commands._files import flow, refuse_existing, write_new
 from fitrouter_integrations.commands._options import DEFAULT, NewConfigFile
@@ -357,7 +358,7 @@ def command(
         return
     names = [entry["name"] for entry in _models(given)]
     of = ", ".join((source.asked and source.base_url) or source.name for source in given)
-    typer.echo(f"wrote {config} with {len(names)} models of {of}: {_shown(names)}")
+    typer.echo(f"wrote {config} with {many(len(names), 'model')} of {of}: {_shown(names)}")
     for note in [*(note for source in given for note in source.notes), *notes, *_lacking(given)]:
         typer.echo(note)
     rest = "every model may answer" if share == 1.0 else f"{names[0]} answers the rest"

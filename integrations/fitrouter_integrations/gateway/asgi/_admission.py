@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from fitrouter.stores.figures import many
 from fitrouter_integrations.gateway.asgi._bodies import Refusal
 from fitrouter_integrations.gateway.asgi._wire import Problem, dump
 
@@ -72,11 +73,13 @@ class Limit:
         wait = {"retry-after": str(random.randint(1, 3))}  # noqa: S311 - so that not all come back at once
         if self.open >= int(self.limit) or (late_s > self._allowed_s() and self.open >= LEAST):
             self._refused_at = time.monotonic()
-            text = f"{self.open} requests are in progress, all that this worker takes now; try again in a moment"
+            taken = many(self.open, "request is", "requests are")
+            text = f"{taken} in progress, all that this worker takes now; try again in a moment"
             raise Problem(503, "overloaded", text, headers=wait)
         own = self._of.get(tenant, 0)
         if own >= math.ceil(self.tenant_share * int(self.limit)):
-            text = f"{own} of your requests are in progress, which is your share; wait for one to end"
+            yours = many(own, "request of yours is", "requests of yours are")
+            text = f"{yours} in progress, which is your share; wait for one to end"
             raise Problem(429, "too_many_requests", text, headers=wait)
         self.open += 1
         self._of[tenant] = own + 1

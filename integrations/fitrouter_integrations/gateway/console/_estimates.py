@@ -39,7 +39,9 @@ class Estimates:
             return {"budget": await self._budget(change)}
         warehouse = self._router.warehouse
         if warehouse is None or not warehouse.path.exists():
-            return {"error": "there is no warehouse to replay"}
+            return {
+                "error": "there is nothing to replay yet: requests are copied from the log some seconds after they end"
+            }
         candidate = self._candidate(change)
         if candidate is None:
             return {"error": "what would run then is not in the log; apply it, and see what is logged"}
