@@ -26,28 +26,33 @@ _RUN = (
 )
 _CHANGES = "SELECT ts, action, name, settings FROM policies ORDER BY seq DESC LIMIT $1"
 _LABELS = """
-    WITH told AS (SELECT decision_id FROM feedback WHERE ts >= $2 AND source <> 'chosen')
-    SELECT count(*),
-        count(*) FILTER (asked AND decision_id IN (SELECT decision_id FROM requests WHERE outcome = 'answered')),
-        count(*) FILTER (asked AND decision_id IN (SELECT decision_id FROM told)),
-        count(*) FILTER (decision_id IN (SELECT decision_id FROM told))
-    FROM decisions WHERE ($1::VARCHAR IS NULL OR tenant = $1) AND ts >= $2
-        AND decision_id NOT IN (SELECT decision_id FROM executions WHERE status = 'declined')
+    WITH made AS MATERIALIZED (
+        SELECT hash(decision_id) AS decision, asked FROM decisions
+        WHERE ($1::VARCHAR IS NULL OR tenant = $1) AND ts >= $2
+            AND decision_id NOT IN (SELECT decision_id FROM executions WHERE status = 'declined')
+    ), rated AS MATERIALIZED (
+        SELECT asked FROM made
+        WHERE decision IN (SELECT hash(decision_id) FROM feedback WHERE ts >= $2 AND source <> 'chosen')
+    )
+    SELECT (SELECT count(*) FROM made),
+        (SELECT count(*) FROM made
+            WHERE asked AND decision IN (SELECT hash(decision_id) FROM requests WHERE outcome = 'answered')),
+        count(*) FILTER (asked), count(*)
+    FROM rated
 """
 
 _CALIBRATION = f"""
-    WITH latest AS (
-        SELECT decision_id, arg_max(y, seq) AS y, any_value("user") AS person FROM heard_feedback
-        WHERE ($1::VARCHAR IS NULL OR tenant = $1) AND ts >= $2
-            AND {RATED}
-        GROUP BY decision_id
+    WITH latest AS MATERIALIZED (
+        SELECT hash(decision_id) AS decision, arg_max(y, seq) AS y, any_value(hash("user")) AS person
+        FROM heard_feedback WHERE ($1::VARCHAR IS NULL OR tenant = $1) AND ts >= $2 AND {RATED} GROUP BY decision
     ), scored AS (
-        SELECT decision_id, arg_min(mean, seq) AS mean FROM scores
-        WHERE ($1::VARCHAR IS NULL OR tenant = $1) AND ts >= $2 AND status = 'ok' GROUP BY decision_id
+        SELECT hash(decision_id) AS decision, arg_min(mean, seq) AS mean FROM scores
+        WHERE ($1::VARCHAR IS NULL OR tenant = $1) AND ts >= $2 AND status = 'ok'
+            AND hash(decision_id) IN (SELECT decision FROM latest) GROUP BY decision
     )
     SELECT least(9, greatest(0, floor(10 * mean))) AS bin, avg(mean), avg(y), stddev_samp(y), count(*),
         count(DISTINCT person)
-    FROM latest JOIN scored USING (decision_id) WHERE isfinite(mean) GROUP BY bin ORDER BY bin
+    FROM latest JOIN scored USING (decision) WHERE isfinite(mean) GROUP BY bin ORDER BY bin
 """  # noqa: S608 - constants
 
 

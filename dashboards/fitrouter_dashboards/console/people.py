@@ -27,16 +27,16 @@ _ROLES = """
     WHERE ($1::VARCHAR IS NULL OR tenant = $1) AND coalesce(role, '') <> '' AND ts >= $2 AND outcome <> 'refused'
     GROUP BY ALL ORDER BY requests DESC, role LIMIT $3
 """
-_MOST = """
-    SELECT tenant, "user", sum(n) AS requests FROM requests
-    WHERE ($1::VARCHAR IS NULL OR tenant = $1) AND ts >= $2 AND "user" IS NOT NULL
-    GROUP BY tenant, "user" ORDER BY requests DESC, tenant, "user" LIMIT $3 OFFSET $4
-"""
-_USED = """
+_MOST = """WITH most AS MATERIALIZED (
+        SELECT hash(tenant, "user") AS person FROM requests
+        WHERE ($1::VARCHAR IS NULL OR tenant = $1) AND ts >= $2 AND "user" IS NOT NULL
+        GROUP BY person ORDER BY sum(n) DESC, person LIMIT $3 OFFSET $4
+    )"""
+_USED = """{most}
     SELECT tenant, "user", coalesce(served_by, ''), CAST(sum(n) AS BIGINT), left(coalesce(arg_max(role, seq), ''), 200),
         max(seq)
-    FROM requests WHERE ($1::VARCHAR IS NULL OR tenant = $1) AND ts >= $2 AND "user" IN (SELECT unnest($3::VARCHAR[]))
-    GROUP BY ALL
+    FROM requests WHERE ($1::VARCHAR IS NULL OR tenant = $1) AND ts >= $2 AND {whom}
+    GROUP BY tenant, "user", coalesce(served_by, '') ORDER BY hash(tenant, "user")
 """
 _KNOWN = """
     SELECT DISTINCT "user" FROM decisions
@@ -77,15 +77,18 @@ def listed(reads: Reads, tenant: str | None, since: float, *, satisfied: bool = 
     if satisfied:
         (rated,) = reads.figures(raters(whose, since=since, most=PERSONS + 1, skip=skip))
         order = [(t, user) for t, user, _ in rated.listed]
+        sql = _USED.format(most="", whom='"user" IN (SELECT unnest($3::VARCHAR[]))')
+        (rows,) = reads.rows((sql, [tenant, since, [user for _, user in order]]))
     else:
-        (found,) = reads.rows((_MOST, [tenant, since, PERSONS + 1, skip]))
-        order = [(t, user) for t, user, _ in found]
-        (rated,) = reads.figures(raters(whose, since=since, users=[user for _, user in order], most=len(order)))
-    shown, own = order[:PERSONS], {(t, user): each for t, user, each in rated.listed}
-    (rows,) = reads.rows((_USED, [tenant, since, [user for _, user in shown]]))
+        sql = _USED.format(most=_MOST, whom='hash(tenant, "user") IN (SELECT person FROM most)')
+        (rows,) = reads.rows((sql, [tenant, since, PERSONS + 1, skip]))
     used: dict[tuple[Any, Any], list[tuple[Any, ...]]] = {}
     for t, user, *rest in rows:
         used.setdefault((t, user), []).append(tuple(rest))
+    if not satisfied:  # those with as many stay in the order of the query
+        order = sorted(used, key=lambda who: -sum(n for _, n, *_ in used[who]))
+        (rated,) = reads.figures(raters(whose, since=since, users=[user for _, user in order], most=len(order)))
+    shown, own = order[:PERSONS], {(t, user): each for t, user, each in rated.listed}
     return {
         "listed": [
             {
@@ -112,10 +115,10 @@ def known(reads: Reads, who: Identity) -> list[str]:
 def history(reads: Reads, who: Identity, since: float, rated_since: float) -> dict[str, Any]:
     """Read all feedback of a person or role; mean rating, requests and decisions since a time. Blocks."""
     whose = [who.tenant, who.user, who.role]
-    given, rated, everybody, moved, moving, latest = reads.figures(
+    rating: Figure[Any] = raters(who, since=rated_since, most=1) if who.user else ratings(who, since=rated_since)
+    given, rated, moved, moving, latest = reads.figures(
         votes(who),
-        raters(who, since=rated_since, most=1),
-        ratings(who, since=rated_since),
+        rating,
         Figure((_REMARKS, whose), list),
         traffic(who, since=since, by=MODEL, timed=False),
         Figure((_LATEST, [*whose, since, PROMPTS]), list),
@@ -129,7 +132,7 @@ def history(reads: Reads, who: Identity, since: float, rated_since: float) -> di
             ({"model": model or "no model", "requests": each.requests} for model, each in moving.by.items()),
             key=lambda each: -each["requests"],
         )[:MODELS],
-        "rating": msgspec.to_builtins(rated.listed[0][2] if who.user and rated.listed else everybody.all),
+        "rating": msgspec.to_builtins(next((one for *_, one in rated.listed), None) if who.user else rated.all),
         "requests": moving.all.requests,
         "decisions": dict(latest),
     }

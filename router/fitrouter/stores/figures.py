@@ -50,7 +50,7 @@ _TRAFFIC = f"""
         SELECT {{shown}} AS key, status, coalesce(cost_assumed, false) AS assumed, sum(n) AS n, count(*) AS told,
             count(*) FILTER (served_by <> chosen) AS fallbacks, count(*) FILTER (estimated) AS estimated,
             {", ".join(f"sum({each}) AS {each}" for each in TOKENS)}, sum(cost_usd) AS usd
-        FROM moved {{join}} GROUP BY ALL
+        FROM moved {{join}} GROUP BY {{group}}, status, assumed
     ), ended AS (SELECT *, CASE status {_OF_STATUS} END AS outcome FROM sums), total AS (
         SELECT grouping(key) AS whole, key, coalesce(sum(n), 0) AS n, {_ENDS}, coalesce(sum(fallbacks), 0),
             {", ".join(f"coalesce(sum({each}), 0)" for each in TOKENS)}, coalesce(sum(estimated), 0),
@@ -65,12 +65,12 @@ _TRAFFIC = f"""
     LEFT JOIN took ON total.whole = took.whole AND total.key IS NOT DISTINCT FROM took.key
     WHERE total.whole = 1 OR {{listed}} ORDER BY total.key
 """  # noqa: S608 - constants
+# Groups of hashes, 64 bits, take half the time of groups of texts; two of a million are equal once in 10⁷ logs.
 _TOP = """top AS MATERIALIZED (
-        SELECT key, true AS listed FROM moved GROUP BY key
-        ORDER BY coalesce(sum(cost_usd) FILTER (NOT coalesce(cost_assumed, false)), 0) DESC, sum(n) DESC, key
+        SELECT hash(key) AS key FROM moved GROUP BY hash(key)
+        ORDER BY coalesce(sum(cost_usd) FILTER (NOT coalesce(cost_assumed, false)), 0) DESC, sum(n) DESC, hash(key)
         LIMIT {most}
     ), """
-# Groups of hashes, 64 bits, take half the time of groups of texts; two of a million are equal once in 10⁷ logs.
 _RATINGS = f"""
     WITH latest AS MATERIALIZED (
         SELECT arg_max(ts, seq) AS ts, arg_max(y, seq) AS y, any_value(hash(coalesce("user", decision_id))) AS person,
@@ -111,15 +111,15 @@ _SINGLE = f"""
         SELECT hash(decision_id) AS decision, arg_max(y, seq) AS y FROM heard_feedback
         WHERE {RATED} AND "user" IS NOT NULL AND y BETWEEN 0 AND 1 GROUP BY decision
     ), drawn AS (
-        SELECT hash(decision_id) AS decision, chosen, propensity AS p FROM decisions
-        WHERE mode IN ('online', 'uniform') AND propensity > 0 AND ($1::VARCHAR IS NULL OR tenant = $1)
-            AND hash(decision_id) IN (SELECT decision FROM rated)
-    ), served AS (
-        SELECT hash(decision_id) AS decision, bool_and(served_by = chosen) AS plain FROM executions
-        WHERE hash(decision_id) IN (SELECT decision FROM rated) GROUP BY decision
+        SELECT decision, chosen, p, y FROM rated JOIN (
+            SELECT hash(decision_id) AS decision, chosen, propensity AS p FROM decisions
+            WHERE mode IN ('online', 'uniform') AND propensity > 0 AND ($1::VARCHAR IS NULL OR tenant = $1)
+        ) USING (decision)
     )
-    SELECT chosen, sum(1 / p), sum(y / p), count(*)
-    FROM rated JOIN drawn USING (decision) JOIN served USING (decision) WHERE plain GROUP BY chosen
+    SELECT chosen, sum(1 / p), sum(y / p), count(*) FROM drawn
+    WHERE decision IN (SELECT hash(decision_id) FROM executions WHERE served_by = chosen)
+        AND decision NOT IN (SELECT hash(decision_id) FROM executions WHERE served_by <> chosen)
+    GROUP BY chosen
 """  # noqa: S608 - constants
 _VOTES = f"""
     WITH latest AS (
@@ -331,8 +331,9 @@ def traffic(
         part=part,
         timed="true" if timed else "false",
         top="" if most is None else _TOP.format(most=int(most)),
-        join="" if most is None else "LEFT JOIN top ON moved.key = top.key",
-        shown="moved.key" if most is None else "top.key",
+        join="" if most is None else "LEFT JOIN top ON hash(moved.key) = top.key",
+        shown="moved.key" if most is None else "any_value(moved.key) FILTER (top.key IS NOT NULL)",
+        group="moved.key" if most is None else "top.key",
         listed="true" if most is None else "total.key IS NOT NULL",
     )
     return Figure((sql, _whose(who, since)), lambda rows: _grouped(rows, read))
