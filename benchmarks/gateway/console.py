@@ -99,6 +99,8 @@ def fill(path: Path, decisions: int, people: int) -> None:
             changed = f"""
                 seq + 10000000 + copy * 100000 AS seq, decision_id || '-' || copy AS decision_id,
                 {key} || '-' || copy AS {key}, "user" || '-' || hash(copy, decision_id) % {each} AS "user",
+                CAST(hash(decision_hash, copy) >> 1 AS BIGINT) AS decision_hash,
+                CAST(hash(person_hash, hash(copy, decision_id) % {each}) >> 1 AS BIGINT) AS person_hash,
                 {begun} + (copy + random()) * {step} AS ts
             """
             connection.execute(

@@ -68,6 +68,8 @@ class Metrics:
         self._make_counters(families)
         self._make_histograms(families)
         self.gauges = Gauges(families)
+        self.best_single = ""
+        """The best single model of the whole log at the last `measure`; empty if it is not known here."""
         self._measured, self._feeds = 0, False
 
     def __call__(self, notice: Notice) -> None:
@@ -116,9 +118,12 @@ class Metrics:
         """Estimate satisfaction and savings, in the process that feeds the warehouse. Blocks: call it every minute."""
         router, status = self._router, self.status
         if router is None or router.warehouse is None or status is None or not self._feeds:
+            self.best_single, self._measured = "", 0
             return 0
         if status.seq != self._measured:
-            self.gauges.quality(measure(router.warehouse, router.policy.default))
+            found = measure(router.warehouse, router.policy.default)
+            self.gauges.quality(found)
+            self.best_single = found.best_single
             self._measured = status.seq
         return 0
 

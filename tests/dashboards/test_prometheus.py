@@ -29,6 +29,7 @@ from fitrouter.monitors.propensities import Propensities
 from fitrouter.router import Router
 from fitrouter.routing import breakers, decider
 from fitrouter.serving.services import Service
+from fitrouter.stores.figures import best_single, figures
 from fitrouter.stores.journal import Entry
 from fitrouter.types import Call, Chunk, Completion, Feedback, Floats, Mode, Quarantine
 from fitrouter_dashboards import Metrics
@@ -378,6 +379,7 @@ def test_panels_have_data_and_alerts_fire_and_clear(
         drill.visit(http)
         wait_for(lambda: drill.metrics.status is not None and drill.metrics.status.lag.warehouse_events == 0)
         drill.measure()
+        assert drill.metrics.best_single == figures(drill.router.warehouse.queries, best_single())[0][0]
 
         def missing() -> list[str]:
             drill.visit(http)  # a rate needs two scrapes

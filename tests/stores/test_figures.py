@@ -106,6 +106,39 @@ def test_traffic_is_the_ledgers(tmp_path: Path, who: Identity | None) -> None:
         assert times[0] <= figure.p50_ms <= figure.p95_ms <= times[-1]
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_people_of_most_money_are_as_grouped_by_name(tmp_path: Path, seed: int) -> None:
+    """Groups of numbers for people are told by name, those of most money, with the figures of the names' groups."""
+    warehouse, ends, _ = written(tmp_path, seed)
+    nobody = [
+        Execution(
+            id=f"n{i}",
+            decision_id=f"n{i}",
+            ts=500.0 + i,
+            identity=Identity(tenant="a"),
+            chosen=PRICED,
+            served_by=PRICED,
+            cost_usd=2.0,
+            status="ok",
+        )
+        for i in range(9)
+    ]
+    warehouse.ingest([Row(5000 + i, event) for i, event in enumerate(nobody)])
+    name = """coalesce("user", '')"""
+    for who, since in ((Identity(tenant="a"), 0.0), (Identity(tenant="b"), 250.0), (Identity(tenant="c"), 0.0)):
+        (grouped,) = figures(warehouse.queries, traffic(who, since=since, by=name, timed=False))
+        for most in (1, 3, 99):
+            by = traffic(who, since=since, by="coalesce(person_hash, 0)", named=name, most=most, timed=False)
+            (found,) = figures(warehouse.queries, by)
+            assert found.all == grouped.all
+            assert len(found.by) == min(most, len(grouped.by))
+            assert all(each == grouped.by[key] for key, each in found.by.items())
+            least = min((each.cost.usd or 0.0 for each in found.by.values()), default=0.0)
+            assert all((each.cost.usd or 0.0) <= least for key, each in grouped.by.items() if key not in found.by)
+    hashes = warehouse.query("SELECT count(DISTINCT person_hash), count(DISTINCT decision_hash) FROM executions")
+    assert hashes == [(len({(each.identity.tenant, each.identity.user) for each in ends}), len(ends) + len(nobody))]
+
+
 def test_ratings_are_the_ledgers(tmp_path: Path) -> None:
     """The latest thumb or rating of an answer counts, once; the interval is the stated formula over people."""
     warehouse, ends, given = written(tmp_path)

@@ -27,28 +27,28 @@ _RUN = (
 _CHANGES = "SELECT ts, action, name, settings FROM policies ORDER BY seq DESC LIMIT $1"
 _LABELS = """
     WITH made AS MATERIALIZED (
-        SELECT hash(decision_id) AS decision, asked FROM decisions
+        SELECT decision_hash AS decision, asked FROM decisions
         WHERE ($1::VARCHAR IS NULL OR tenant = $1) AND ts >= $2
-            AND decision_id NOT IN (SELECT decision_id FROM executions WHERE status = 'declined')
+            AND decision_hash NOT IN (SELECT decision_hash FROM executions WHERE status = 'declined')
     ), rated AS MATERIALIZED (
         SELECT asked FROM made
-        WHERE decision IN (SELECT hash(decision_id) FROM feedback WHERE ts >= $2 AND source <> 'chosen')
+        WHERE decision IN (SELECT decision_hash FROM feedback WHERE ts >= $2 AND source <> 'chosen')
     )
     SELECT (SELECT count(*) FROM made),
         (SELECT count(*) FROM made
-            WHERE asked AND decision IN (SELECT hash(decision_id) FROM requests WHERE outcome = 'answered')),
+            WHERE asked AND decision IN (SELECT decision_hash FROM requests WHERE outcome = 'answered')),
         count(*) FILTER (asked), count(*)
     FROM rated
 """
 
 _CALIBRATION = f"""
     WITH latest AS MATERIALIZED (
-        SELECT hash(decision_id) AS decision, arg_max(y, seq) AS y, any_value(hash("user")) AS person
+        SELECT decision_hash AS decision, arg_max(y, seq) AS y, any_value(person_hash) AS person
         FROM heard_feedback WHERE ($1::VARCHAR IS NULL OR tenant = $1) AND ts >= $2 AND {RATED} GROUP BY decision
     ), scored AS (
-        SELECT hash(decision_id) AS decision, arg_min(mean, seq) AS mean FROM scores
+        SELECT decision_hash AS decision, arg_min(mean, seq) AS mean FROM scores
         WHERE ($1::VARCHAR IS NULL OR tenant = $1) AND ts >= $2 AND status = 'ok'
-            AND hash(decision_id) IN (SELECT decision FROM latest) GROUP BY decision
+            AND decision_hash IN (SELECT decision FROM latest) GROUP BY decision
     )
     SELECT least(9, greatest(0, floor(10 * mean))) AS bin, avg(mean), avg(y), stddev_samp(y), count(*),
         count(DISTINCT person)

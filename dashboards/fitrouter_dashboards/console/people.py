@@ -21,22 +21,21 @@ MODELS = 20
 SAID = frozenset({FeedbackKind.THUMB, FeedbackKind.RATING, FeedbackKind.PAIR})
 """Kinds of feedback in which people say what they think; the others are what they did."""
 
-# Counting distinct hashes takes two thirds of the time.
 _ROLES = """
-    SELECT tenant, role, count(*) AS requests, count(DISTINCT hash("user")) FILTER ("user" IS NOT NULL) FROM requests
+    SELECT tenant, role, count(*) AS requests, count(DISTINCT person_hash) FROM requests
     WHERE ($1::VARCHAR IS NULL OR tenant = $1) AND coalesce(role, '') <> '' AND ts >= $2 AND outcome <> 'refused'
     GROUP BY ALL ORDER BY requests DESC, role LIMIT $3
 """
 _MOST = """WITH most AS MATERIALIZED (
-        SELECT hash(tenant, "user") AS person FROM requests
-        WHERE ($1::VARCHAR IS NULL OR tenant = $1) AND ts >= $2 AND "user" IS NOT NULL
-        GROUP BY person ORDER BY sum(n) DESC, person LIMIT $3 OFFSET $4
+        SELECT person_hash FROM requests
+        WHERE ($1::VARCHAR IS NULL OR tenant = $1) AND ts >= $2 AND person_hash IS NOT NULL
+        GROUP BY person_hash ORDER BY sum(n) DESC, person_hash LIMIT $3 OFFSET $4
     )"""
 _USED = """{most}
     SELECT tenant, "user", coalesce(served_by, ''), CAST(sum(n) AS BIGINT), left(coalesce(arg_max(role, seq), ''), 200),
         max(seq)
     FROM requests WHERE ($1::VARCHAR IS NULL OR tenant = $1) AND ts >= $2 AND {whom}
-    GROUP BY tenant, "user", coalesce(served_by, '') ORDER BY hash(tenant, "user")
+    GROUP BY tenant, "user", person_hash, coalesce(served_by, '') ORDER BY person_hash
 """
 _KNOWN = """
     SELECT DISTINCT "user" FROM decisions
@@ -80,7 +79,7 @@ def listed(reads: Reads, tenant: str | None, since: float, *, satisfied: bool = 
         sql = _USED.format(most="", whom='"user" IN (SELECT unnest($3::VARCHAR[]))')
         (rows,) = reads.rows((sql, [tenant, since, [user for _, user in order]]))
     else:
-        sql = _USED.format(most=_MOST, whom='hash(tenant, "user") IN (SELECT person FROM most)')
+        sql = _USED.format(most=_MOST, whom="person_hash IN (SELECT person_hash FROM most)")
         (rows,) = reads.rows((sql, [tenant, since, PERSONS + 1, skip]))
     used: dict[tuple[Any, Any], list[tuple[Any, ...]]] = {}
     for t, user, *rest in rows:

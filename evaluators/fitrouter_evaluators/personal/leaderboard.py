@@ -226,7 +226,7 @@ class Leaderboards:
         """Number of votes of a person or a role, and number of people who gave them."""
         column, value = ('"user"', who.user) if who.user else ("role", who.role)
         rows = self._rows(
-            'SELECT count(DISTINCT hash(decision_id, kind, dimension, "user")), count(DISTINCT "user") '  # noqa: S608
+            "SELECT count(DISTINCT hash(decision_hash, kind, dimension, person_hash)), count(DISTINCT person_hash) "  # noqa: S608
             f"FROM feedback WHERE tenant = ? AND {column} = ?",
             (who.tenant, value),
         )

@@ -45,36 +45,39 @@ _OF_STATUS = " ".join(f"WHEN '{status}' THEN '{outcome}'" for status, outcome in
 _ENDS = ", ".join(f"coalesce(sum(n) FILTER (outcome = '{each}'), 0)" for each in OUTCOMES)
 # Sums by status first, of which the rest is made: conditions on each request took six times as long.
 _TRAFFIC = f"""
-    WITH moved AS NOT MATERIALIZED (SELECT {{by}} AS key, * FROM requests WHERE {_WHERE}{{part}}),
-    {{top}}sums AS MATERIALIZED (
+    WITH moved AS {{kept}}MATERIALIZED (
+        SELECT {{by}} AS key, {{named}} AS name, * FROM requests WHERE {_WHERE}{{part}}
+    ), {{top}}sums AS MATERIALIZED (
         SELECT {{shown}} AS key, status, coalesce(cost_assumed, false) AS assumed, sum(n) AS n, count(*) AS told,
             count(*) FILTER (served_by <> chosen) AS fallbacks, count(*) FILTER (estimated) AS estimated,
             {", ".join(f"sum({each}) AS {each}" for each in TOKENS)}, sum(cost_usd) AS usd
-        FROM moved {{join}} GROUP BY {{group}}, status, assumed
-    ), ended AS (SELECT *, CASE status {_OF_STATUS} END AS outcome FROM sums), total AS (
+        FROM moved {{join}} GROUP BY ALL
+    ), ended AS (SELECT sums.*{{names}}, CASE status {_OF_STATUS} END AS outcome FROM sums {{of}}), total AS (
         SELECT grouping(key) AS whole, key, coalesce(sum(n), 0) AS n, {_ENDS}, coalesce(sum(fallbacks), 0),
             {", ".join(f"coalesce(sum({each}), 0)" for each in TOKENS)}, coalesce(sum(estimated), 0),
             coalesce(sum(usd) FILTER (NOT assumed), 0), coalesce(sum(n) FILTER (NOT assumed), 0),
             coalesce(sum(told) FILTER (assumed), 0)
         FROM ended GROUP BY GROUPING SETS ((), (key))
     ), took AS (
-        SELECT grouping(key) AS whole, key, quantile_cont(latency_ms, [0.5, 0.95]) AS latency
-        FROM moved WHERE served_by IS NOT NULL AND {{timed}} GROUP BY GROUPING SETS ((), (key))
+        SELECT grouping({{told}}) AS whole, {{told}} AS key, quantile_cont(latency_ms, [0.5, 0.95]) AS latency
+        FROM moved WHERE served_by IS NOT NULL AND {{timed}} GROUP BY GROUPING SETS ((), ({{told}}))
     )
     SELECT total.*, latency FROM total
     LEFT JOIN took ON total.whole = took.whole AND total.key IS NOT DISTINCT FROM took.key
     WHERE total.whole = 1 OR {{listed}} ORDER BY total.key
 """  # noqa: S608 - constants
-# Groups of hashes, 64 bits, take half the time of groups of texts; two of a million are equal once in 10⁷ logs.
 _TOP = """top AS MATERIALIZED (
-        SELECT hash(key) AS key FROM moved GROUP BY hash(key)
-        ORDER BY coalesce(sum(cost_usd) FILTER (NOT coalesce(cost_assumed, false)), 0) DESC, sum(n) DESC, hash(key)
+        SELECT key{last} FROM moved GROUP BY key
+        ORDER BY coalesce(sum(cost_usd) FILTER (NOT coalesce(cost_assumed, false)), 0) DESC, sum(n) DESC, key
         LIMIT {most}
     ), """
+_NAMES = """LEFT JOIN (
+        SELECT key, name FROM moved WHERE seq IN (SELECT last FROM top)  -- texts are read of their last requests only
+    ) AS named USING (key)"""
 _RATINGS = f"""
     WITH latest AS MATERIALIZED (
-        SELECT arg_max(ts, seq) AS ts, arg_max(y, seq) AS y, any_value(hash(coalesce("user", decision_id))) AS person,
-            hash(decision_id) AS decision, any_value(left(coalesce(role, ''), 200)) AS role
+        SELECT arg_max(ts, seq) AS ts, arg_max(y, seq) AS y, any_value(coalesce(person_hash, decision_hash)) AS person,
+            decision_hash AS decision, any_value(left(coalesce(role, ''), 200)) AS role
         FROM heard_feedback WHERE {_WHERE} AND {RATED} GROUP BY decision
     ), own AS (
         SELECT grouping(key) AS whole, key, person, sum(y) AS total, count(*) AS n
@@ -87,10 +90,10 @@ _RATINGS = f"""
 """  # noqa: S608 - constants
 _RATERS = f"""
     WITH latest AS MATERIALIZED (
-        SELECT any_value(hash(tenant, "user")) AS person, arg_max(y, seq) AS y
+        SELECT any_value(person_hash) AS person, arg_max(y, seq) AS y
         FROM feedback WHERE {_WHERE} AND {RATED} AND "user" IS NOT NULL
             AND ($5::VARCHAR[] IS NULL OR "user" IN (SELECT unnest($5::VARCHAR[])))
-        GROUP BY hash(decision_id)
+        GROUP BY decision_hash
     ), rated AS MATERIALIZED (
         SELECT *, (mean + {Z * Z} / n / 2 + sqrt({Z * Z} * mean * (1 - mean) / n + {Z**4} / n / n / 4))
             / (1 + {Z * Z} / n) AS high
@@ -98,33 +101,33 @@ _RATERS = f"""
     ), shown AS MATERIALIZED (SELECT * FROM rated ORDER BY high, n DESC, person LIMIT $6 OFFSET $7)
     SELECT who.tenant, who."user", mean, n, (SELECT count(*) FROM rated), (SELECT count(*) FROM rated WHERE high < 0.5)
     FROM shown JOIN (
-        SELECT hash(tenant, "user") AS person, any_value(tenant) AS tenant, any_value("user") AS "user" FROM feedback
-        WHERE hash(tenant, "user") IN (SELECT person FROM shown) GROUP BY person
+        SELECT person_hash AS person, any_value(tenant) AS tenant, any_value("user") AS "user" FROM feedback
+        WHERE person_hash IN (SELECT person FROM shown) GROUP BY person
     ) AS who USING (person) ORDER BY high, n DESC, person
 """  # noqa: S608 - constants
 _SERVED = """JOIN (
-    SELECT hash(decision_id) AS decision, arg_max(served_by, seq) AS served_by FROM executions
-    WHERE served_by IS NOT NULL AND hash(decision_id) IN (SELECT decision FROM latest) GROUP BY decision
+    SELECT decision_hash AS decision, arg_max(served_by, seq) AS served_by FROM executions
+    WHERE served_by IS NOT NULL AND decision_hash IN (SELECT decision FROM latest) GROUP BY decision
 ) USING (decision)"""
 _SINGLE = f"""
     WITH rated AS MATERIALIZED (
-        SELECT hash(decision_id) AS decision, arg_max(y, seq) AS y FROM heard_feedback
+        SELECT decision_hash AS decision, arg_max(y, seq) AS y FROM heard_feedback
         WHERE {RATED} AND "user" IS NOT NULL AND y BETWEEN 0 AND 1 GROUP BY decision
     ), drawn AS (
         SELECT decision, chosen, p, y FROM rated JOIN (
-            SELECT hash(decision_id) AS decision, chosen, propensity AS p FROM decisions
+            SELECT decision_hash AS decision, chosen, propensity AS p FROM decisions
             WHERE mode IN ('online', 'uniform') AND propensity > 0 AND ($1::VARCHAR IS NULL OR tenant = $1)
         ) USING (decision)
     )
     SELECT chosen, sum(1 / p), sum(y / p), count(*) FROM drawn
-    WHERE decision IN (SELECT hash(decision_id) FROM executions WHERE served_by = chosen)
-        AND decision NOT IN (SELECT hash(decision_id) FROM executions WHERE served_by <> chosen)
+    WHERE decision IN (SELECT decision_hash FROM executions WHERE served_by = chosen)
+        AND decision NOT IN (SELECT decision_hash FROM executions WHERE served_by <> chosen)
     GROUP BY chosen
 """  # noqa: S608 - constants
 _VOTES = f"""
     WITH latest AS (
         SELECT any_value(kind) AS kind, any_value(dimension) AS dimension, arg_max(y, seq) AS y FROM feedback
-        WHERE {_WHERE} GROUP BY hash(decision_id, kind, dimension, "user")
+        WHERE {_WHERE} GROUP BY hash(decision_hash, kind, dimension, person_hash)
     )
     SELECT kind, left(dimension, 80), count(*), avg(y) FROM latest GROUP BY 1, 2 ORDER BY 3 DESC LIMIT 30
 """  # noqa: S608 - constants
@@ -294,6 +297,7 @@ def traffic(
     *,
     since: float = 0.0,
     by: str = "''",
+    named: str = "",
     last: int | None = None,
     most: int | None = None,
     timed: bool = True,
@@ -304,6 +308,7 @@ def traffic(
         who: tenant, and the user (as events name them) and role where given.
         since: time of the first.
         by: SQL of the group over `requests`, such as `MODEL`; of several in a list.
+        named: SQL of its name, of the groups of `most`; by default it is `by`.
         last: number of the latest answers that count alone; None for all requests.
         most: groups that are told, those of most money first; None for all.
         timed: whether latencies are told too.
@@ -328,12 +333,16 @@ def traffic(
 
     sql = _TRAFFIC.format(
         by=by,
+        named=named or "NULL",
         part=part,
+        kept="NOT " if last is None else "",
         timed="true" if timed else "false",
-        top="" if most is None else _TOP.format(most=int(most)),
-        join="" if most is None else "LEFT JOIN top ON hash(moved.key) = top.key",
-        shown="moved.key" if most is None else "any_value(moved.key) FILTER (top.key IS NOT NULL)",
-        group="moved.key" if most is None else "top.key",
+        top="" if most is None else _TOP.format(most=int(most), last=", max(seq) AS last" if named else ""),
+        join="" if most is None else "LEFT JOIN top ON moved.key = top.key",
+        shown="moved.key" if most is None else "top.key",
+        told="name" if named else "key",
+        names=" REPLACE (name AS key)" if named else "",
+        of=_NAMES if named else "",
         listed="true" if most is None else "total.key IS NOT NULL",
     )
     return Figure((sql, _whose(who, since)), lambda rows: _grouped(rows, read))

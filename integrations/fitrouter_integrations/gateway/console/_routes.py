@@ -202,7 +202,8 @@ class Console:
         tenant, now, query = tenant_of(call), self._router.clock(), call.http.query_params
         begin, since = (_time(query.get(name), now) for name in ("from", "since"))
         default = self._router.policy.default
-        best = await self._reads.get(("single", tenant), partial(single, self._reads, tenant), _SINGLE_S)
+        best = "" if tenant is not None else self._metrics.best_single
+        best = best or await self._reads.get(("single", tenant), partial(single, self._reads, tenant), _SINGLE_S)
         # Without a time the day ends now: its key must not change with the minute.
         kept_begin, kept_since = (at if name in query else None for name, at in (("from", begin), ("since", since)))
         key = ("gains", tenant, kept_begin, default, best)

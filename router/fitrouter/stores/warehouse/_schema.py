@@ -33,6 +33,7 @@ from fitrouter.types import (
     Decision,
     Execution,
     Feedback,
+    Identity,
     ModelCard,
     ModelChange,
     PolicyChange,
@@ -107,8 +108,30 @@ _PAIRS: dict[tuple[type, str], tuple[str, str]] = {
 }
 """Fields with pairs of values, and what these are called."""
 
+
+def _hashed(*texts: str) -> int:
+    """A number for texts: to group and join by it takes half the time; two of a million are equal once in 10⁷ logs."""
+    packed = "".join(f"{len(text)}:{text}" for text in texts).encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "little", signed=True)
+
+
+def _person(event: Any) -> int | None:
+    who: Identity = event.identity
+    return None if who.user is None else _hashed(who.tenant, who.user)
+
+
+_PERSON: dict[str, tuple[str, Callable[[Any], Any]]] = {"person_hash": ("BIGINT", _person)}
+_OF_DECISION: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "decision_hash": ("BIGINT", lambda event: _hashed(event.id if isinstance(event, Decision) else event.decision_id))
+}
 _DERIVED: dict[type, dict[str, tuple[str, Callable[[Any], Any]]]] = {
-    Feedback: {"y": ("DOUBLE", lambda vote: vote.y if vote.scale[0] != vote.scale[1] else None)},
+    Decision: _PERSON | _OF_DECISION,
+    Execution: _PERSON | _OF_DECISION,
+    Score: _OF_DECISION,
+    Refusal: _PERSON,
+    Feedback: {"y": ("DOUBLE", lambda vote: vote.y if vote.scale[0] != vote.scale[1] else None)}
+    | _PERSON
+    | _OF_DECISION,
     RunOutcome: {"y": ("DOUBLE", lambda ended: ended.y if ended.scale[0] != ended.scale[1] else None)},
     ModelCard: {"arm": ("VARCHAR", attrgetter("arm"))},
 }
@@ -193,13 +216,13 @@ CREATE VIEW runs AS
     FROM step LEFT JOIN counted USING (run);
 CREATE VIEW requests AS
     SELECT
-        seq, ts, tenant, "user", role, decision_id, chosen, served_by, status,
+        seq, ts, tenant, "user", role, decision_id, person_hash, decision_hash, chosen, served_by, status,
         CASE status {_OUTCOME} END AS outcome,
         1 AS n, {", ".join(TOKENS)}, cost_usd, cost_assumed, estimated, latency_ms
     FROM executions WHERE status NOT IN ('{RECORDED}', '{DECLINED}')
     UNION ALL
     SELECT
-        seq, ts, tenant, "user", role, NULL, nullif(model, ''), NULL, 'refused', 'refused', n,
+        seq, ts, tenant, "user", role, NULL, person_hash, NULL, nullif(model, ''), NULL, 'refused', 'refused', n,
         {", ".join("0" * len(TOKENS))}, 0.0, false, false, NULL
     FROM refusals;
 """  # noqa: S608 - constants
