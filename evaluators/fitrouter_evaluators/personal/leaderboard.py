@@ -307,7 +307,8 @@ def sentences(board: Leaderboard) -> tuple[str, ...]:
     whom = "this person" if board.user else "this role"
     top = board.models[0]
     if board.first == board.population_first:
-        said = [f"{top.model} is first for {whom} and for everybody; P(best for them) is {chance(top.best)}"]
+        sure = f"it is the best of all for them with a probability of {chance(top.best)}"
+        said = [f"{top.model} is first for {whom} and for everybody; {sure}"]
     elif board.claimed:
         said = [
             f"{top.model} fits {whom} better than everybody's first, {board.population_first}: {chance(board.beats)} "

@@ -67,7 +67,7 @@ function fit(data) {
   return card(w.fit, { class: "wide" },
     note(w.expected(board.user)),
     h("ul", { class: "chances fits" }, board.models.map((m) => h("li", null, h("div", { class: "row-head split" }, h("span", null, h("span", { class: "swatch " + hue(m.model), "aria-hidden": "true" }), name(m.model, 40), " ", h("strong", null, ratio(m.rating))),
-      h("span", { class: "about" }, w.best(percent(m.best)), usage(of.get(m.model)) ? ` · ${usage(of.get(m.model))}` : "")),
+      h("span", { class: "about" }, w.best(percent(m.best)), w.basis[m.basis] ?? "", usage(of.get(m.model)) ? ` · ${usage(of.get(m.model))}` : "")),
     span({ low: m.low, mid: m.rating, high: m.high, mark: m.population, cls: hue(m.model), label: `${W.between(m.model, ratio(m.rating), ratio(m.low), ratio(m.high))}; ${w.everybody(ratio(m.population))}` })))),
     h("div", { class: "words" }, board.sentences.map((s) => h("p", null, h("bdi", null, s)))),
     dims.length ? [h("h3", null, w.by), h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": w.dimensions }, h("table", { class: "parts" },

@@ -158,6 +158,7 @@ export const W = {
     fit: "How well each model fits", unfit: "It is estimated once people rate answers.",
     expected: (person) => `Expected rating by ${person ? "this person" : "this role"}, 0 to 1, with its 80% interval; the tick is everybody’s.`,
     best: (share) => `${share} sure that it is the best`, everybody: (mean) => `everybody ${mean}`,
+    basis: { others: "; by other people’s ratings alone", answers: "; nobody has rated it yet", prior: "; it has never answered, so this is a guess" },
     by: "By dimension", dimensions: "Fit by dimension", model: "Model", colours: "Green: above everybody’s expected rating, red: below it. ± is one standard deviation.",
     again: "Chosen in the last week, and what would lead now", unlike: "Nothing to compare.", unpredicted: "No choice of the last 7 days has its predictions in the log.",
     same: (all, same, share) => `Of the latest ${all} prompts, ${same} (${share}) went to the model that the estimates of now put first. Exploration and the day’s prices account for some of the rest.`,
