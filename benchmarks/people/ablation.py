@@ -142,7 +142,6 @@ SWITCHES: Mapping[str, Switch] = {
     "user-blind head": Switch(_without("population"), "psc"),
     "head: narrow": Switch(_without("narrow"), "psc"),
     "head: length": Switch(_without("length"), "psc"),
-    "head: recent": Switch(_without("recent"), "psc"),
     "quarter of a person's variance": Switch(_all_variance, "psc"),
     "first labels teach all": Switch(_set(Person, "known", property(lambda _: 1.0)), "psc"),
     "novelty of a person's labels": Switch(_set(Person, "novelty", lambda *_: 1.0), "psc"),

@@ -157,7 +157,7 @@ def test_where_people_do_not_differ_a_new_person_starts_at_the_population(seed: 
     for _ in range(1500):
         fit.learn(world.label())
     weights = dict(zip(EXPERTS, fit.mixture.weights("user").tolist(), strict=True))
-    assert weights["form"] + weights["recent"] + weights["medium"] + weights["wide"] < 0.1
+    assert weights["form"] + weights["medium"] + weights["wide"] < 0.1
 
 
 @pytest.mark.parametrize("seed", [0, 1])

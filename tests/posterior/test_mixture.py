@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fitrouter.posterior.gaussian import gaussian_update
 from fitrouter.posterior.heads import RANK, DenseHeads, HeadPriors, Heads, LowRankHeads, Rows, Width
 from fitrouter.posterior.labels import Answered, FitParams, Label
-from fitrouter.posterior.mixture import EXPERTS, FLOOR, SHARE, START, MixturePrior, ModelAverage, updated
+from fitrouter.posterior.mixture import EXPERTS, FLOOR, SHARE, START, Context, MixturePrior, ModelAverage, updated
 from fitrouter.posterior.model import Fit, _along
 from fitrouter.posterior.people import Person
 from fitrouter.types import FeedbackKind, Floats, Identity
@@ -284,13 +284,16 @@ def test_uncertainty_that_all_arms_share_cancels() -> None:
     np.testing.assert_allclose(sds[0], sds[1], rtol=1e-9)
 
 
-@given(st.lists(st.tuples(st.integers(0, len(EXPERTS) - 1), st.sampled_from(sorted(START))), max_size=40))
+@given(
+    st.lists(st.sampled_from([(c, e) for c, start in sorted(START.items()) for e in range(len(start))]), max_size=40)
+)
 @settings(max_examples=20)
-def test_the_common_prior_keeps_its_floor_and_round_trips(moves: list[tuple[int, str]]) -> None:
+def test_the_common_prior_keeps_its_floor_and_round_trips(moves: list[tuple[Context, int]]) -> None:
     """Whatever people's weights do, every head keeps its floor; the state round-trips and rejects damage."""
     prior = MixturePrior()
-    for place, context in moves:
-        prior.learn(context, np.eye(len(EXPERTS))[place] - 1.0 / len(EXPERTS))  # type: ignore[arg-type]
+    for context, place in moves:
+        E = len(START[context])
+        prior.learn(context, np.eye(E)[place] - 1.0 / E)
     for context, start in START.items():
         weights = prior.weights(context)
         assert weights.sum() == pytest.approx(1.0)

@@ -48,8 +48,6 @@ class Width(msgspec.Struct, frozen=True, kw_only=True):
     """Of hᵀδ, spread evenly over the features."""
     named: dict[str, float] = {}
     """Feature → variance of its coordinate, in addition to its share of `taste`."""
-    forget: float = 0.0
-    """ρ of an AR(1) process with the prior as stationary distribution: share of the prior that returns per label."""
 
     def variances(self, names: Mapping[str, int], D: int) -> Floats:
         """Return the prior variances of D features, of which some have names, float64[D]."""
@@ -86,7 +84,7 @@ class HeadPriors:
         variances: float64[E, D], positive in the same columns.
     """
 
-    __slots__ = ("_diagonals", "features", "forget", "forgetful", "offset", "variance")
+    __slots__ = ("_diagonals", "features", "offset", "variance")
 
     def __init__(self, widths: Sequence[Width], variances: Floats) -> None:
         self.features: NDArray[np.intp] = np.flatnonzero(variances[0] > 0.0)
@@ -94,11 +92,7 @@ class HeadPriors:
         self.variance: Floats = variances[:, self.features]
         """float64[E, len(features)]."""
         self.offset = np.array([width.offset for width in widths])
-        self.forget = np.array([width.forget for width in widths])
-        """float64[E] each."""
-        forgetful = np.flatnonzero(self.forget).tolist()
-        self.forgetful = slice(forgetful[0], forgetful[-1] + 1) if forgetful else slice(0)
-        """Heads of which some forget."""
+        """float64[E]."""
         self._diagonals: dict[int, Floats] = {}
 
     @classmethod
@@ -221,8 +215,8 @@ class Heads(abc.ABC):
         """Subtract the outer products of float64[E, n] times float64[E] from the covariances."""
 
     @abc.abstractmethod
-    def _age(self, at: slice, forget: Floats) -> None:
-        """Return shares of the prior to the covariances of some heads."""
+    def _reset(self) -> None:
+        """Return the covariances to the prior."""
 
     @abc.abstractmethod
     def _clear(self, place: int) -> None:
@@ -321,9 +315,9 @@ class Heads(abc.ABC):
         self.mean = (self.mean + by).astype(self.precision, copy=False)
 
     def shift(self, rows: Rows, step: float) -> None:
-        """Move the means by S z · step after a past label changed; heads that forget stay, as its age is unknown."""
+        """Move the means by S z · step after a past label changed."""
         if self.labelled:
-            self._move(self.times(self._design(rows)[0]) * np.where(self.priors.forget > 0.0, 0.0, step)[:, None])
+            self._move(self.times(self._design(rows)[0]) * step)
 
     def unlearn(self, rows: Rows, step: Floats, shrink: Floats) -> None:
         """Undo in the means what one row taught; exact if nothing was learnt since.
@@ -345,22 +339,11 @@ class Heads(abc.ABC):
         share = np.divide(counted, shrink, out=np.zeros_like(shrink), where=shrink > 0.0)
         self._move(-gains * (step * share / (1.0 - counted * own))[:, None])
 
-    def age(self) -> None:
-        """Advance the heads that forget by one step of their AR(1) process, before a label."""
-        at = self.priors.forgetful
-        if at.stop and self.labelled:
-            self._fade(at, np.sqrt(1.0 - self.priors.forget[at]), self.priors.forget[at])
-
     def loosen(self, kept: float) -> None:
         """Keep a share of the means, and return the covariances to the prior: the person may have changed."""
         if self.labelled:
-            self._fade(slice(None), np.full(len(self), kept), np.ones(len(self)))
-
-    def _fade(self, at: slice, kept: Floats, forget: Floats) -> None:
-        mean = self.mean.copy()
-        mean[at] = mean[at] * kept[:, None]
-        self._age(at, forget)
-        self.mean = mean
+            self._reset()
+            self.mean = self.mean * self.precision(kept)
 
     def forget(self, model: str) -> None:
         """Reset the offset of a model to its prior, independent of everything else."""
@@ -471,10 +454,8 @@ class LowRankHeads(Heads):
         np.multiply(gains, np.sqrt(shrink)[:, None], out=factors[:, k], casting="same_kind")
         self.factors = _without_least(factors, self._diagonal).astype(np.float16) if k >= RANK else factors
 
-    def _age(self, at: slice, forget: Floats) -> None:
-        factors = self.factors.copy()
-        factors[at] = factors[at] * np.sqrt(1.0 - forget)[:, None, None]
-        self.factors = factors
+    def _reset(self) -> None:
+        self.factors = np.zeros_like(self.factors)
 
     def _clear(self, place: int) -> None:
         factors = self.factors.copy()
@@ -594,8 +575,9 @@ class DenseHeads(Heads):
         return bool(np.isfinite(self.mean).all() and (self.cov is None or np.isfinite(self.cov).all()))
 
     def _full(self) -> Floats:
-        if self.cov is not None:
-            return self.cov
+        return self._prior() if self.cov is None else self.cov
+
+    def _prior(self) -> Floats:
         diagonal = self._diagonal
         cov = np.zeros((*diagonal.shape, diagonal.shape[1]))
         np.einsum("eii->ei", cov)[...] = diagonal
@@ -629,11 +611,8 @@ class DenseHeads(Heads):
         removed = gains[:, :, None] * (gains * shrink[:, None])[:, None]
         self.cov = np.subtract(self._full(), removed, out=removed)
 
-    def _age(self, at: slice, forget: Floats) -> None:
-        cov = self._full().copy()
-        cov[at] *= (1.0 - forget)[:, None, None]
-        np.einsum("eii->ei", cov[at])[...] += forget[:, None] * self._diagonal[at]
-        self.cov = cov
+    def _reset(self) -> None:
+        self.cov = self._prior()
 
     def _clear(self, place: int) -> None:
         cov = self._full().copy()

@@ -22,8 +22,8 @@ import numpy as np
 from fitrouter.plain import Projection
 from fitrouter.types import Floats
 
-EXPERTS = ("population", "declared", "narrow", "length", "form", "recent", "medium", "wide")
-"""Heads of a person: without any own term; with declared values; and with a taste and offsets of six priors."""
+EXPERTS = ("population", "declared", "narrow", "length", "form", "medium", "wide")
+"""Heads of a person: without any own term; with declared values; and with a taste and offsets of five priors."""
 
 TEMPERATURES: Floats = 2.0 ** np.arange(-2.5, 1.5, 0.5)
 """Factors of the temperature of people's choices: how decisively somebody judges. They have weights as heads have."""
@@ -38,9 +38,9 @@ RATE = 1.0
 FLOOR = 0.03
 """Share of the start in the common prior, so that no head is ever out of reach for a new person."""
 START: dict[Context, tuple[float, ...]] = {
-    "user": (0.05, 0.05, 0.1, 0.1, 0.25, 0.15, 0.1, 0.2),
-    "role": (0.05, 0.05, 0.05, 0.05, 0.1, 0.05, 0.3, 0.35),
-    "sensitive": (0.95, 0.01, 0.01, 0.01, 0.005, 0.005, 0.005, 0.005),
+    "user": (0.06, 0.06, 0.12, 0.12, 0.29, 0.12, 0.23),
+    "role": (0.05, 0.05, 0.05, 0.05, 0.11, 0.32, 0.37),
+    "sensitive": (0.95, 0.01, 0.01, 0.01, 0.01, 0.005, 0.005),
     "temperature": (0.02, 0.03, 0.05, 0.1, 0.2, 0.4, 0.15, 0.05),
 }
 """Prior weights before any label of this installation (docs/results/people.md)."""
@@ -93,7 +93,7 @@ class MixturePrior(Projection):
         logits: dict[Context, Floats] = {context: np.frombuffer(payload).copy() for context, payload in stored}
         if logits.keys() != START.keys():
             return False
-        if not all(len(row) == len(EXPERTS) and np.isfinite(row).all() for row in logits.values()):
+        if not all(len(row) == len(START[c]) and np.isfinite(row).all() for c, row in logits.items()):
             return False
         self._logits = logits
         self._weights = {context: _prior(context, row) for context, row in logits.items()}

@@ -369,8 +369,6 @@ class Fit:
         for person in (*(role for role, _ in roles), user):
             if person is not None:
                 person.labels += 1
-                for heads in person.heads:
-                    heads.age()
         context = self._context(label)
         personal = self._observe(context, roles, user, rows)
         mean, variance = shared.mean + personal.mean, shared.variance + personal.variance
@@ -703,9 +701,6 @@ class Fit:
         (roles, user, _), context = self._labelled(label, answer.h), self.context(remark.identity)
         assert user is not None
         said = self._observations(remark, label, answer.h)
-        if not withdraw and said:
-            for heads in user.heads:
-                heads.age()
         for rows, seen, mean, variance in reversed(said) if withdraw else said:
             deviation = self._observe(context, [(role, rows) for role, _ in roles], user, rows).user
             assert deviation is not None

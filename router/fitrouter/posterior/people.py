@@ -18,7 +18,7 @@ from fitrouter.plain import Projection
 from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.posterior.heads import CompactTaste, HeadPriors, Heads, Rows, Seen
 from fitrouter.posterior.likelihoods import Observation
-from fitrouter.posterior.mixture import EXPERTS, Context, MixturePrior, updated
+from fitrouter.posterior.mixture import EXPERTS, START, Context, MixturePrior, updated
 from fitrouter.posterior.rating_scale import RatingScale
 from fitrouter.types import Floats
 
@@ -357,7 +357,7 @@ class Person(Projection):
         for heads, each in zip(groups, stored.heads, strict=True):
             heads.load(*each)
         weights: dict[Context, Floats] = {
-            context: _floats(payload, len(EXPERTS)) for context, payload in stored.weights
+            context: _floats(payload, len(START[context])) for context, payload in stored.weights
         }
         declared = _floats(stored.declared, self.D) if stored.declared else _nothing(self.D)
         others = {name: self._other(mean, cov) for name, mean, cov in stored.others} or _NO_OTHERS

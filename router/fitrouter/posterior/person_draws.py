@@ -36,7 +36,8 @@ MOST_VOTES = 300
 """Latest votes of a person that are read."""
 MUCH = 0.2
 """Share of all votes from which a person's are not taken to be in the common prior."""
-_HEADS = tuple(EXPERTS.index(name) for name in ("population", "declared", "narrow", "length", "form", "medium", "wide"))
+FORM = 1.6
+"""Factor of the start of the head for length and lists: quizzes are short (docs/results/quiz.md)."""
 OFFSETS = (0.001, 0.01, 0.05)
 """Prior variances of a person's offset of a model; votes weigh them, each with every width of the taste."""
 _STEPS, _CLOSE, _DAMPING = 100, 1e-6, 0.8
@@ -75,9 +76,10 @@ class PersonPosterior:
         start = np.array(START[context := fit.context(identity)])
         if not self._fresh:
             start = np.sqrt(start * fit.mixture.weights(context))
-        start[EXPERTS.index("form")] += start[EXPERTS.index("recent")]
-        start = np.repeat(start[list(_HEADS)] / len(OFFSETS), len(OFFSETS))
-        self._heads = [self._prior(e, offset, population, identity) for e in _HEADS for offset in OFFSETS]
+        start[EXPERTS.index("form")] *= FORM
+        start = np.repeat(start / len(OFFSETS), len(OFFSETS))
+        heads = range(len(EXPERTS))
+        self._heads = [self._prior(e, offset, population, identity) for e in heads for offset in OFFSETS]
         nats = []
         self._posteriors: list[Gaussian] = []
         for head in self._heads:

@@ -45,8 +45,6 @@ class TasteParams(msgspec.Struct, frozen=True, kw_only=True):
     people care for length, and those do much. The trace of structure lets these heads share arrays with the next."""
     form: Width = Width(level=0.01, offset=0.02, named={"length": 0.05, "structure": 0.05})
     """Of people with strong tastes in what people speak of most: length and lists."""
-    recent: Width = Width(level=0.01, offset=0.02, named={"length": 0.05, "structure": 0.05}, forget=0.06)
-    """The same, following changes within some fifteen labels."""
     medium: Width = Width(level=0.01, offset=0.02, taste=0.08)
     """Between people whose judgements are personal throughout, such as of values."""
     wide: Width = Width(level=0.02, offset=0.05, taste=0.2, named={"length": 0.1, "structure": 0.1})
@@ -95,7 +93,7 @@ class Tastes:
         self.role_variance = self._spread(params.role, 0.0)
         self.user_variance = self._spread(params.user, params.user_intercept)
         self.population = self.prior_of(OVERALL)
-        widths = (params.narrow, params.length, params.form, params.recent, params.medium, params.wide)
+        widths = (params.narrow, params.length, params.form, params.medium, params.wide)
         self._compact = HeadPriors([Width(level=0.0, offset=0.0)], self.user_variance[None])
         self._heads = HeadPriors.grouped(widths, self.names, D)
         self.others: dict[str, Gaussian] = {}

@@ -202,7 +202,7 @@ export const W = {
     reward: "Reward model ", seen: (n, missing) => `: ${n} answer${s(n)}, ${missing} without its features`,
     right: "Are the predictions right?", diagonal: "Answers by their predicted rating, and what people then gave, with its 95% interval; last 30 days. On the diagonal they agree.", calibration: "Predicted and given ratings", unscored: "It is shown once scored answers are rated.",
     predicts: "What is believed of somebody new", weights: "How much each of these ways to predict counts for a person without ratings, by how well it has predicted so far.",
-    heads: { population: "everybody’s taste", declared: "declared wishes", narrow: "own ratings, cautiously", length: "own ratings on length", form: "own ratings on length and lists", recent: "own recent ratings", medium: "own ratings", wide: "own ratings, boldly" },
+    heads: { population: "everybody’s taste", declared: "declared wishes", narrow: "own ratings, cautiously", length: "own ratings on length", form: "own ratings on length and lists", medium: "own ratings", wide: "own ratings, boldly" },
   },
   models: {
     span: "figures of the last 7 days", all: "All traffic", goes: "goes to ", none: "; nothing is drawn, and no estimate can use it.", out: "not called", isPaused: "paused", ready: "can be called",
