@@ -102,7 +102,7 @@ def configured(pool: Pool, folder: str) -> Config:
             "data": folder,
             "providers": {"pool": pool.provider},
             "models": [{"name": name, "provider": "pool"} for name in pool.models],
-            # The pool is new and the example short: it explores more than a service would. The scale begins at half.
+            # The pool is new and the example short: it explores more than a service would. The scale begins at 3/8.
             "policy": {"algorithm": "linear_thompson", "scale": 2.0, "floor": 0.05},
             # A day's work is done here in seconds, by a handful of people: none of their votes is one too many.
             "feedback": {"votes_per_day": 100_000},

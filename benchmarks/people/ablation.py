@@ -39,6 +39,7 @@ from fitrouter.posterior.model import Fit
 from fitrouter.posterior.people import Person
 from fitrouter.posterior.tastes import Tastes
 from fitrouter.routing import decider
+from fitrouter.types import Floats
 
 replace = msgspec.structs.replace
 
@@ -112,6 +113,16 @@ def _all_variance() -> None:
     model.CHOICE_SHARE = streams.CHOICE_SHARE = 1.0
 
 
+def _scaled(scale: float, start: float) -> Callable[[], None]:
+    """Explore by another default scale, of which a share counts at first and √2 of that after 200 labels."""
+
+    def pmf(_: LinearThompson, utility: Floats, sd: Floats, steps: float | Floats) -> Floats:
+        grown = np.minimum(start * np.sqrt(1.0 + np.maximum(steps, 0.0) / 200.0), 1.0)
+        return argmax_pmf(utility, scale * grown * sd)
+
+    return _set(LinearThompson, "pmf", pmf)
+
+
 def _no_floor() -> None:
     mix = decider._mix
     decider._mix = lambda *args, **given: mix(*args, **given | {"floor": 0.0})
@@ -149,9 +160,9 @@ SWITCHES: Mapping[str, Switch] = {
     "changes of mind": Switch(_set(Person, "watch", lambda *_: None), "ps"),
     "hinges of length": Switch(_no_hinges, "psc"),
     "terms of roles": Switch(_params(lambda each: replace(each, tastes=replace(each.tastes, roles=0))), "c"),
-    "growth of the scale": Switch(
-        _set(LinearThompson, "pmf", lambda self, utility, sd, _: argmax_pmf(utility, self.scale * sd)), "soc"
-    ),
+    "growth of the scale": Switch(_scaled(0.4, 1.0), "soc"),
+    "scale of .3 at once": Switch(_scaled(0.3, 1.0), "soc"),
+    "scale of .3, from half": Switch(_scaled(0.3, 0.5), "soc"),
     "exploration floor": Switch(_no_floor, "soc"),
 }
 

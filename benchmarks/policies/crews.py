@@ -37,7 +37,6 @@ SETTINGS: Mapping[str, tuple[dict[str, Any], int, int]] = {
     "the examples'": ({"algorithm": "linear_thompson", "scale": 2.0, "floor": 0.05}, 400, 40),
     "default": ({}, 1000, 20),
     "default, floor .2": ({"floor": 0.2}, 1000, 20),
-    "linear_thompson, scale .3": ({"algorithm": "linear_thompson"}, 1000, 20),
 }
 """Name → policy, rounds, seeds."""
 LATE = 50

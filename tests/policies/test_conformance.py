@@ -47,7 +47,7 @@ def make(name: str) -> Policy:
     return build_policy(name, default_model="a1", shadow=True)
 
 
-GROWN = 600.0
+GROWN = 612.0
 """Labels after which linear Thompson sampling explores by its whole scale."""
 
 
@@ -261,9 +261,9 @@ def test_squarecb_sharpens() -> None:
 
 
 def test_thompson_explores_more_as_more_requests_are_to_be_expected() -> None:
-    """Half of its scale counts before the first label, all of it after 600, and no more than that."""
+    """Three eighths of its scale count before the first label, all of it after 612, and no more than that."""
     first, grown, late = (LinearThompson(1.0).propose(beliefs([0.5, 0.7], steps=steps)) for steps in (0, GROWN, 1e6))
-    np.testing.assert_allclose(first, LinearThompson(0.5).propose(beliefs([0.5, 0.7], steps=GROWN)))
+    np.testing.assert_allclose(first, LinearThompson(0.375).propose(beliefs([0.5, 0.7], steps=GROWN)))
     assert first[0] < grown[0] == late[0]
 
 

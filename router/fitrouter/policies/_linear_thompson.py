@@ -24,8 +24,8 @@ _NOTHING = 1e-290
 """An sd below this counts as 0: the density would overflow."""
 _AT_ONCE = 1 << 18
 """Numbers in an array of the quadrature."""
-_FIRST_LABELS = 200.0
-"""Labels after which exploration has grown by √2 (docs/results/outcomes.md)."""
+_START, _FIRST_LABELS = 0.375, 100.0
+"""Share of the scale before the first label, and labels after which it is √2 of that (docs/results/ablation.md)."""
 
 
 @dataclass(frozen=True, config=DECLARED)
@@ -34,16 +34,16 @@ class LinearThompson:
 
     Thompson sampling draws from these probabilities implicitly; here they are computed, so that they can be logged and
     drawn from. A `scale` below 1 explores less than the posterior suggests: an installation with few labels may never
-    have many, so that scale_t = scale · min(√(1 + steps / 200) / 2, 1) begins at half and is `scale` after 600 labels.
+    have many, so that scale_t = scale · min(⅜ √(1 + steps / 100), 1), which is `scale` after 612 labels.
     Reference: Agrawal and Goyal (2013), "Thompson sampling for contextual bandits with linear payoffs".
 
-    >>> beliefs = Beliefs(arms=("a", "b"), utility=np.array([0.7, 0.5]), sd=np.array([0.1, 0.1]), steps=600.0)
+    >>> beliefs = Beliefs(arms=("a", "b"), utility=np.array([0.7, 0.5]), sd=np.array([0.1, 0.1]), steps=612.0)
     >>> LinearThompson(scale=1.0).propose(beliefs).round(4).tolist()
     [0.9214, 0.0786]
     """
 
-    scale: Positive = 0.3
-    """Multiplier of the posterior standard deviations after 600 labels; half of it at the start."""
+    scale: Positive = 0.4
+    """Multiplier of the posterior standard deviations after 612 labels; three eighths of it at the start."""
 
     name: ClassVar[str] = "linear_thompson"
 
@@ -53,7 +53,7 @@ class LinearThompson:
 
     def pmf(self, utility: Floats, sd: Floats, steps: float | Floats) -> Floats:
         """Return the pmfs of many requests, float64[..., K]."""
-        grown = np.minimum(0.5 * np.sqrt(1.0 + np.maximum(steps, 0.0) / _FIRST_LABELS), 1.0)
+        grown = np.minimum(_START * np.sqrt(1.0 + np.maximum(steps, 0.0) / _FIRST_LABELS), 1.0)
         return argmax_pmf(utility, self.scale * grown * sd)
 
 
