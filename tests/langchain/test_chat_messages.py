@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+import operator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from tests.kits.chat import PAIRS, Says, Steps, asked, chat, sent
 from tests.kits.tables import table_driven
 
 from fitrouter.errors import InvalidRequest
+from fitrouter_integrations.langchain import ChatFitrouter
 from fitrouter_integrations.langchain._convert import Extras
 from fitrouter_integrations.langchain._history import CALLS, messages_of
 
@@ -283,6 +286,18 @@ def test_chunks_add_up_to_the_whole(tmp_path: Path, where: str, how: str, tools:
             tokens = message.usage_metadata
             assert meta["cost_usd"] == pytest.approx((tokens["input_tokens"] + 2 * tokens["output_tokens"]) / 1e6)
             assert meta.keys() == whole.response_metadata.keys()
+
+
+def test_an_unknown_cost_is_none(tmp_path: Path) -> None:
+    """Of a model without a price; the field is there, whole and in pieces."""
+    file = tmp_path / "fitrouter.yaml"
+    file.write_text(
+        f"data: {tmp_path}\nproviders: {{s: {{kind: simulated, options: {{m: {{length: 1}}}}}}}}\nmodels: [{{name: m, provider: s}}]\n"
+    )
+    model = ChatFitrouter(router=str(file))
+    whole = model.invoke("hi").response_metadata
+    pieces = functools.reduce(operator.add, model.stream("hi")).response_metadata
+    assert (whole["cost_usd"], pieces["cost_usd"], whole.keys()) == (None, None, pieces.keys())
 
 
 class Tokens(BaseCallbackHandler):

@@ -30,7 +30,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     asked: bool = False
     """Whether to ask the user for feedback: only solicited votes are an unbiased sample."""
     cost_usd: float | None = None
-    """None before the end of a stream."""
+    """None before the end of a stream, and where no price is known."""
     token: str | None = None
     """Proof for feedback on the answer; from gateways only."""
     dropped: tuple[str, ...] = ()

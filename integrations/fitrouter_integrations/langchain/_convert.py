@@ -40,7 +40,8 @@ def tool_choice_of(choice: object) -> object:
 
 def result_of(reply: Reply) -> ChatResult:
     """Convert a complete answer."""
-    message, meta = reply.message, _OURS | metadata_of(reply.about) | {"finish_reason": reply.finish_reason}
+    ended = {"finish_reason": reply.finish_reason, "cost_usd": reply.about.cost_usd}
+    message, meta = reply.message, _OURS | metadata_of(reply.about) | ended
     calls, invalid = _tool_calls(message.get("tool_calls") or [])
     extras = Extras()
     extras.add(message)
