@@ -291,9 +291,8 @@ def test_chunks_add_up_to_the_whole(tmp_path: Path, where: str, how: str, tools:
 def test_an_unknown_cost_is_none(tmp_path: Path) -> None:
     """Of a model without a price; the field is there, whole and in pieces."""
     file = tmp_path / "fitrouter.yaml"
-    file.write_text(
-        f"data: {tmp_path}\nproviders: {{s: {{kind: simulated, options: {{m: {{length: 1}}}}}}}}\nmodels: [{{name: m, provider: s}}]\n"
-    )
+    simulated = "{kind: simulated, options: {m: {length: 1}}}"
+    file.write_text(f"data: {tmp_path}\nproviders: {{s: {simulated}}}\nmodels: [{{name: m, provider: s}}]\n")
     model = ChatFitrouter(router=str(file))
     whole = model.invoke("hi").response_metadata
     pieces = functools.reduce(operator.add, model.stream("hi")).response_metadata
