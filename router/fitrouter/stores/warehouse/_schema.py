@@ -125,7 +125,7 @@ _OF_DECISION: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "decision_hash": ("BIGINT", lambda event: _hashed(event.id if isinstance(event, Decision) else event.decision_id))
 }
 _DERIVED: dict[type, dict[str, tuple[str, Callable[[Any], Any]]]] = {
-    Decision: _PERSON | _OF_DECISION,
+    Decision: _OF_DECISION,
     Execution: _PERSON | _OF_DECISION,
     Score: _OF_DECISION,
     Refusal: _PERSON,
