@@ -161,7 +161,7 @@ def test_monitors_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_gateway, "call", lambda *_, **__: reply)
     shown = " ".join(run("show", "--url", "http://127.0.0.1:1").output.split())
     for words in (
-        "helps: +0.0200 per label (+0.0100 … +0.0300, 90 labels)",
+        "helps: +0.0200 per label (+0.0100 … +0.0300, 90 ratings)",
         "personal terms as tax analyst harms: -0.0500",
         "switched off",
         "overrates model alpha by 0.12 ± 0.03",
