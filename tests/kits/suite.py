@@ -13,10 +13,10 @@ from tests.kits.fake_openai import FakeOpenAI
 from fitrouter.config import Config, parse_config
 from fitrouter.types import Call, Completion, ModelCard, Usage
 from fitrouter_evaluators.personal.suite import ANCHORS, Ledger, Models, PairJudge, Suite
-from fitrouter_evaluators.personal.suite.suite import MATERIAL
+from fitrouter_evaluators.personal.suite.suite import MATERIAL, POOL
 
 STYLES = ("sceptic", "warm", "list", "plain")
-TEXTS = [*ANCHORS, *(text for texts in MATERIAL.probes.values() for text in texts)]
+TEXTS = [*ANCHORS, *(text for part in (MATERIAL.probes, POOL.prompts) for texts in part.values() for text in texts)]
 _AB = re.compile(r"A:\n(=\w+=)\n(.*)\n\1\nB:\n\1\n(.*)\n\1\n\n(.*)", re.DOTALL)
 Verdict = Callable[[str, str, str], str]
 """Answers A and B and the question → A, B or same."""
@@ -51,7 +51,7 @@ def install(folder: Path, **more: Any) -> Config:
     settings = {
         "data": str(folder / "data"),
         "providers": {"r": {"kind": "recorded", "path": str(file)}},
-        "models": [{"name": model, "provider": "r"} for model in STYLES],
+        "models": [{"name": model, "provider": "r", "prices": {"input": 0, "output": 0}} for model in STYLES],
         "encoder": "hashing",
         "scorer": {"encoder": "hashing", "prior": "none"},
     }
@@ -100,5 +100,13 @@ class Server(FakeOpenAI):
 
 
 def warmer(a: str, b: str, _: str) -> str:
-    """Prefer the answer with more exclamation marks."""
-    return "same" if a.count("!") == b.count("!") else "A" if a.count("!") > b.count("!") else "B"
+    """Prefer the answer that was written as the warmer one of a pair, or has more exclamation marks."""
+    first, second = warmth(a), warmth(b)
+    return "same" if first == second else "A" if first > second else "B"
+
+
+def warmth(text: str) -> int:
+    """1 or 0 for an answer of the pool's pairs on warmth, and what is appended to it; else its exclamation marks."""
+    of = (pair for pair in POOL.pairs if pair.dimension == "warmth" and (pair.more in text or pair.less in text))
+    pair = next(of, None)
+    return text.count("!") if pair is None else int(pair.more in text)

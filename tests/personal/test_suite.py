@@ -52,8 +52,8 @@ from fitrouter_evaluators.personal.suite import (
     with_mark,
 )
 from fitrouter_evaluators.personal.suite.ledger import LedgerAnswer
-from fitrouter_evaluators.personal.suite.pairs import FORM, SURFACE, fair, from_templates, style
-from fitrouter_evaluators.personal.suite.suite import MATERIAL
+from fitrouter_evaluators.personal.suite.pairs import FORM, SURFACE, fair, from_pool, style
+from fitrouter_evaluators.personal.suite.suite import MATERIAL, POOL
 from fitrouter_integrations.commands.personal.suite import app, suite_table
 
 TASTES = {
@@ -121,14 +121,17 @@ def test_two_people_rank_the_models_differently(tmp_path: Path) -> None:
     assert [each.model for each in found["sceptical"][1]] != [each.model for each in found["short and warm"][1]]
 
 
+WRITTEN = sorted({each.dimension for each in POOL.pairs})
+
+
 @given(
-    st.dictionaries(st.sampled_from(sorted(MATERIAL.sentences)), st.sampled_from((-1.0, 1.0)), min_size=1, max_size=4),
+    st.dictionaries(st.sampled_from(WRITTEN), st.sampled_from((-1.0, 1.0)), min_size=1, max_size=4),
     st.integers(10, 40),
 )
 @settings(max_examples=8, deadline=None)
 def test_length_and_format_do_not_tell_pairs_apart(rubric: dict[str, float], most: int) -> None:
     """Whatever the rubric, a classifier on length and format is right for at most 55% of the chosen pairs."""
-    chosen = fair(list(from_templates(rubric)), most)
+    chosen = fair(list(from_pool(rubric)), most)
     assert len(chosen) >= min(most, 10) - 2
     assert (surface_accuracy(chosen) or 0.0) <= SURFACE
     for pair in chosen:
@@ -147,7 +150,7 @@ def suite(*pairs: Pair) -> Suite:
     return decoded(b"\n".join(map(msgspec.json.encode, rows)))
 
 
-PAIRS = tuple(from_templates({"warmth": 1.0}))[:20]
+PAIRS = tuple(from_pool({"warmth": 1.0}))[:20]
 
 
 def test_a_suite_is_read_as_it_was_written() -> None:
@@ -190,7 +193,7 @@ def test_raters_are_blind_and_agreement_is_kept() -> None:
             better = "same"
             if asked.dimension == "fit":
                 right = number // len(MARKS) >= careless
-                better = "first" if (asked.first.count("!") > asked.second.count("!")) == right else "second"
+                better = "first" if (warmer(asked.first, asked.second, "") == "A") == right else "second"
             made = with_mark(made, rater, asked, better)
         assert list(blind(made, rater)) == []
     found = agreements(decoded(made.encoded()).pairs)

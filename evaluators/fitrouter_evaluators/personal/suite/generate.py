@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Iterable, Sequence
 
@@ -21,16 +22,17 @@ from fitrouter_evaluators.personal.suite.pairs import (
     FORM,
     contrasts,
     fair,
+    from_pool,
     from_recorded,
-    from_templates,
     pair_of,
     surface_accuracy,
 )
-from fitrouter_evaluators.personal.suite.suite import ANCHORS, KNOWN, MATERIAL, Pair, Prompt, Suite
+from fitrouter_evaluators.personal.suite.suite import ANCHORS, KNOWN, MATERIAL, POOL, Pair, Prompt, Suite
 
 _log = logging.getLogger(__name__)
-OWN, PAIRS = 20, 40
-"""Prompts from a person's tasks, and contrast pairs, unless it is said otherwise."""
+OWN, PAIRS, TASKS = 20, 40, 24
+"""Prompts from a person's tasks; contrast pairs; and prompts of tasks, given ones and the pool's, which makes them up
+to that number. Unless it is said otherwise."""
 _LEAST = 0.1
 """Smallest preference that a suite tests."""
 _TOKENS = 1500
@@ -73,7 +75,7 @@ class Generator:
         recorded: Recorded | None = None,
         pairs: int = PAIRS,
     ) -> Suite:
-        """Generate a suite; its pairs come from templates and recorded answers, none from a model.
+        """Generate a suite; its pairs come from the pool and recorded answers, none from a model.
 
         Args:
             identity: a user, or a role of five people or more.
@@ -94,7 +96,7 @@ class Generator:
             prompts=tuple(_prompts(rubric, tasks, given)),
         )
         made = await asyncio.to_thread(
-            lambda: [*from_templates(rubric), *(from_recorded(rubric, recorded) if recorded else ())]
+            lambda: [*from_pool(rubric), *(from_recorded(rubric, recorded) if recorded else ())]
         )
         return await asyncio.to_thread(with_pairs, found, made, pairs)
 
@@ -122,20 +124,30 @@ class Generator:
 
 
 def _prompts(rubric: dict[str, float], tasks: Iterable[str], given: Iterable[str]) -> list[Prompt]:
-    """Collect the prompts: base, anchors, own tasks, given prompts and probes of the rubric, each text once."""
+    """Collect the prompts: base, anchors, own tasks, given, the pool's and probes of the rubric, each text once."""
+    own, others = [text for text in tasks if text.strip()], [text for text in given if text.strip()]
     probes = [(text, name) for name in rubric for text in MATERIAL.probes.get(name, ())]
     sources = [
         *((text, "base") for text in KNOWN),
         *((text, "anchor") for text in ANCHORS),
-        *((text, "own") for text in tasks),
-        *((text, "given") for text in given),
+        *((text, "own") for text in own),
+        *((text, "given") for text in others),
+        *((text, "pool") for text in _of_pool(rubric, TASKS - len(own) - len(others))),
         *probes,
     ]
     found: dict[str, str] = {}
     for text, source in sources:
-        if text.strip():
-            found.setdefault(text, source)
+        found.setdefault(text, source)
     return [Prompt(id=f"p{i}", text=text, source=source) for i, (text, source) in enumerate(found.items(), 1)]
+
+
+def _of_pool(rubric: dict[str, float], most: int) -> list[str]:
+    """Choose prompts of the pool, of its domains in turn; the same for the same rubric."""
+    seed = msgspec.json.encode(rubric)
+    shuffled = [
+        sorted(texts, key=lambda text: hashlib.sha256(seed + text.encode()).digest()) for texts in POOL.prompts.values()
+    ]
+    return [text for texts in zip(*shuffled, strict=True) for text in texts][: max(most, 0)]
 
 
 def with_pairs(suite: Suite, candidates: Sequence[Pair], most: int) -> Suite:

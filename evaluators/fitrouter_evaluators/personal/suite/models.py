@@ -58,12 +58,16 @@ class Models:
             raise InvalidRequest(f"unknown model {model!r}; configured are {', '.join(sorted(self.cards))}")
         return self.cards[model]
 
+    def kept(self, model: str, messages: Sequence[dict[str, Any]], tokens: int = TOKENS) -> bool:
+        """Whether an answer is known or recorded, so that no call is made."""
+        if self.ledger.known(model, _request(messages, tokens)) is not None:
+            return True
+        return self.recorded is not None and self._recorded(self.card(model), messages) is not None
+
     def cost(self, model: str, messages: Sequence[dict[str, Any]], tokens: int = TOKENS) -> float:
         """Largest possible cost of a call in USD; 0 if its answer is already known or the model has no price."""
         card = self.card(model)
-        if self.ledger.known(model, _request(messages, tokens)) is not None:
-            return 0.0
-        if self.recorded is not None and self._recorded(card, messages) is not None:
+        if self.kept(model, messages, tokens):
             return 0.0
         return (card.prices.input * estimate_tokens(tuple(messages), {}) + card.prices.output * tokens) / 1e6
 

@@ -1,15 +1,15 @@
-"""Contrast pairs from templates and recorded answers, and the check that length and format do not give them away.
+"""Contrast pairs from the pool and recorded answers, and the check that length and format do not give them away.
 
 A candidate is accepted if its answers differ in the dimension of the rubric by `APART` standard deviations or more, and
 by at most half of that in every other named dimension, so that nothing else can be what is preferred. Pairs are then
 chosen so that the differences in length and format cancel over the suite: greedily, the next pair is the one that keeps
-their sum smallest. A logistic regression on the same differences, cross-validated, measures what is left.
+their sum smallest. A logistic regression on the same differences, and each of them alone, cross-validated, measure
+what is left.
 """
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from fitrouter.providers import Recorded
 from fitrouter.types import Floats
-from fitrouter_evaluators.personal.suite.suite import MATERIAL, Pair
+from fitrouter_evaluators.personal.suite.suite import POOL, Pair
 from fitrouter_evaluators.scoring.text.style import STYLE, measure, standardise
 
 APART = 0.5
@@ -26,14 +26,12 @@ _OTHERS = 0.8
 LONGER = 0.2
 """Largest difference in length, as a share."""
 SURFACE = 0.55
-"""Highest accuracy of the classifier on length and format."""
-FEW = 10
-"""Pairs from which the classifier is fitted."""
+"""Highest accuracy of the classifiers on length and format."""
+FEW, ALONE = 10, 20
+"""Pairs from which a classifier on all of them is fitted, and from which one on each alone says more than chance."""
 FORM = frozenset(("length", "structure", "emphasis", "code"))
 """Dimensions that are length and format themselves; probes test them, pairs cannot."""
 _NAMES = [each.name for each in STYLE]
-_PLACES = (1, 2, 3)
-"""After which sentence of an answer a template's sentence goes."""
 
 
 def style(text: str) -> dict[str, float]:
@@ -42,7 +40,7 @@ def style(text: str) -> dict[str, float]:
 
 
 def surface(text: str) -> Floats:
-    """Features of a text's length and format, float64[7]."""
+    """Features of a text's length, format and punctuation, float64[8]."""
     lines = text.splitlines()
     return np.array(
         [
@@ -53,6 +51,7 @@ def surface(text: str) -> Floats:
             text.count("**") + text.count("`"),
             len(re.findall(r"[.!?]+(?:\s|$)", text)),
             text.count(","),
+            text.count("!"),
         ],
         dtype=np.float64,
     )
@@ -78,19 +77,13 @@ _TOGETHER = {("evidence", "digits"), ("concreteness", "digits"), ("questions", "
 """Dimensions that the same words are signs of."""
 
 
-def from_templates(rubric: Mapping[str, float]) -> Iterator[Pair]:
-    """Build pairs from anchors' answers: one side adds a sentence with much of a dimension, the other with little."""
-    for dimension, value in rubric.items():
-        if dimension in FORM:
-            continue
-        sentences = MATERIAL.sentences.get(dimension, ())
-        for (more, _), (_, less) in itertools.product(sentences, sentences):
-            follows, breaks = (more, less) if value > 0 else (less, more)
-            for number, anchor in enumerate(MATERIAL.anchors):
-                place = _PLACES[number % len(_PLACES)]
-                texts = _with(anchor["answer"], follows, place), _with(anchor["answer"], breaks, place)
-                if contrasts(dimension, *texts, value):
-                    yield pair_of(anchor["prompt"], *texts, dimension, "template")
+def from_pool(rubric: Mapping[str, float]) -> Iterator[Pair]:
+    """Take the pool's pairs of the rubric's dimensions."""
+    for each in POOL.pairs:
+        value = rubric.get(each.dimension)
+        if value is not None:
+            follows, breaks = (each.more, each.less) if value > 0 else (each.less, each.more)
+            yield pair_of(each.prompt, follows, breaks, each.dimension, "pool")
 
 
 def from_recorded(rubric: Mapping[str, float], recorded: Recorded, most: int = 400) -> Iterator[Pair]:
@@ -131,7 +124,7 @@ def balanced(candidates: Sequence[Pair], most: int) -> tuple[Pair, ...]:
     if not candidates:
         return ()
     apart = np.array([surface(each.follows) - surface(each.breaks) for each in candidates])
-    apart /= np.maximum(apart.std(axis=0), 1e-9)
+    apart = np.hstack([apart / np.maximum(apart.std(axis=0), 1e-9), np.sign(apart)])
     dimensions = sorted({each.dimension for each in candidates})
     left = list(range(len(candidates)))
     total, chosen, texts = np.zeros(apart.shape[1]), list[int](), set[str]()
@@ -147,7 +140,10 @@ def balanced(candidates: Sequence[Pair], most: int) -> tuple[Pair, ...]:
 
 
 def surface_accuracy(pairs: Sequence[Pair]) -> float | None:
-    """Cross-validated accuracy of predicting from length and format which answer follows; None with few pairs."""
+    """Cross-validated accuracy of predicting which answer follows, from length and format; None with few pairs.
+
+    It is that of all of their measures together or, with `ALONE` pairs or more, of the best of each alone.
+    """
     if len(pairs) < FEW:
         return None
     from sklearn.linear_model import LogisticRegression
@@ -159,13 +155,13 @@ def surface_accuracy(pairs: Sequence[Pair]) -> float | None:
     rows, labels = np.concatenate([apart, -apart]), np.repeat([1, 0], len(pairs))
     classifier = make_pipeline(StandardScaler(with_mean=False), LogisticRegression(fit_intercept=False))
     groups = np.tile(np.arange(len(pairs)), 2)
-    return float(cross_val_score(classifier, rows, labels, groups=groups, cv=GroupKFold(5)).mean())
-
-
-def _with(answer: str, sentence: str, place: int) -> str:
-    """Insert a sentence into an answer after its first `place` sentences."""
-    parts = re.split(r"(?<=[.!?]) ", answer)
-    return " ".join([*parts[:place], sentence, *parts[place:]])
+    together = float(cross_val_score(classifier, rows, labels, groups=groups, cv=GroupKFold(5)).mean())
+    if len(pairs) < ALONE:
+        return together
+    signs = np.sign(apart)
+    others = np.sign(signs.sum(axis=0) - signs)  # what the other pairs say of the larger one
+    right = np.where(signs * others == 0.0, 0.5, signs == others)
+    return max(together, float(right.mean(axis=0).max()))
 
 
 def pair_of(prompt: str, follows: str, breaks: str, dimension: str, made_by: str) -> Pair:

@@ -45,16 +45,13 @@ def messages(prompt: str) -> list[dict[str, Any]]:
 
 
 def estimated(suite: Suite, models: Models, names: Sequence[str], judge: str | None = None) -> tuple[int, float]:
-    """Estimate the number of calls of a run and the most USD they cost; answers that are kept cost nothing.
+    """Estimate the number of calls of a run that cost money, or may, and the most USD they cost; kept answers do not.
 
     Verdicts are counted as if every answer had 1,000 tokens.
     """
     asked = [(name, messages(each.text)) for each in suite.prompts for name in names]
-    costs = [models.cost(name, request) for name, request in asked]
-    calls, usd = (
-        sum(cost > 0.0 or not models.card(n).prices.known for cost, (n, _) in zip(costs, asked, strict=True)),
-        sum(costs),
-    )
+    left = [(models.card(name).prices, models.cost(name, each)) for name, each in asked if not models.kept(name, each)]
+    calls, usd = sum(cost > 0.0 or not prices.known for prices, cost in left), sum(cost for _, cost in left)
     if judge is None:
         return calls, usd
     prices = models.card(judge).prices

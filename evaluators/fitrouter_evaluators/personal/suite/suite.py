@@ -44,13 +44,27 @@ class _Material(msgspec.Struct, frozen=True):
     known: tuple[KnownAnswer, ...]
     anchors: list[dict[str, str]]
     probes: dict[str, list[str]]
-    sentences: dict[str, list[tuple[str, str]]]
-    """Dimension → (much of it, little of it), of about the same length, on no topic."""
 
 
-MATERIAL = msgspec.json.decode(
-    resources.files(__package__ or __name__).joinpath("material.json").read_bytes(), type=_Material
-)
+class PoolPair(msgspec.Struct, frozen=True):
+    """Two answers that were written for one prompt: as good as each other, with much and with little of a dimension."""
+
+    dimension: str
+    prompt: str
+    more: str
+    less: str
+
+
+class _Pool(msgspec.Struct, frozen=True):
+    prompts: dict[str, tuple[str, ...]]
+    """Domain → prompts."""
+    pairs: tuple[PoolPair, ...]
+
+
+_FILES = resources.files(__package__ or __name__)
+MATERIAL = msgspec.json.decode(_FILES.joinpath("material.json").read_bytes(), type=_Material)
+POOL = msgspec.json.decode(_FILES.joinpath("pool.json").read_bytes(), type=_Pool)
+"""Prompts and answers that were written for suites, and reviewed by reading."""
 KNOWN = {each.prompt: each for each in MATERIAL.known}
 """Prompts of the common base. Their answers are published here, not in suites."""
 ANCHORS = tuple(each["prompt"] for each in MATERIAL.anchors)
@@ -63,7 +77,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True, tag_field="row", tag="pr
     id: str
     text: Text
     source: str
-    """`anchor`, `own` (a task of the person), `given`, `base`, or the dimension that it probes."""
+    """`anchor`, `own` (a task of the person), `given`, `pool`, `base`, or the dimension that it probes."""
 
 
 class Pair(msgspec.Struct, frozen=True, kw_only=True, tag_field="row", tag="pair"):
@@ -75,7 +89,7 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True, tag_field="row", tag="pair
     breaks: Text
     dimension: str
     made_by: str
-    """`template`, `recorded`, or the name of the model that wrote it."""
+    """`pool`, `recorded`, or the name of the model that wrote it."""
     marks: Marks = {}
 
 

@@ -35,7 +35,7 @@ from fitrouter_evaluators.personal.suite import (
     with_pairs,
     written,
 )
-from fitrouter_evaluators.personal.suite.pairs import from_recorded, from_templates
+from fitrouter_evaluators.personal.suite.pairs import from_pool, from_recorded
 from fitrouter_integrations.commands._files import as_json, read_file, refuse_existing, replace_file, write_new
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, User, verbs
 from fitrouter_integrations.commands._text import WIDTH, printable, wrapped
@@ -102,7 +102,7 @@ def generate(
             paid = Money.of(ledger.usd, ledger.paid, ledger.unpriced)
             failed = f"; {asked.failed} could not be written" if asked.failed else ""
             typer.echo(f"{len(found)} of {2 * pairs} written pairs were accepted{failed}; cost: {paid}", err=True)
-        others = [*from_templates(suite.rubric), *(from_recorded(suite.rubric, recorded) if recorded else ())]
+        others = [*from_pool(suite.rubric), *(from_recorded(suite.rubric, recorded) if recorded else ())]
         return with_pairs(suite, found, pairs) if len(found) >= pairs else with_pairs(suite, [*found, *others], pairs)
 
     suite = asyncio.run(made())
