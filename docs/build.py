@@ -10,6 +10,7 @@ Generated are the pictures, and the parts of pages between `<!-- NAME -->` and `
 
 Measured figures that README and docs quote are generated, too: `<!--q NAME-->` and `<!--/q-->` enclose the figure NAME
 of results/quoted.json, which is computed from results/demo.json, or is the text that stands on its page of results.
+That file is taken from those of two demos: `python docs/build.py --demo demo.json null.json`.
 """
 
 from __future__ import annotations
@@ -276,6 +277,20 @@ def quoted() -> dict[str, tuple[str, str]]:
     return found
 
 
+def kept(demo: Path, null: Path) -> str:
+    """What is kept of the files of `make demo`, in its world and in the one without tastes: summaries, not rounds."""
+    worlds = []
+    for name, file in (("demo", demo), ("null", null)):
+        found = json.loads(file.read_text(encoding="utf-8"))
+        found["closed"] = {str(each["seed"]): each["closed"] for each in found["seeds"]}
+        parts = (
+            f'  "{part}": {json.dumps(found[part])}'
+            for part in ("world", "gammas", "versions", "http", "closed", "summary")
+        )
+        worlds.append(f' "{name}": {{\n' + ",\n".join(parts) + "\n }")
+    return "{\n" + ",\n".join(worlds) + "\n}\n"
+
+
 # --- all of it -----------------------------------------------------------------------------------------------------
 
 PARTS: tuple[tuple[str, str, Callable[[], str]], ...] = (
@@ -315,7 +330,11 @@ def main() -> int:
     """Write the files, or compare them; the exit code is 1 where some differ."""
     parser = argparse.ArgumentParser(description="Regenerate what is generated in docs/.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file is out of date")
-    check = parser.parse_args().check
+    parser.add_argument("--demo", nargs=2, metavar="FILE", help="take results/demo.json from two files of `make demo`")
+    given = parser.parse_args()
+    check = given.check
+    if given.demo:
+        (DOCS / "results" / "demo.json").write_text(kept(*map(Path, given.demo)), encoding="utf-8")
     stale = {
         path: text for path, text in built().items() if not path.exists() or path.read_text(encoding="utf-8") != text
     }
