@@ -97,6 +97,20 @@ def test_a_taste_is_found_and_told() -> None:
     assert 0.8 <= likes[0].sure <= 1.0
 
 
+@pytest.mark.parametrize("level", [[0.9, 1.1, 1.2], [1.5, 1.6, 1.7], [-0.2, -0.1, 0.4]])
+def test_no_fit_is_beyond_the_scale(level: list[float]) -> None:
+    """Expected ratings and their intervals end at 0 and 1, and each interval is around its rating."""
+    draws = drawn()
+    beliefs = Beliefs(draws._replace(taste=draws.taste * 0.1, level=draws.level + np.array(level)), answers())
+    found = beliefs.models(MODELS)
+    mean = sum(each.fit for each in found) / len(found)
+    for each in found:
+        assert mean + each.low >= -1e-9
+        assert mean + each.low - 1e-9 <= each.fit <= mean + each.high + 1e-9
+        assert mean + each.high <= 1.0 + 1e-9
+        assert each.low < each.high
+
+
 def test_draws_have_the_moments_of_the_fit() -> None:
     """Mean and variance of draws of an answer's rating are those that the fit predicts, for a person with labels."""
     rng = np.random.default_rng(1)

@@ -153,6 +153,20 @@ def test_intervals_and_sequences_cover() -> None:
             assert row.value == pytest.approx(FITS[row.model], abs=0.06)
 
 
+def test_no_estimate_is_beyond_the_scale() -> None:
+    """Few ratings, all but one of the best, weigh more than 1: the estimate ends at 1, and its interval has a width."""
+    decided = tuple(
+        Decided(seq=i, session=i, models=("a", "b"), probs=(0.2, 0.8), chosen="ab"[i % 2], y=float(i < 15))
+        for i in range(1, 17)
+    )
+    rows = person(1)._replace(decisions=decided)
+    row, _ = figures(rows, Method(estimator="ips")).estimates
+    assert row.value == 1.0
+    assert row.low is not None
+    assert row.high is not None
+    assert 0.0 <= row.low < row.high <= 1.0
+
+
 def test_what_is_not_known_is_not_said() -> None:
     """A model with few rated answers has a sequence but no interval; nothing rated, no estimate."""
     rows = person(1)

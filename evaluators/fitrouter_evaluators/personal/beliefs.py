@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fitrouter.posterior.draws import Draws
 from fitrouter.posterior.likelihoods import SIGNALS
 from fitrouter.types import FeedbackKind, Floats
+from fitrouter_evaluators.personal.scores import within_scale
 
 PAIR = SIGNALS[FeedbackKind.PAIR]
 
@@ -37,7 +38,7 @@ class ModelFit(msgspec.Struct, frozen=True, kw_only=True):
     best: float
     """Probability that no model fits better."""
     fit: float
-    """Expected rating."""
+    """Expected rating, from 0 to 1."""
     low: float
     high: float
     """80% interval of the rating minus the mean of the models' ratings."""
@@ -125,12 +126,13 @@ class Beliefs:
     def models(self, names: Sequence[str]) -> list[ModelFit]:
         """Fit of each model, the highest expected rating first."""
         mean = self.weights @ self.ratings
-        apart = self.ratings - self.ratings.mean(axis=1, keepdims=True)
+        apart, shown = self.ratings - self.ratings.mean(axis=1, keepdims=True), np.clip(mean, 0.0, 1.0).mean()
         found = []
         for k in np.argsort(-mean, kind="stable").tolist():
-            low, high = _quantiles(apart[:, k], self.weights)
-            best = float(self.best[k])
-            found.append(ModelFit(model=str(names[k]), best=best, fit=float(mean[k]), low=low, high=high))
+            ends = (mean.mean() + end for end in _quantiles(apart[:, k], self.weights))
+            fit, low, high = map(float, within_scale(float(mean[k]), *ends))
+            low, high = low - float(shown), high - float(shown)
+            found.append(ModelFit(model=str(names[k]), best=float(self.best[k]), fit=fit, low=low, high=high))
         return found
 
     def likings(self, names: Sequence[str], told: Sequence[str], least: float = 0.8, most: int = 3) -> list[Liking]:

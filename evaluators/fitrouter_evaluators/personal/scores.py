@@ -180,14 +180,23 @@ def on_scale(ratings: Floats, faulty: NDArray[np.bool_]) -> Floats:
     return bounded
 
 
+def within_scale(mean: float, low: float, high: float) -> tuple[float, float, float]:
+    """Bring a mean rating and its interval to the scale from 0 to 1.
+
+    The interval is around the rating on the scale, so that it has a width also where an estimate is beyond an end.
+    """
+    shown = min(max(mean, 0.0), 1.0)
+    return shown, max(low + (shown - mean), 0.0), min(high + (shown - mean), 1.0)
+
+
 def predicted(own: Gaussian, common: Gaussian, h: Floats, wrong: Sequence[str] = ()) -> Dimension:
     """Predict the rating of an answer with features h and faults of the common base.
 
-    The interval is around the rating on the scale, so that it has a width also where a prediction is beyond an end.
+    The interval is as of `within_scale`.
     """
     gain, mean = own.along(h)
-    sd, mean = math.sqrt(max(float(h @ gain), 0.0)), min(max(mean, 0.0), 1.0)
-    found = np.array([mean, mean - Z80 * sd, mean + Z80 * sd, common.along(h)[1]])
+    sd = math.sqrt(max(float(h @ gain), 0.0))
+    found = np.array([*within_scale(mean, mean - Z80 * sd, mean + Z80 * sd), common.along(h)[1]])
     mean, low, high, population = on_scale(found, np.array(bool(wrong))).tolist()
     return Dimension(mean=mean, sd=FAULTY * sd if wrong else sd, low=low, high=high, population=population)
 

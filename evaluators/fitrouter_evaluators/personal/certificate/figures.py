@@ -17,7 +17,7 @@ import numpy as np
 from fitrouter.errors import ConfigError
 from fitrouter_evaluators.personal.certificate.rows import Decided, Rows
 from fitrouter_evaluators.personal.leaderboard import ranked
-from fitrouter_evaluators.personal.scores import CLAIM
+from fitrouter_evaluators.personal.scores import CLAIM, within_scale
 from fitrouter_evaluators.replay.estimators import ESTIMATORS, Estimator
 from fitrouter_evaluators.replay.estimators.rounds import Rounds
 from fitrouter_evaluators.replay.inference.intervals import deltas
@@ -160,6 +160,7 @@ def _estimate(model: str, rated: list[Decided], estimator: Estimator, alpha: flo
     )
     value, low, high = float(found.value[0]), float(found.low[0]), float(found.high[0])
     known = int(hit.sum()) >= LEAST and math.isfinite(low) and low < high
+    value, low, high = within_scale(value, low, high)
     return Estimate(
         model=model,
         eligible=len(own),
