@@ -52,11 +52,11 @@ def command(
         raise lacking[0]
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     listener = gateway.bind(settings)
-    if unpriced := settings.unpriced():
-        _log.warning("no price is configured for %s. %s", ", ".join(unpriced), UNPRICED)
     changes = {"port": listener.getsockname()[1]}
     url = configured_url(settings.model_copy(update={"server": settings.server.model_copy(update=changes)}))
     typer.echo(
         f"fitrouter serves {many(len(settings.models), 'model')} on {url}/v1; its console: {url}/console", err=True
-    )
+    )  # the first line: programs that start it read the address there
+    if unpriced := settings.unpriced():
+        _log.warning("no price is configured for %s. %s", ", ".join(unpriced), UNPRICED)
     gateway.serve(settings, workers, listener, services_inside=services_inside)
