@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.kits.gateway import PATIENCE_S, client, serving, wait_for
@@ -11,6 +12,7 @@ from tests.kits.quiz import install
 
 from fitrouter.config import load_config
 from fitrouter.router import Router
+from fitrouter.stores.keys import FILE, StoredKey, change_keys, digest_of, new_key
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs the packages playwright and axe-playwright-python")
 sync_api.expect.set_options(timeout=1000 * PATIENCE_S)
@@ -98,3 +100,24 @@ def test_a_person_goes_through_the_page(url: str, scheme: str, width: int) -> No
         page.wait_for_selector("text=Everything about you was erased.")
         browser.close()
     assert faults == []
+
+
+def test_who_is_not_let_in_reads_why(tmp_path: Path) -> None:
+    """The form says what is wrong with a key and a used link, keeps what was typed, and a key of one's own opens it."""
+    config = load_config(install(tmp_path))
+    key_id, key = new_key()
+    stored = StoredKey(id=key_id, name="ann", digest=digest_of(key), created=0.0, user="ann", scopes=("feedback",))
+    change_keys(config.data / FILE, lambda _: [stored])
+    with serving(Router.from_config(config), config) as url, sync_api.sync_playwright() as player:
+        page = player.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"]).new_page()
+        page.set_default_timeout(1000 * PATIENCE_S)
+        page.goto(f"{url}/me#{'x' * 43}")
+        page.click("#open")
+        page.wait_for_selector(".toast.bad.shown")
+        page.fill("#key", "a wrong key")
+        page.click("form button.primary")
+        page.wait_for_selector("[role=alert]:has-text('key')")
+        assert page.input_value("#key") == "a wrong key"
+        page.fill("#key", key)
+        page.click("form button.primary")
+        page.wait_for_selector("#start")

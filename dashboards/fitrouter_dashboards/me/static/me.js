@@ -62,7 +62,7 @@ const doing = (work) => async (event) => {
     await work();
     say.end(T.working);
   } catch (error) {
-    if (error.status === 401) await begin();
+    if (error.status === 401 && session.user) await begin();
     else say(error.message, true);
   }
   clearTimeout(slow);
@@ -85,8 +85,7 @@ async function begin() {
 async function redeem() {
   const given = token;
   token = "";
-  await ask("redeem", "POST", { token: given });
-  await begin();
+  await ask("redeem", "POST", { token: given }).finally(begin);
 }
 
 async function leave() {
@@ -97,13 +96,14 @@ async function leave() {
 function closed() {
   const user = h("input", { id: "user", maxlength: 200, required: !session.keys, autocomplete: "off" });
   const key = session.keys ? h("input", { id: "key", type: "password", required: true, autocomplete: "off" }) : null;
+  const said = h("p", { class: "error", role: "alert" });
   const enter = doing(async () => {
-    await ask("login", "POST", { user: user.value, key: key?.value ?? "" });
-    await begin();
+    said.textContent = await ask("login", "POST", { user: user.value, key: key?.value ?? "" }).then(() => "", (error) => error.message);
+    if (!said.textContent) await begin();
   });
   return card(T.closed, {}, h("div", { class: "start" }, session.keys ? h("p", null, T.closedWhy) : null,
     h("form", { class: "start", onsubmit: enter }, h("label", { class: "field" }, h("span", null, session.keys ? T.nobody : T.name), user),
-      key ? h("label", { class: "field" }, h("span", null, T.key), key) : null, h("button", { class: "primary" }, T.enter))));
+      key ? h("label", { class: "field" }, h("span", null, T.key), key) : null, said, h("button", { class: "primary" }, T.enter))));
 }
 
 const part = () => (location.hash.slice(2) in PARTS ? location.hash.slice(2) : "quiz");
