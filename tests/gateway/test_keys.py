@@ -120,8 +120,8 @@ def test_scopes_bound_what_a_key_may_do(url: str) -> None:
         ("PUT", "/v1/profile"): {"feedback"},
         ("DELETE", "/v1/profile"): {"feedback"},
         ("POST", "/v1/quiz"): {"feedback"},
-        ("GET", "/v1/decisions/x"): {"read"},
-        ("GET", "/v1/policy"): {"read"},
+        ("GET", "/v1/decisions/x"): {"read", "admin"},
+        ("GET", "/v1/policy"): {"read", "admin"},
         ("POST", "/v1/policy"): {"admin"},
         ("GET", "/metrics"): {"metrics", "admin"},
         ("GET", "/v1/models"): set(keys),
@@ -135,7 +135,7 @@ def test_scopes_bound_what_a_key_may_do(url: str) -> None:
 def test_tenant_trust_and_admin_of_a_key(folder: Path) -> None:
     """A key of a tenant is no admin once there are several; the installation's own key stays one."""
     made = {
-        "ops": run("create", "ops", "--scopes", "admin,read"),
+        "ops": run("create", "ops", "--scopes", "admin"),
         "a": run("create", "a", "--tenant", "a", "--scopes", "chat,admin,trusted"),
     }
     keys = Keys(ServerConfig(), {}, folder / FILE)
@@ -149,6 +149,7 @@ def test_tenant_trust_and_admin_of_a_key(folder: Path) -> None:
     assert caller("a").trusted
     run("create", "b", "--tenant", "b")
     assert not caller("a").admin
+    assert "read" not in caller("a").scopes
     assert caller("ops").admin
     assert caller("ops").metrics
     assert caller("ops").tenant == "default"

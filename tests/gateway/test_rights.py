@@ -33,6 +33,7 @@ KINDS: dict[str, tuple[str, ...] | None] = {
     "as created": ("chat", "feedback", "read"),
     "trusted to read": ("read", "trusted"),
     "trusted": ("chat", "feedback", "read", "trusted"),
+    "an administrator alone": ("admin",),
     "an administrator to read": ("read", "admin"),
     "the administrator": ("chat", "feedback", "read", "trusted", "admin"),
 }
@@ -158,7 +159,7 @@ def may(kind: str, route: str) -> bool:
     if scopes is None:
         return False
     rights = {ANY_KEY, *scopes} | ({PEOPLE} if {"trusted", "admin"} & {*scopes} else set())
-    rights |= {METRICS} if "admin" in scopes else set()
+    rights |= {METRICS, "read"} if "admin" in scopes else set()
     return {first, *more} <= rights
 
 

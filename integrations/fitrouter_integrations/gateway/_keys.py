@@ -207,7 +207,7 @@ class Keys:
             admin,
             admin or "metrics" in key.scopes,
             "trusted" in key.scopes,
-            frozenset(key.scopes) & frozenset(SCOPES),
+            frozenset(key.scopes) & frozenset(SCOPES) | ({"read"} if admin else set()),
             key.name,
             key.user,
             key.requests_per_minute,
