@@ -20,7 +20,7 @@ from tests.personal.test_quizzes import ANN, finish, played
 from tests.posterior.test_person_draws import ARMS, D, X, fitted, votes
 
 from fitrouter.config import Config, load_config
-from fitrouter.errors import InvalidRequest, StoreError
+from fitrouter.errors import AllModelsFailed, InvalidRequest, StoreError
 from fitrouter.posterior.draws import Draws, draw_posterior, draw_ratings, ratings_of
 from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.posterior.labels import Answered, Label
@@ -113,7 +113,7 @@ def test_a_place_says_which_votes_it_rests_on(tmp_path: Path) -> None:
     """Own votes, other people's, none although it has answered, or never an answer; aloud of the first."""
     asked = Request(messages=({"role": "user", "content": "What about 1?"},), identity=ANN, model="brief")
 
-    async def test(router: Router, _quizzes: Quizzes, _config: Config) -> None:
+    async def test(router: Router, _quizzes: Quizzes, config: Config) -> None:
         boards, bob = Leaderboards(router), Identity(user="bob")
 
         async def bases(who: Identity) -> dict[str, str]:
@@ -126,10 +126,41 @@ def test_a_place_says_which_votes_it_rests_on(tmp_path: Path) -> None:
         decision = (await router.complete(asked)).decision.id
         assert (await bases(ANN))["brief"] == "answers"
         await router.feedback(decision, FeedbackKind.THUMB, 1.0, identity=ANN)
-        assert await bases(ANN) == {"brief": "own", "listing": "prior", "long": "prior"}
-        assert await bases(bob) == {"brief": "others", "listing": "prior", "long": "prior"}
+        assert await bases(ANN) == {"brief": "own"}
+        assert await bases(bob) == {"brief": "others"}
+        said = (await Reports(router, config).of(bob)).change
+        assert said[0] == "brief is the only model that has answered; ask another one to compare it with."
 
     played(install(tmp_path), test)
+
+
+def test_a_model_that_never_answered_is_not_ranked(tmp_path: Path) -> None:
+    """Where others have: one sentence names it, and no place, probability, difference or gain is of it."""
+    file = install(tmp_path)
+    dead = "  d: {kind: simulated, options: {ghost: {failure: 1.0}}}\nmodels:\n  - {name: ghost, provider: d}"
+    file.write_text(file.read_text().replace("models:", dead).replace("  - {name: listing, provider: r}\n", ""))
+
+    async def test(router: Router, _quizzes: Quizzes, config: Config) -> None:
+        for model in ("brief", "long", "ghost"):
+            asked = Request(messages=({"role": "user", "content": "What about 1?"},), identity=ANN, model=model)
+            with pytest.raises(AllModelsFailed) if model == "ghost" else nullcontext() as failed:
+                decision = (await router.complete(asked)).decision.id
+            decision = failed.value.decision_id if failed else decision
+            await router.feedback(decision, FeedbackKind.THUMB, 0.0, identity=ANN)
+        await copied(router)
+        report = await Reports(router, config).of(ANN)
+        board = report.board
+        assert board.unranked == ("ghost",)
+        assert {each.model: each.basis for each in board.models} == {"brief": "own", "long": "own"}
+        assert {each.population_rank for each in board.models} == {1, 2}
+        assert sum(each.best for each in board.models) == pytest.approx(1.0)
+        never = "ghost has never answered here, so it is not ranked."
+        assert [each for each in board.sentences if "ghost" in each] == [never]
+        others = tuple(each for each in board.sentences if each != never)
+        board = msgspec.structs.replace(board, sentences=others, unranked=())
+        assert "ghost" not in str(msgspec.structs.replace(report, board=board))  # first, gain, reasons, change
+
+    played(file, test)
 
 
 def test_without_a_warehouse_nobody_has_voted(tmp_path: Path) -> None:

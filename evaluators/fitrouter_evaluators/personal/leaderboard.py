@@ -56,7 +56,8 @@ _OWN = """
     WITH vote AS (SELECT DISTINCT decision_id, other FROM feedback WHERE tenant = ? AND {column} = ?),
     side AS (SELECT decision_id FROM vote UNION ALL SELECT other FROM vote WHERE other IS NOT NULL)
     SELECT served_by, count(*) FROM side JOIN (
-        SELECT DISTINCT decision_id, served_by FROM executions WHERE decision_id IN (SELECT decision_id FROM side)
+        SELECT DISTINCT decision_id, served_by FROM executions
+        WHERE served_by IS NOT NULL AND decision_id IN (SELECT decision_id FROM side)
     ) USING (decision_id) GROUP BY served_by
 """
 _OTHERS = """
@@ -90,7 +91,7 @@ class LeaderboardRow(msgspec.Struct, frozen=True, kw_only=True):
     population_rank: int
     basis: str = ""
     """What its place rests on: `own`, votes of theirs on its answers; `others`, other people's alone; `answers`, which
-    nobody has rated; `prior`, since it has never answered. Empty where the log cannot tell."""
+    nobody has rated; `prior`, since no model has ever answered. Empty where the log cannot tell."""
 
 
 class Leaderboard(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +117,8 @@ class Leaderboard(msgspec.Struct, frozen=True, kw_only=True):
     tasks: int
     """Requests whose contexts were averaged; 0 for an average task."""
     sentences: tuple[str, ...]
+    unranked: tuple[str, ...] = ()
+    """Models that have never answered here, while others have: of them there is nothing to rank."""
 
 
 class Drawn(NamedTuple):
@@ -123,6 +126,7 @@ class Drawn(NamedTuple):
 
     board: Leaderboard
     names: tuple[str, ...]
+    """Of the models that are ranked."""
     own: RatingDraws
     common: RatingDraws
 
@@ -161,12 +165,13 @@ class Leaderboards:
                 f"{ROLE_PEOPLE}, so that it tells nothing of one person; give a user, or wait"
             )
         x, tasks = self.contexts(who)
-        names = tuple(name for name, card in self.router.models.items() if card.variant is None)
+        models = tuple(name for name, card in self.router.models.items() if card.variant is None)
+        bases = self._bases(who, models)
+        names = tuple(name for name in models if bases.get(name) != "prior") or models
         known = self.router.people
         votes = self.votes(who) if who.user and known.features else None  # without a scorer nothing has features
         of_them, common = known.draw_ratings(who, x, names, DRAWS, [0], votes)
         own = of_them.ratings
-        bases = self._bases(who, names)
         rows = ranked(names, own, common.ratings)
         found = tuple(msgspec.structs.replace(each, basis=bases.get(each.model, "")) for each in rows)
         first, theirs = found[0].model, min(found, key=lambda each: each.population_rank).model
@@ -186,6 +191,7 @@ class Leaderboards:
             people=None if who.user else people,
             tasks=tasks,
             sentences=(),
+            unranked=tuple(name for name in models if name not in names),
         )
         return Drawn(msgspec.structs.replace(board, sentences=sentences(board)), names, of_them, common)
 
@@ -322,6 +328,9 @@ def sentences(board: Leaderboard) -> tuple[str, ...]:
         ]
     if words := unrated(top, board.labels):
         said.append(words)
+    if board.unranked:
+        has, it = ("has", "it is") if len(board.unranked) == 1 else ("have", "they are")
+        said.append(f"{', '.join(board.unranked)} {has} never answered here, so {it} not ranked")
     if board.near > top.best + 0.05:
         said.append(f"Nothing fits noticeably better than {top.model}: {chance(board.near)} sure")
     if top.basis != "prior" and (words := reasons.said(top.model, board.why)):

@@ -261,6 +261,8 @@ def _personal_gain(drawn: Drawn, usage: dict[str, ModelUsage]) -> PersonalGain |
 def _settled(drawn: Drawn) -> tuple[str, ...]:
     """Number of further ratings that would settle which of the two leading models is better."""
     if len(drawn.names) < 2:
+        if drawn.board.unranked:
+            return (f"{drawn.board.first} is the only model that has answered; ask another one to compare it with.",)
         return ("There is one model; configure another one to compare it with.",)
     first, rival = (drawn.names.index(each.model) for each in drawn.board.models[:2])
     gap = drawn.own.ratings[:, first] - drawn.own.ratings[:, rival]

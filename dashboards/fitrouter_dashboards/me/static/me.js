@@ -180,7 +180,7 @@ async function report() {
   if (!board.labels) return show(card(w.head, {}, empty(w.none, h("a", { href: "#/quiz" }, T.quiz.start))));
   const [first] = board.models, same = board.first === board.population_first;
   const said = same ? w.same(first.model, percent(first.best)) : board.claimed ? w.claimed(first.model, board.population_first, percent(board.beats)) : w.may(first.model, board.population_first, percent(board.beats));
-  show(card(w.head, { aside: button(w.print, () => print(), { class: "print" }) }, h("p", null, said), note(w.labels(count(board.labels)))),
+  show(card(w.head, { aside: button(w.print, () => print(), { class: "print" }) }, h("p", null, said), note(w.labels(count(board.labels))), board.unranked.length ? note(w.unranked(board.unranked.join(", "))) : null),
     ranking(board, w), list(w.tastes, liked(found.likes)), list(w.worth, gained(found.worth)), list(w.change, found.change), await sharing());
 }
 

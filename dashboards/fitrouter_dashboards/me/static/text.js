@@ -26,6 +26,7 @@ export const T = {
     head: "Which models fit you", none: "Nothing to rank yet: answer a quiz, or rate some answers.",
     match: "Expected rating", print: "Print", means: "A rating from 0 to 100% that you would give its answers to your tasks, beside the models' mean with an interval that holds in four of five cases.",
     labels: (n) => `By ${n} of your votes, and what other people's votes say of the models.`,
+    unranked: (models) => `Never answered here, and so not ranked: ${models}.`,
     rating: (at, best) => `${at}, ${best} sure to be your best`,
     basis: { others: "; by other people’s ratings alone", answers: "; nobody has rated it yet", prior: "; it has never answered, so this is a guess" },
     same: (first, sure) => `${first} is first for you, as it is for everybody; it is your best with a probability of ${sure}.`,
