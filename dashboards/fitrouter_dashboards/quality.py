@@ -244,7 +244,8 @@ def saved(run: Callable[..., Sequence[list[tuple[Any, ...]]]], default: str | No
     unheard = (
         [f"mean ratings and the best single model: {many(left_out, 'vote')} of {_WHOSE} left out"] if left_out else []
     )
-    return [*(str(each) for each in _against(run, default, best, tenant).values()), *unheard]
+    # Where the best single model is the default, both comparisons are the same sentence.
+    return [*dict.fromkeys(str(each) for each in _against(run, default, best, tenant).values()), *unheard]
 
 
 def saved_in(warehouse: Warehouse | None, default: str | None, tenant: str) -> list[str]:

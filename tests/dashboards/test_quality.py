@@ -193,6 +193,7 @@ def test_the_warehouse_is_read(tmp_path: Path) -> None:
     assert math.isclose(best.usd.estimate, 0.004, rel_tol=1e-9)  # 40 of 100 draws went to the cheap one
     assert math.isclose(default.usd.estimate, -0.006, rel_tol=1e-9)
     assert saved_in(warehouse, "b", "default") == [str(default), str(best)]
+    assert saved_in(warehouse, "a", "default") == [str(best)], "the default is the best single model: one sentence"
     assert saved_in(None, "b", "default") == ["what was saved is not known: there is no warehouse, which needs DuckDB"]
     (unknown,) = saved_in(Warehouse(tmp_path / "none.duckdb"), "b", "default")
     assert unknown.startswith("what was saved is not known yet: ")
