@@ -220,6 +220,30 @@ def test_it_stops_when_it_is_sure(tmp_path: Path) -> None:
     played(install(tmp_path), test)
 
 
+def test_another_quiz_asks_what_is_new(tmp_path: Path) -> None:
+    """No pair that its person answered in an earlier quiz comes again, in either order; with none left it says so."""
+
+    async def test(_: Router, quizzes: Quizzes, __: Config) -> None:
+        asked, progress = list[frozenset[str]](), await quizzes.start(ANN)
+        skipped = progress.question
+        assert skipped is not None
+        await quizzes.answer(progress.id, ANN, 1, "skip")
+        while len(asked) < 3:
+            progress = await quizzes.start(ANN, again=True)
+            assert progress.question is not None
+            asked.append(frozenset({progress.question.first, progress.question.second}))
+            await finish(quizzes, progress)
+        assert len(set(asked)) == 3, "the three pairs of three models"
+        assert {skipped.first, skipped.second} in asked
+        for again in (True, False):
+            none = await quizzes.start(ANN, again=again)
+            assert none.question is None
+            assert none.sentences[0] == "You have answered all there is: every pair of the recorded answers."
+        assert (await quizzes.start(Identity(user="bob"))).question is not None
+
+    played(install(tmp_path, topics=1), test)
+
+
 def test_hostile_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other tenants, other users, stale numbers, twice at once, too many, expired."""
 

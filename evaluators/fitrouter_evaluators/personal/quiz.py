@@ -8,6 +8,7 @@ drawn at random. A quiz is a deterministic function of its draws and answers, so
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
@@ -32,6 +33,8 @@ LEAST = 3
 """Questions before the quiz may stop: the posterior of a new person may be overconfident."""
 BESIDES = 60
 """Words that the choice itself takes as long as, besides reading (docs/results/quiz.md)."""
+ALL_ANSWERED = "all answered"
+"""Why a quiz without a question ended: its person has answered every pair of the pool in earlier ones."""
 NEGLIGIBLE = 1e-4
 """Expected reduction of the regret, and information in nats, below which a question is not worth asking."""
 
@@ -73,7 +76,14 @@ class Quiz(msgspec.Struct, frozen=True, kw_only=True):
     undone: tuple[str, ...] = ()
     """Decisions of a reply that was taken back: the pending question's answer supersedes it."""
     ended: str = ""
-    """Why it ended: sure, limit, nothing more to learn, or stopped; empty while it goes on."""
+    """Why it ended: sure, limit, nothing more to learn, all answered, or stopped; empty while it goes on."""
+    before: tuple[Question, ...] = ()
+    """What its person answered in earlier quizzes over the same pool, if each began within a day of the one before."""
+
+    @property
+    def answered(self) -> tuple[Question, ...]:
+        """What its person has answered, in this quiz and before."""
+        return (*self.before, *(reply.question for reply in self.replies if reply.choice != "skip"))
 
 
 class QuizResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,6 +130,12 @@ def advance(quiz: Quiz, beliefs: Beliefs, words: NDArray[np.int64]) -> Quiz:
         return _ended(quiz, "nothing more to learn")
     first = rng.integers(K, size=CANDIDATES)
     questions = Questions(rng.choice(left, CANDIDATES), first, (first + rng.integers(1, K, size=CANDIDATES)) % K)
+    if known := {(q.prompt, *sorted((q.first, q.second))) for q in quiz.before}:
+        pairs = itertools.product(left.tolist(), itertools.permutations(range(K), 2))
+        new = np.array([(p, *pair) for p, pair in pairs if (p, *sorted(pair)) not in known]).reshape(-1, 3)
+        if not len(new):
+            return _ended(quiz, "nothing more to learn" if asked else ALL_ANSWERED)
+        questions = Questions(*new[rng.integers(len(new), size=CANDIDATES)].T)
     fits = to_read(questions, words) <= quiz.words - to_read([reply.question for reply in quiz.replies], words).sum()
     if asked and not fits.any():
         return _ended(quiz, "limit")

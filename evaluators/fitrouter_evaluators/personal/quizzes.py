@@ -27,6 +27,7 @@ from fitrouter_evaluators.personal.answers import AnswerPool, answers_file, mess
 from fitrouter_evaluators.personal.beliefs import Liking
 from fitrouter_evaluators.personal.leaderboard import Leaderboards
 from fitrouter_evaluators.personal.quiz import (
+    ALL_ANSWERED,
     CHOICES,
     DRAWS,
     Choice,
@@ -104,8 +105,10 @@ class Quizzes:
             Identity(tenant=identity.tenant, user=identity.user, role=identity.role)
         )
         now = self.router.clock()
-        known = None if again else await asyncio.to_thread(self.store.of, who, now)
-        if known is not None and known[0].pool == pool.id and not known[0].ended:
+        known = await asyncio.to_thread(self.store.of, who, now)
+        if known is not None and known[0].pool != pool.id:
+            known = None
+        if known is not None and not known[0].ended and not again:
             return await asyncio.to_thread(self._progress, *known)
         quiz_id = uuid7(now)
         seed = [self.config.seed, uuid.UUID(quiz_id).int]
@@ -118,6 +121,7 @@ class Quizzes:
             questions=settings.questions,
             sure=settings.sure,
             words=settings.words,
+            before=known[0].answered if known is not None else (),
         )
         quiz = advance(quiz, beliefs_of(quiz, draws, pool.h, pool.typical), pool.words)
         await asyncio.to_thread(self.store.add, quiz, draws)
@@ -297,6 +301,8 @@ def sentences(found: QuizResult) -> tuple[str, ...]:
         said.append(f"You seem to like a model that {likes}")
     else:
         said.append("No preference in style is clear yet")
+    if found.ended == ALL_ANSWERED:
+        said.insert(0, "You have answered all there is: every pair of the recorded answers")
     return tuple(f"{each}." for each in said)
 
 
