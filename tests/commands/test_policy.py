@@ -89,6 +89,7 @@ def test_without_a_gateway_changes_go_to_the_journal(file: Path) -> None:
     shown = run("show", *c)
     assert "no gateway answers" in shown.output
     assert "candidate bold" in shown.output
+    assert "checksum of all settings" in shown.output
 
 
 def test_the_next_start_applies_the_changes(file: Path) -> None:

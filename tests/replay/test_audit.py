@@ -84,7 +84,8 @@ def test_the_audit_matches_the_online_monitor(alter: Callable[[Decision], Decisi
     watched = audit_of_events(events, replays=False)
     log = log_of(events)
     checks = found(log._replace(decisions=log.decisions._replace(seed=None)))
-    assert f"largest e-value is {watched.peak['all']:.3g} " in checks["e-process against the probabilities"].detail
+    detail = checks["e-process against the probabilities"].detail
+    assert f"evidence against the logged probabilities is {watched.peak['all']:.3g} (about 1 if the draws " in detail
     counts = f"χ² = {watched.chi2:.1f} with {watched.chi2_dof} degrees of freedom, p = {watched.chi2_p:.3g}"
     assert counts in checks["choices against probabilities (χ²)"].detail
     assert checks["e-process against the probabilities"].ok == (watched.fired_at is None)

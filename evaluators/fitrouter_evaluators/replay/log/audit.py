@@ -185,7 +185,8 @@ def _alarm(log: Log, draws: Draws, path: Floats, prefix: str = "") -> _Result:
         return None, "every draw had one possible arm"
     most = int(np.argmax(path))
     rang = path >= 1.0 / ALPHA
-    detail = f"{prefix}the largest e-value is {path[most]:.3g} (alarm at {1.0 / ALPHA:g})"
+    meaning = f"about 1 if the draws are as logged, alarm at {1.0 / ALPHA:g}"
+    detail = f"{prefix}the largest evidence against the logged probabilities is {path[most]:.3g} ({meaning})"
     if rang.any():
         row = int(draws.rows[int(np.argmax(rang))])
         first = f"first at row {log.decisions.seq[row]} (decision {log.decisions.id[row]!r})"

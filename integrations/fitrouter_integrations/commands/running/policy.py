@@ -128,7 +128,7 @@ def _print(shown: PolicyView, source: str, as_json: bool) -> None:
         table.add_row("without a price", f"{', '.join(shown.unpriced)}. {UNPRICED}")
     for name, settings in shown.candidates.items():
         table.add_row(f"candidate {name}", _listed(settings))
-    table.add_row("settings hash", shown.config_hash)
+    table.add_row("checksum of all settings", shown.config_hash)
     for topic, text in _reports(shown.outlook) if shown.outlook else ():
         table.add_row(topic, text)
     applied = source if "://" in source else f"{source}; no gateway answers, so it takes effect at the next start"
