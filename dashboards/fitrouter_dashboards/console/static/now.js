@@ -13,18 +13,18 @@ export const view = {
   async read(params, state) {
     const data = await api.get("now", { window: params.window });
     if (!data.ever) return data;
-    const asked = state.asked ??= { from: data.from, since: start(data.to) };
+    const { since, first } = state.visit ??= start(data.to), asked = state.asked ??= { from: data.from, since };
     if (params.window !== state.window || data.from - asked.from > 60) Object.assign(asked, { from: data.from });
     state.window = params.window;
     const more = api.get("gains", asked).then((found) => { state.more = found; }, (error) => { state.more = { unread: error.message }; });
     if (!state.more) more.then(() => state.again());  // the first figures do not wait for it
     else await more;
-    return { ...data, more: state.more ?? null };
+    return { ...data, more: state.more ?? null, first };
   },
   draw(data, { tools, params, set, session }) {
     tools.replaceChildren(h("span", { class: "quiet" }, W.now.showing[data.window]), switcher(W.now.span, W.now.spans, params.window ?? "auto", (window) => set({ window })));
     if (!data.ever) return [alarmList(data.alarms), card(W.begin.title, {}, empty(W.begin.none, W.begin.send), snippets())];
-    return [alarmList(data.alarms), h("div", { class: "pair" }, looked(data.more, session), alone(data.more && data.more.against)), figures(data), h("div", { class: "pair" }, traffic(data), personal(data.personalisation))];
+    return [alarmList(data.alarms), h("div", { class: "pair" }, looked(data.more, session, data.first), alone(data.more && data.more.against)), figures(data), h("div", { class: "pair" }, traffic(data), personal(data.personalisation))];
   },
 };
 

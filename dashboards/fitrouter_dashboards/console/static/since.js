@@ -6,27 +6,27 @@ import { W } from "./words.js";
 
 const KEY = "fitrouter looked", PAUSE = 900, DAY = 86400;
 
-/** When one looked before this visit, which ends after a quarter of an hour without a look; a day ago at first. */
+/** When one looked before this visit, which ends after a quarter of an hour without a look; a day ago, `first`, at first. */
 export function start(now) {
   let kept = {};
   try {
     kept = JSON.parse(localStorage.getItem(KEY)) ?? {};
   } catch { /* not kept here, or not ours */ }
-  if (!(kept.last <= now)) kept = { before: now - DAY };
+  if (!(kept.last <= now)) kept = { before: now - DAY, first: true };
   else if (now - kept.last > PAUSE) kept = { before: kept.last };
-  const before = Number.isFinite(kept.before) ? kept.before : now - DAY;
+  const first = kept.first === true || !Number.isFinite(kept.before), since = Number.isFinite(kept.before) ? kept.before : now - DAY;
   try {
-    localStorage.setItem(KEY, JSON.stringify({ before, last: now }));
+    localStorage.setItem(KEY, JSON.stringify({ before: since, last: now, first }));
   } catch { /* a browser that keeps nothing */ }
-  return before;
+  return { since, first };
 }
 
-export function looked(more, session) {
-  const w = W.since;
-  if (!more?.looked) return card(w.title, {}, more?.unread ? h("p", { class: "error", role: "alert" }, more.unread) : note(W.reading));
+export function looked(more, session, first) {
+  const w = W.since, title = first ? w.first : w.title;
+  if (!more?.looked) return card(title, {}, more?.unread ? h("p", { class: "error", role: "alert" }, more.unread) : note(W.reading));
   const found = more.looked;
   const item = (id, text, where, words) => h("li", { "data-sentence": id }, h("span", null, text), " ", h("a", { href: where, "data-key": `since-${id}` }, words));
-  return card(w.title, { aside: h("span", { class: "about" }, when(found.since)) }, h("ul", { class: "sentences" },
+  return card(title, { aside: first ? null : h("span", { class: "about" }, when(found.since)) }, h("ul", { class: "sentences" },
     item("happier", happier(found), href("people"), w.people), item("cost", cost(found, more.against), href("money"), w.money),
     item("changed", changed(found, session), href(session.admin && found.changes.length ? "policy" : "decisions"), session.admin && found.changes.length ? w.policy : w.decisions)));
 }

@@ -234,7 +234,7 @@ export const W = {
     nothing: "Nothing waits.", ask: "A pair is two models’ answers to one question of this person. Ask one above with a second model beside it.",
   },
   since: {
-    title: "Since you last looked",
+    title: "Since you last looked", first: "The last 24 hours",
     people: "Who is happy?", money: "What does it cost?", policy: "What is in force?", decisions: "Why these models?",
     unrated: "Nobody has rated an answer.",
     rated: (mean, ends, n, number) => `People rate ${mean} on average (${ends ? `${ends}, ` : ""}${n} rating${s(number)})`,
