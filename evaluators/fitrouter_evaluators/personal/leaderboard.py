@@ -61,10 +61,14 @@ _OWN = """
     ) USING (decision_id) GROUP BY served_by
 """
 _OTHERS = """
-    WITH vote AS (SELECT decision_id, other FROM feedback WHERE tenant = $1),
-    side AS (SELECT decision_id FROM vote UNION ALL SELECT other FROM vote WHERE other IS NOT NULL)
-    SELECT served_by, bool_or(decision_id IN (SELECT decision_id FROM side)) FROM executions
-    WHERE tenant = $1 AND regexp_extract(served_by, '^[^#@]*') IN (SELECT unnest($2::VARCHAR[])) GROUP BY served_by
+    WITH rated AS (
+        SELECT served_by FROM executions SEMI JOIN (SELECT decision_hash FROM feedback WHERE tenant = $1)
+            USING (decision_hash) WHERE tenant = $1
+        UNION SELECT served_by FROM executions
+            WHERE decision_id IN (SELECT other FROM feedback WHERE tenant = $1 AND other <> '')
+    )
+    SELECT DISTINCT served_by, served_by IN (SELECT served_by FROM rated WHERE served_by IS NOT NULL) FROM executions
+    WHERE tenant = $1 AND served_by IS NOT NULL
 """
 
 
@@ -246,8 +250,9 @@ class Leaderboards:
         found = dict.fromkeys(names, "prior")
         found |= {_model(arm): "own" for arm, _ in self._rows(_OWN.format(column=column), (who.tenant, value))}
         if rest := [name for name in names if found[name] == "prior"]:
-            for arm, rated in sorted(self._rows(_OTHERS, (who.tenant, rest)), key=lambda row: bool(row[1])):
-                found[_model(arm)] = "others" if rated else "answers"
+            for arm, rated in sorted(self._rows(_OTHERS, (who.tenant,)), key=lambda row: bool(row[1])):
+                if _model(arm) in rest:
+                    found[_model(arm)] = "others" if rated else "answers"
         return found
 
     def _rows(self, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
