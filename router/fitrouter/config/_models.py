@@ -63,6 +63,11 @@ class PricesConfig(_Section):
             raise ValueError("long_above: missing; 'long_input' and 'long_output' count above it")
         return self
 
+    @pydantic.model_serializer(mode="wrap")
+    def _given(self, dumped: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what is not given: a price that is unknown is not 0 in the process that reads the dump."""
+        return {name: price for name, price in dumped(self).items() if name in self.model_fields_set}
+
     def prices(self) -> Prices:
         """The prices of these settings."""
         return Prices(**self.model_dump(), known=self.known)
