@@ -172,7 +172,7 @@ def test_monitors_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     unsure = Personalisation(labels=40, gain=0.02, low=-0.1, high=0.2, verdict="helps", off=False)
     reply["outlook"]["personalisation"] = msgspec.to_builtins({"": unsure})
     shown = " ".join(run("show", "--url", "http://127.0.0.1:1").output.split())
-    assert "not known: +0.0200 per label (-0.1000 … +0.2000, 40 labels); its terms predict ratings better" in shown
+    assert "not known: +0.0200 per label (-0.1000 … +0.2000, 40 ratings); its terms predict ratings better" in shown
     reply["outlook"] = reply["outlook"] | {"evidence_against_propensities": 2000.0}
     assert "do not match their logged probabilities" in " ".join(
         run("show", "--url", "http://127.0.0.1:1").output.split()
