@@ -55,10 +55,8 @@ _VOTES = """
 _OWN = """
     WITH vote AS (SELECT DISTINCT decision_id, other FROM feedback WHERE tenant = ? AND {column} = ?),
     side AS (SELECT decision_id FROM vote UNION ALL SELECT other FROM vote WHERE other IS NOT NULL)
-    SELECT served_by, count(*) FROM side JOIN (
-        SELECT DISTINCT decision_id, served_by FROM executions
-        WHERE served_by IS NOT NULL AND decision_id IN (SELECT decision_id FROM side)
-    ) USING (decision_id) GROUP BY served_by
+    SELECT DISTINCT served_by FROM executions
+    WHERE served_by IS NOT NULL AND decision_id IN (SELECT decision_id FROM side)
 """
 _OTHERS = """
     WITH rated AS (
@@ -248,7 +246,7 @@ class Leaderboards:
             return {}
         column, value = ('"user"', who.user) if who.user else ("role", who.role)
         found = dict.fromkeys(names, "prior")
-        found |= {_model(arm): "own" for arm, _ in self._rows(_OWN.format(column=column), (who.tenant, value))}
+        found |= {_model(arm): "own" for (arm,) in self._rows(_OWN.format(column=column), (who.tenant, value))}
         if rest := [name for name in names if found[name] == "prior"]:
             for arm, rated in sorted(self._rows(_OTHERS, (who.tenant,)), key=lambda row: bool(row[1])):
                 if _model(arm) in rest:

@@ -37,7 +37,7 @@ MOST_VOTES = 300
 MUCH = 0.2
 """Share of all votes from which a person's are not taken to be in the common prior."""
 FORM = 1.6
-"""Factor of the start of the head for length and lists: quizzes are short (docs/results/quiz.md)."""
+"""Factor of the start of the head for length and lists: quizzes are short (docs/results/ablation.md)."""
 OFFSETS = (0.001, 0.01, 0.05)
 """Prior variances of a person's offset of a model; votes weigh them, each with every width of the taste."""
 _STEPS, _CLOSE, _DAMPING = 100, 1e-6, 0.8

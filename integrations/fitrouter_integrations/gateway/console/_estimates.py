@@ -38,7 +38,9 @@ class Estimates:
         if change.get("action") == "budget":
             return {"budget": await self._budget(change)}
         warehouse = self._router.warehouse
-        if warehouse is None or not warehouse.path.exists():
+        if warehouse is None:
+            return {"error": "a change is estimated from tables, for which DuckDB is needed: `fitrouter[warehouse]`"}
+        if not warehouse.path.exists():
             return {
                 "error": "there is nothing to replay yet: requests are copied from the log some seconds after they end"
             }
