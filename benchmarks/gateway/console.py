@@ -95,12 +95,13 @@ def fill(path: Path, decisions: int, people: int) -> None:
         (own,) = connection.execute("SELECT count(*) FROM decisions").fetchone() or (0,)
         copies, each = max(0, decisions // own), max(1, people // 60)
         begun, step = time.time() - DAYS * 86_400.0, DAYS * 86_400.0 / max(1, copies)
+        whose = f"CAST(hash(person_hash, hash(copy, decision_id) % {each}) >> 1 AS BIGINT) AS person_hash,"
         for table, key in (("decisions", "draw_id"), ("executions", "execution_id"), ("feedback", "feedback_id")):
             changed = f"""
                 seq + 10000000 + copy * 100000 AS seq, decision_id || '-' || copy AS decision_id,
                 {key} || '-' || copy AS {key}, "user" || '-' || hash(copy, decision_id) % {each} AS "user",
                 CAST(hash(decision_hash, copy) >> 1 AS BIGINT) AS decision_hash,
-                CAST(hash(person_hash, hash(copy, decision_id) % {each}) >> 1 AS BIGINT) AS person_hash,
+                {"" if table == "decisions" else whose}
                 {begun} + (copy + random()) * {step} AS ts
             """
             connection.execute(

@@ -375,9 +375,9 @@ class Grounds(_Logged, frozen=True, kw_only=True):
     """Their weights, float32[3, features]: of the population, and what role and user add."""
     own: float | None = None
     """Weight of the heads with terms of this user or role; None without labels."""
-    calls: tuple[int, ...] = ()
+    answers: tuple[int, ...] = ()
     labels: tuple[int, ...] = ()
-    """Calls and labels of each arm, of all users, that had been folded."""
+    """Answers and labels of each arm, of all users, that had been folded."""
 
 
 class Decision(_Event, frozen=True, kw_only=True, tag="decision"):
@@ -580,6 +580,8 @@ FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "function_call", "co
 """Finish reasons of answers, OpenAI's; `other` for what a provider calls by a name of its own."""
 NOT_CALLED = frozenset({"NotCalled", "NotCovered"})
 """Errors of attempts in which no model was called."""
+NO_EVIDENCE = NOT_CALLED | {"CheckFailed", "ProviderRejected", "ContextOverflow", "CancelledError"}
+"""Errors of attempts that say nothing on whether the model answers: the request, its caller or a check ended them."""
 
 
 class PlanRun(_Event, frozen=True, kw_only=True, tag="plan_run"):

@@ -67,7 +67,8 @@ def screen(width: int) -> list[str]:
     now["personalisation"] = {"": {"gain": 0.021, "low": 0.003, "high": 0.04, "labels": 4321}}
     now["flows"] = [{"role": "engineer of the platform team, on call", "model": NAMES[0], "requests": 800}]
     figures = {"requests": 1000, "reward": totals["reward"], "cost": {"each": 0.00123}, "p50_ms": 1234}
-    models = [{"name": name, "figures": figures, "availability": 0.99, "out": "circuit open"} for name in NAMES]
+    known = {"figures": figures, "availability": 0.99, "unanswered": None, "out": "circuit open"}
+    models = [{"name": name, **known} for name in NAMES]
     console = Console(width=width, highlight=False, record=True, file=io.StringIO())
     found = {"now": now, "models": {"models": models, "paused": ["brief"], "force": None}}
     console.print(top._screen(found, "http://127.0.0.1:8484", console.width))

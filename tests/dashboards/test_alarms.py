@@ -8,6 +8,7 @@ from tests.kits.tables import table_driven
 
 from fitrouter.serving.services import Failing
 from fitrouter.serving.status import Lag
+from fitrouter.state.projections import Unanswered
 from fitrouter_dashboards.console.alarms import Unhappy, alarms
 
 LATE = Lag(scorer_answers=1, scorer_seconds=61.0)
@@ -21,6 +22,7 @@ FAILING = {"warehouse": Failing(since=0.0, times=84, error="it is held by proces
         (4, {}, "4 people are unhappy: they surely rate below the middle."),
         (0, {"quarantined": 1}, "1 event is excluded from what is learnt."),
         (0, {"quarantined": 1200}, "1,200 events are excluded from what is learnt."),
+        (0, {"unanswered": {"a": Unanswered(14, 0.0)}}, "a answered none of its last 14 calls, for 84 s."),
         (0, {"lag": LATE}, "The scorer is 61 s behind, 1 answer waits for a score."),
         (
             0,

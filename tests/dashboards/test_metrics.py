@@ -72,7 +72,9 @@ def execution(**more: object) -> Execution:
 
 def status(reward_bias: dict[str, float]) -> RouterStatus:
     """The status of an idle router."""
-    empty: dict[str, Any] = {key: {} for key in ("leases", "role_gains", "drift", "availability", "reward_models")}
+    empty: dict[str, Any] = {
+        key: {} for key in ("leases", "role_gains", "drift", "availability", "unanswered", "reward_models")
+    }
     empty |= {key: {} for key in ("budget_weights", "budget_spent", "breakers", "mixture")}
     counts = ("seq", "labels", "personalisation_off", "quarantined", "skipped", "votes_left_out")
     zero: dict[str, Any] = dict.fromkeys(counts, 0)

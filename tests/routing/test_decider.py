@@ -259,7 +259,7 @@ def test_a_model_takes_sixty_bytes_of_a_decision() -> None:
         assert decision.grounds is not None
         terms = tuple(map(tuple, on_grid(rng.normal(size=(6, K)) * 0.01, 12).tolist()))
         grounds = msgspec.structs.replace(
-            decision.grounds, terms=(*terms[:3], (), *terms[4:]), calls=(200,) * K, labels=(200,) * K
+            decision.grounds, terms=(*terms[:3], (), *terms[4:]), answers=(200,) * K, labels=(200,) * K
         )
         sizes.append(len(encode_event(msgspec.structs.replace(decision, grounds=grounds, **exact))))
     assert (sizes[1] - sizes[0]) / 29 <= 60

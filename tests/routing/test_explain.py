@@ -438,12 +438,12 @@ def test_an_explanation_is_json() -> None:
     assert str(found) == "\n".join(found.sentences)
 
 
-def observed(fit: Fit, calls: tuple[int, ...], labels: tuple[int, ...], **changes: Any) -> Decision:
+def observed(fit: Fit, answers: tuple[int, ...], labels: tuple[int, ...], **changes: Any) -> Decision:
     """A decision with the grounds that a router logs."""
     decision = logged(fit, np.ones(1), **changes)
     grounds = grounds_by(fit, decision)
     assert grounds is not None
-    return msgspec.structs.replace(decision, grounds=msgspec.structs.replace(grounds, calls=calls, labels=labels))
+    return msgspec.structs.replace(decision, grounds=msgspec.structs.replace(grounds, answers=answers, labels=labels))
 
 
 def votes(arm: str, ups: int, downs: int, after: int = 0) -> list[Row]:
@@ -498,23 +498,23 @@ def test_the_logged_grounds_explain_without_a_model() -> None:
 
 
 def test_a_prior_is_never_told_as_an_observation() -> None:
-    """Of a model that was not called nothing is said that only calls show; a model is not unreliable for resting."""
+    """Of a model that never answered nothing is said that only answers show; a model is not unreliable for resting."""
     fit = talkative()
     changes: dict[str, Any] = {"latency": (1.0, 2.0), "latency_weight": 0.3, "latency_unit_s": 10.0}
     unseen = observed(fit, (30, 0), (9, 0), availability=(0.99, 0.95), **changes)
     text = text_of(explain([unseen]))
-    assert "it has not been called yet, so that its rating is assumed" in text
+    assert "it has not answered yet, so that its rating is assumed" in text
     for words in ("writes", "fails", "slower", "rated lower"):
         assert words not in text
     swapped = observed(fit, (0, 30), (0, 9), availability=(0.95, 0.99), **changes)
     assert "it has answered before, while the rating of a is assumed" in text_of(explain([swapped]))
-    even = Grounds(terms=((0.7, 0.7), *[(0.0, 0.0)] * 5), calls=(30, 30), labels=(9, 9))
+    even = Grounds(terms=((0.7, 0.7), *[(0.0, 0.0)] * 5), answers=(30, 30), labels=(9, 9))
     resting = logged(fit, np.ones(1), mean=(0.7, 0.7), availability=(0.99, 0.95), grounds=even)
     assert "was called less lately, so that its answer is less certain" in text_of(explain([resting]))
     failing = msgspec.structs.replace(resting, availability=(0.99, 0.7))
     assert "fails more often" in text_of(explain([failing]))
     terms = ((0.5, 0.5), (0.0, 0.0), (0.0, 0.0), (0.2, 0.0), (0.0, 0.0), (0.2, 0.0))
-    grounds = Grounds(terms=terms, calls=(30, 30), labels=(9, 0))
+    grounds = Grounds(terms=terms, answers=(30, 30), labels=(9, 0))
     silent = msgspec.structs.replace(failing, mean=(0.9, 0.5), availability=(1.0, 1.0), grounds=grounds)
     text = text_of(explain([silent], history=votes("a", 5, 0)[:0]))
     assert "has no ratings, while a is rated higher on similar prompts than its text suggests" in text

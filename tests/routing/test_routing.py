@@ -16,8 +16,8 @@ from fitrouter.router import Router
 from fitrouter.routing.decider import Rules
 from fitrouter.state.budgets import BudgetParams
 from fitrouter.state.learner import Learner
-from fitrouter.state.projections import ArmCounts, ProjectionParams
-from fitrouter.types import Attempt, FeedbackKind, Identity, Mode, ModelCard, Prices, Request, Variant
+from fitrouter.state.projections import ArmCounts, ProjectionParams, Unanswered
+from fitrouter.types import NO_EVIDENCE, Attempt, FeedbackKind, Identity, Mode, ModelCard, Prices, Request, Variant
 
 
 def ask(text: str = "hello", *, session: str | None = None, **params: object) -> Request:
@@ -137,10 +137,10 @@ async def test_new_arms_have_an_exploration_share(tmp_path: Path) -> None:
     async with make_router(tmp_path, models=cards(["alpha", "beta"]), learner=learner, rules=rules) as router:
         first = (await router.complete(ask())).decision
         pulls = learner.projections.arm_counts
-        pulls.observe([Attempt(model="alpha", probability=1.0)] * 20)
+        pulls.observe([Attempt(model="alpha", probability=1.0)] * 20, 0.0)
         pulls.joined["beta"] = 20  # as if it had joined now
         second = (await router.complete(ask("two"))).decision
-        pulls.observe([Attempt(model="beta", probability=1.0)] * 40)
+        pulls.observe([Attempt(model="beta", probability=1.0)] * 40, 0.0)
         third = (await router.complete(ask("three"))).decision
     assert (first.new, second.new, third.new) == ((), ("beta",), ())
     assert second.probs[1] >= 0.4
@@ -152,19 +152,41 @@ def test_which_arms_are_new() -> None:
     pulls = ArmCounts()
     for arm in ("old", "rare"):
         pulls.join(arm)
-    pulls.observe([Attempt(model="old", probability=1.0)] * 100)
+    pulls.observe([Attempt(model="old", probability=1.0)] * 100, 0.0)
     pulls.join("late")
     arms = ("late", "old", "rare")
     assert pulls.new_arms(arms, 20, 60) == (("late", False),)
-    pulls.observe([Attempt(model="late", probability=1.0)] * 20)
+    pulls.observe([Attempt(model="late", probability=1.0)] * 20, 0.0)
     assert pulls.new_arms(arms, 20, 60) == (("late", True),)
     restored = ArmCounts()
     assert restored.load(pulls.dump())
     for _ in range(60):
         pulls.observe_label("late")
     assert pulls.new_arms(arms, 20, 60) == ()
-    restored.observe([Attempt(model="late", probability=1.0)] * 180)
+    restored.observe([Attempt(model="late", probability=1.0)] * 180, 0.0)
     assert restored.new_arms(arms, 20, 60) == ()
+
+
+def test_a_model_that_answers_none_of_its_calls_is_told_until_it_answers() -> None:
+    """Calls in a row without an answer are counted since the first; one answer ends the row, time does not."""
+    counts = ArmCounts()
+
+    def call(ts: float, error: str | None = None) -> None:
+        counts.observe([Attempt(model="a", probability=1.0, error=error)], ts)
+
+    call(1.0)
+    assert counts.answers == {"a": 1}
+    for ts in (2.0, 900.0, 90_000.0):
+        call(ts, "ProviderUnavailable")
+    for error in sorted(NO_EVIDENCE):
+        call(90_001.0, error)
+    restored = ArmCounts()
+    assert restored.load(counts.dump())
+    assert restored.unanswered == counts.unanswered == {"a": Unanswered(3, 2.0)}
+    assert counts.answers == {"a": 1}
+    call(90_002.0)
+    assert counts.unanswered == {}
+    assert counts.answers == {"a": 2}
 
 
 async def test_a_budget_limits_the_share_of_new_arms(tmp_path: Path) -> None:
@@ -172,7 +194,7 @@ async def test_a_budget_limits_the_share_of_new_arms(tmp_path: Path) -> None:
     old = ModelCard(name="old", provider="echo", target="old", prices=Prices(output=1.0))
     dear = ModelCard(name="dear", provider="echo", target="dear", prices=Prices(output=5.0))
     learner = budgeted(1e-3)
-    learner.projections.arm_counts.observe([Attempt(model="old", probability=1.0)] * 200)
+    learner.projections.arm_counts.observe([Attempt(model="old", probability=1.0)] * 200, 0.0)
     arms = learner.fit.arms
     best = arms.row("old")
     arms.correction[best] = 0.5

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from fitrouter.monitors.service import Outage
-from fitrouter.serving.status import RouterStatus, behind
+from fitrouter.serving.status import RouterStatus, behind, duration
 from fitrouter.stores.figures import many
 
 EVIDENCE = 1000.0
@@ -99,8 +99,15 @@ def alarms(
 def _of_status(status: RouterStatus, tenant: str | None, now: float, say: Callable[[str, str, str], None]) -> None:
     for name, why in status.breakers.items():
         say("bad", f"{name} is not called for the moment: {why}", "models")
+    for name, row in status.unanswered.items():
+        if name not in status.breakers:
+            say(
+                "bad",
+                f"{name} answered none of its last {row.calls:,} calls, for {duration(now - row.since)}.",
+                "models",
+            )
     for name, share in status.availability.items():
-        if share < ANSWERS and name not in status.breakers:
+        if share < ANSWERS and name not in status.breakers and name not in status.unanswered:
             say("warn", f"{name} is expected to answer {share:.0%} of its calls.", "models")
     if status.propensity_evidence >= EVIDENCE:
         say("bad", "The logged probabilities do not fit the draws; estimates from the log may be wrong.", "learning")

@@ -104,7 +104,7 @@ def _terms(found: Explanation) -> Table | None:
         ("expected USD", [_usd(a) for a in models]),
         ("expected seconds", [_cell(a.latency_s, 2) for a in models]),
         ("probability of an answer", [_odds(a.availability) for a in models]),
-        ("calls", [_cell(a.calls, 0) for a in models]),
+        ("answers", [_cell(a.answers, 0) for a in models]),
         ("ratings of all users", [_cell(a.labels, 0) for a in models]),
     )
     for label, cells in rows:

@@ -41,7 +41,7 @@ def explain(
         fit: model of now that predicts the rating and splits it into terms, instead of the logged terms.
         history: rows of the journal on the decision's user, whose votes are counted: up to the decision, or all of
             them with a `fit`.
-        counts: calls and labels of the models by now, with a `fit`.
+        counts: answers and labels of the models by now, with a `fit`.
         cost_unit_usd: unit of the cost weight, for decisions that did not log it.
         latency_unit_s: unit of the latency weight, for decisions that did not log it.
 
@@ -205,7 +205,7 @@ class _Table:
             votes_up=up,
             votes_down=down,
             votes=n,
-            calls=_at(self.grounds.calls, k) if self.grounds else None,
+            answers=_at(self.grounds.answers, k) if self.grounds else None,
             labels=_at(self.grounds.labels, k) if self.grounds else None,
         )
 

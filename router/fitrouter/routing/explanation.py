@@ -65,9 +65,9 @@ class Account(_Value, frozen=True, kw_only=True):
     votes_down: int = 0
     votes: int = 0
     """This user's ratings of its answers until then, as `stores.figures.tallies` counts them."""
-    calls: int | None = None
+    answers: int | None = None
     labels: int | None = None
-    """Its calls and labels of all users until then; None if they were not logged."""
+    """Its answers and labels of all users until then; None if they were not logged."""
 
     @property
     def rating(self) -> float | None:

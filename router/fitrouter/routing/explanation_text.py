@@ -223,11 +223,11 @@ def _reasons(contrast: Contrast, accounts: dict[str, Account]) -> list[tuple[flo
     found = []
     values = {term.name: term.value for term in contrast.terms}
     chosen, rival = accounts[contrast.arm], accounts[contrast.rival]
-    if chosen.calls == 0 or rival.calls == 0:
+    if chosen.answers == 0 or rival.answers == 0:
         assumed = sum(values.pop(name) for name in tuple(values) if name not in {"fit", "price"})
         untried = f"has answered before, while the rating of {contrast.arm} is assumed"
-        if rival.calls == 0:
-            untried = "has not been called yet, so that its rating is assumed"
+        if rival.answers == 0:
+            untried = "has not answered yet, so that its rating is assumed"
         found.append((assumed, f"{untried} ({_signed(assumed)})"))
         return found + [
             (value, f"{_phrase(name, value > 0, chosen, rival)} ({_signed(value)})") for name, value in values.items()

@@ -36,7 +36,7 @@ def grounds_of(
         identity: of the request.
         names: of the arms.
         personal: whether the terms of role and user count.
-        counts: calls and labels of the arms.
+        counts: answers and labels of the arms.
         exact: whether neither terms nor features are rounded.
     """
     profile = seen.profile
@@ -60,7 +60,7 @@ def grounds_of(
         profile=tuple(map(tuple, shown.T.tolist())),
         tastes=pack(liked.ravel()) if chosen else b"",
         own=1.0 - float(fit.weights(identity)[:2].sum()) if person is not None and person.weights else None,
-        calls=() if counts is None else tuple(counts.counts.get(name, 0) for name in names),
+        answers=() if counts is None else tuple(counts.answers.get(name, 0) for name in names),
         labels=() if counts is None else tuple(counts.labels.get(name, 0) for name in names),
     )
 

@@ -26,6 +26,7 @@ from fitrouter.posterior.mixture import EXPERTS
 from fitrouter.routing.breakers import TenantBreakers
 from fitrouter.serving.services import Failing, ModelHealth
 from fitrouter.state.learner import Learner
+from fitrouter.state.projections import ArmCounts, Unanswered
 from fitrouter.stores.figures import many
 from fitrouter.stores.identities import Identities
 from fitrouter.stores.journal import Journal
@@ -39,6 +40,8 @@ LAG_S = 60.0
 """Age of the oldest waiting answer or event above which a part is behind."""
 FAILING_S = 10.0
 """How long the steps of a part must fail before it is told: another program may have a file open for a moment."""
+UNANSWERED = 3
+"""Calls in a row without an answer from which a model is told to answer none."""
 TENANTS = 100
 """Tenants, those with the most labels first, whose roles and models are shown."""
 
@@ -92,6 +95,8 @@ class RouterStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Model → its larger CUSUM statistic as a share of the alarm's threshold."""
     availability: Mapping[str, float]
     """Model → posterior mean of the probability that it answers."""
+    unanswered: Mapping[str, Unanswered]
+    """Arm that answered none of its latest calls → how many, of the tenant with the most."""
     quarantined: int
     """Events that are excluded from what is learnt."""
     skipped: int
@@ -166,6 +171,7 @@ def status_of(
         reward_bias={arm: found.bias for part in parts for arm, found in part.fit.reward_bias.flagged().items()},
         drift={name: max(part.fit.drift.ratio(name) for part in shown) for name in models},
         availability=_availability([part.fit.arms for part in shown], models, now),
+        unanswered=_unanswered([part.projections.arm_counts for part in shown], arms),
         quarantined=len(learner.quarantined),
         skipped=learner.skipped,
         votes_left_out=sum(part.projections.vouching.left_out for part in parts),
@@ -238,6 +244,16 @@ def _availability(tenants: Sequence[Arms], models: Sequence[str], now: float) ->
         values = arms.availability(np.fromiter(rows.values(), np.intp, len(rows)), now)
         for name, value in zip(rows, values.tolist(), strict=True):
             found[name] = min(value, found.get(name, 1.0))
+    return found
+
+
+def _unanswered(tenants: Sequence[ArmCounts], arms: Sequence[str]) -> dict[str, Unanswered]:
+    found: dict[str, Unanswered] = {}
+    for name in sorted(arms):
+        rows = [counts.unanswered[name] for counts in tenants if name in counts.unanswered]
+        most = max(rows, key=lambda row: row.calls, default=None)
+        if most is not None and most.calls >= UNANSWERED:
+            found[name] = most
     return found
 
 

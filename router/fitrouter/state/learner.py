@@ -34,7 +34,7 @@ from fitrouter.stores.journal import Journal, Row, Snapshot, decision_of, fault_
 from fitrouter.types import (
     CHOSEN,
     DECLINED,
-    NOT_CALLED,
+    NO_EVIDENCE,
     PREFERRED,
     RECORDED,
     Decision,
@@ -401,10 +401,9 @@ class Learner:
         if event.status in {RECORDED, DECLINED} or not event.believed:
             return
         arms = self.fit.arms
-        self.projections.arm_counts.observe(event.attempts)
+        self.projections.arm_counts.observe(event.attempts, event.ts)
         for attempt in event.attempts:
-            # Requests that were rejected, not sent, or given up by the caller are no evidence on availability.
-            if attempt.error not in _NO_EVIDENCE:
+            if attempt.error not in NO_EVIDENCE:
                 arms.observe_answer(arms.answering(attempt.model), attempt.error is None, event.ts)
                 self._touch(attempt.model)
         x = unpack(event.features)
@@ -814,9 +813,6 @@ class Learner:
         self.open = dict(stored.open)
         self.skipped, self.quarantined = stored.skipped, set(stored.quarantined)
         return True
-
-
-_NO_EVIDENCE = NOT_CALLED | {"CheckFailed", "ProviderRejected", "ContextOverflow", "CancelledError"}
 
 
 def _scored(decision_id: str, events: Sequence[Event]) -> bool:

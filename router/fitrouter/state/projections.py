@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -20,6 +21,7 @@ from fitrouter.state.vouching import Vouching
 from fitrouter.state.waiting_pairs import WaitingPairs
 from fitrouter.types import (
     DECLINED,
+    NO_EVIDENCE,
     NOT_CALLED,
     RECORDED,
     Attempt,
@@ -37,14 +39,24 @@ FACTS = "accounts", "added", "budgets", "control", "sessions"
 """Projections that are current before the first answer, however far learning is (`Learner.facts`)."""
 
 
+class Unanswered(msgspec.Struct, frozen=True):
+    """Calls in a row that a model has not answered, up to its latest one."""
+
+    calls: int
+    since: float
+    """Time of the first, in seconds since the epoch."""
+
+
 class _StoredProjections(msgspec.Struct, array_like=True):
     counts: dict[str, int]
     labels: dict[str, int]
     joined: dict[str, int]
+    answers: dict[str, int]
+    unanswered: dict[str, Unanswered]
 
 
 class ArmCounts(Projection):
-    """Numbers of calls and labels of each arm, and which arms joined late."""
+    """Numbers of calls, answers and labels of each arm, and which arms joined late."""
 
     stored_type = _StoredProjections
 
@@ -55,19 +67,29 @@ class ArmCounts(Projection):
         """arm → labels."""
         self.joined: dict[str, int] = {}
         """arm → calls of the busiest arm when it joined."""
+        self.answers: dict[str, int] = {}
+        """arm → answers."""
+        self.unanswered: dict[str, Unanswered] = {}
+        """Arms whose latest call was not answered."""
 
     def join(self, arm: str) -> None:
         """Register an arm."""
         if arm not in self.joined:
             self.joined[arm] = max(self.counts.values(), default=0)
 
-    def observe(self, attempts: Sequence[Attempt]) -> None:
-        """Count the calls of one request."""
+    def observe(self, attempts: Sequence[Attempt], ts: float) -> None:
+        """Count the calls of one request, at a time in seconds since the epoch."""
         for attempt in attempts:
             self.join(attempt.model)
             if attempt.error in NOT_CALLED:
                 continue
             self.counts[attempt.model] = self.counts.get(attempt.model, 0) + 1
+            if attempt.error is None:
+                self.answers[attempt.model] = self.answers.get(attempt.model, 0) + 1
+                self.unanswered.pop(attempt.model, None)
+            elif attempt.error not in NO_EVIDENCE:
+                row = self.unanswered.get(attempt.model, Unanswered(0, ts))
+                self.unanswered[attempt.model] = Unanswered(row.calls + 1, row.since)
 
     def observe_label(self, arm: str) -> None:
         """Count a label of an arm's answer."""
@@ -90,12 +112,15 @@ class ArmCounts(Projection):
         return tuple(found)
 
     def _store(self) -> _StoredProjections:
-        return _StoredProjections(self.counts, self.labels, self.joined)
+        return _StoredProjections(self.counts, self.labels, self.joined, self.answers, self.unanswered)
 
     def _restore(self, stored: _StoredProjections) -> bool:
-        if any(n < 0 for part in (stored.counts, stored.labels, stored.joined) for n in part.values()):
+        if any(n < 0 for part in (stored.counts, stored.labels, stored.joined, stored.answers) for n in part.values()):
+            return False
+        if any(row.calls < 1 or not math.isfinite(row.since) for row in stored.unanswered.values()):
             return False
         self.counts, self.labels, self.joined = stored.counts, stored.labels, stored.joined
+        self.answers, self.unanswered = stored.answers, stored.unanswered
         return True
 
 

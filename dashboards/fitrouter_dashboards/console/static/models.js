@@ -21,12 +21,12 @@ export const view = {
       data.admin ? h("button", { type: "button", "data-key": "free", onclick: set("free", { force: "" }, w.draw, w.drawn, w.drawing) }, w.drawAgain) : null)), panel("free")) : null,
     h("div", { class: "models" }, data.models.map((m) => {
       const f = m.figures, reward = f.reward;
-      return card(m.name.slice(0, 80), { aside: h("span", { class: m.out ? "tag bad" : paused(m) ? "tag warn" : "tag ok" }, m.out ? w.out : paused(m) ? w.isPaused : w.ready) },
+      return card(m.name.slice(0, 80), { aside: h("span", { class: m.out || m.unanswered ? "tag bad" : paused(m) ? "tag warn" : "tag ok" }, m.out ? w.out : paused(m) ? w.isPaused : m.unanswered ? w.silent : w.ready) },
         m.out ? h("p", { class: "error" }, name(m.out, 200)) : null,
         h("p", { class: "about" }, w.share), bar(total ? (f.requests ?? 0) / total : 0, w.requests(percent(total ? (f.requests ?? 0) / total : 0), count(f.requests ?? 0)), hue(m.arm)),
         h("dl", { class: "facts two" },
           h("dt", null, w.rating), h("dd", null, reward ? `${ratio(reward.mean, 3)}` : w.unrated, reward ? h("span", { class: "about" }, ` (${reward.low === null ? "" : `${interval(reward.low, reward.high)}, `}${w.rated(count(reward.ratings), reward.ratings)})`) : ""),
-          h("dt", null, w.answers), h("dd", null, w.calls(percent(m.availability))),
+          h("dt", null, w.answers), h("dd", null, m.unanswered ? [w.unanswered(count(m.unanswered.calls)), when(m.unanswered.since)] : w.calls(percent(m.availability))),
           h("dt", null, w.price), h("dd", null, m.input_usd_per_million === null ? w.unpriced : w.prices(usd(m.input_usd_per_million), usd(m.output_usd_per_million))),
           h("dt", null, w.each), h("dd", null, f.requests ? (f.cost.each === null ? w.unpriced : usd(f.cost.each)) : "–"),
           h("dt", null, w.latency), h("dd", null, duration(f.p50_ms)),

@@ -205,9 +205,9 @@ export const W = {
     heads: { population: "everybody’s taste", declared: "declared wishes", narrow: "own ratings, cautiously", length: "own ratings on length", form: "own ratings on length and lists", medium: "own ratings", wide: "own ratings, boldly" },
   },
   models: {
-    span: "figures of the last 7 days", all: "All traffic", goes: "goes to ", none: "; nothing is drawn, and no estimate can use it.", out: "not called", isPaused: "paused", ready: "can be called",
+    span: "figures of the last 7 days", all: "All traffic", goes: "goes to ", none: "; nothing is drawn, and no estimate can use it.", out: "not called", isPaused: "paused", ready: "can be called", silent: "answers none",
     share: "Share of traffic", requests: (share, n) => `${share}, ${n} request${s(n)}`, rating: "Mean rating, 0 to 1", unrated: "not rated", rated: (n, number) => `${n} rated answer${s(number)}`,
-    answers: "Expected to answer", calls: (share) => `${share} of calls`, price: "Price per million tokens", prices: (input, output) => `${input} in, ${output} out`, each: "Cost per request", unpriced: "not known",
+    answers: "Expected to answer", calls: (share) => `${share} of calls`, unanswered: (n) => `none of its last ${n} calls was answered, since `, price: "Price per million tokens", prices: (input, output) => `${input} in, ${output} out`, each: "Cost per request", unpriced: "not known",
     latency: "Latency, median", context: "Longest conversation", tokens: (n) => `${n} tokens`, unstated: "not stated", provider: "Provider", version: "Version", added: "Added", running: ", while running",
     drift: "Change of its ratings", alarm: (share) => `${share} of the way to an alarm`, decisions: "Its decisions", unused: "Added, but not in use",
     admins: "Models are added by an administrator; a new one is tried more often at first.", url: ["Base URL", "up to and including /v1"], variable: "Variable with its key", nokey: "no key", own: "A server of its own …",

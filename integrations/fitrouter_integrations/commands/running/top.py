@@ -158,10 +158,17 @@ def _models(shown: dict[str, Any], wide: bool) -> Table:
             *([interval] if wide else []),
             usd(figures["cost"]["each"]) if n else "–",
             _ms(figures.get("p50_ms")),
-            "–" if model["availability"] is None else f"{model['availability']:.0%}",
+            _answers(model),
             *([state] if wide else []),
         )
     return table
+
+
+def _answers(model: dict[str, Any]) -> str:
+    """The share of a model's calls that it is expected to answer; of one that answers none, its latest calls."""
+    if model["unanswered"] is not None:
+        return f"0 of {model['unanswered']['calls']:,}"
+    return "–" if model["availability"] is None else f"{model['availability']:.0%}"
 
 
 def _roles(now: dict[str, Any]) -> Table:

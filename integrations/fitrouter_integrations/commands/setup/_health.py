@@ -33,7 +33,7 @@ from fitrouter.stores.warehouse import Warehouse
 from fitrouter_integrations._http import KEY_ENV, NoGateway, call, url_of
 from fitrouter_integrations.commands._gateway import installation_of
 
-Level = Literal["ok", "warning", "fault"]
+Level = Literal["ok", "open", "warning", "fault"]
 PACKAGES = ("msgspec", "numpy", "aiohttp", "starlette", "uvicorn", "duckdb", "litellm", "torch")
 WHOLE_BYTES = 256 * 2**20
 """Journals up to this size are read whole."""
@@ -68,6 +68,11 @@ class Check(msgspec.Struct, frozen=True):
 def ok(name: str, text: str) -> Check:
     """Return the result of a check that found nothing wrong."""
     return Check(name, "ok", masked(text))
+
+
+def unchecked(name: str, text: str) -> Check:
+    """Return the result of a check that had nothing to look at yet, or did not look."""
+    return Check(name, "open", masked(text))
 
 
 def warning(name: str, text: str, do: str) -> Check:
@@ -191,7 +196,7 @@ def journal(data: Path, now: float, found: JournalHealth) -> Iterator[Check]:
     """Check the journal file, its snapshot, answers without a score and unfinished erasures; fills `found`."""
     path = data / "journal.db"
     if not path.is_file():
-        yield ok("journal", "none yet: the first start makes it")
+        yield unchecked("journal", "none yet: the first start makes it")
         found.sound = True
         return
     try:
@@ -240,7 +245,7 @@ def journal(data: Path, now: float, found: JournalHealth) -> Iterator[Check]:
 def clock(newest: float, now: float) -> Check:
     """Check that the clock is not behind the newest event."""
     if not newest:
-        return ok("clock", "no event to compare it with")
+        return unchecked("clock", "no event to compare it with")
     if newest > now + SKEW_S:
         text = f"{newest - now:.0f} s behind the newest event"
         return fault("clock", text, "set it, and keep it by NTP: keys, budgets and decay go by it")
@@ -253,7 +258,7 @@ def warehouse(data: Path, log: JournalHealth) -> Check:
     if importlib.util.find_spec("duckdb") is None:
         return warning("warehouse", "none: duckdb is not installed", "`pip install 'fitrouter[warehouse]'`")
     if not path.is_file():
-        return ok("warehouse", "none yet: a running gateway fills it from the journal")
+        return unchecked("warehouse", "none yet: a running gateway fills it from the journal")
     deadline = time.monotonic() + TAKEN_S
     while True:
         try:
@@ -323,7 +328,7 @@ def _identities(data: Path) -> Check:
             return warning(
                 "identities", f"{path.name} is missing", "start the gateway, which restores it from its copy"
             )
-        return ok("identities", "none yet: the first start makes them")
+        return unchecked("identities", "none yet: the first start makes them")
     try:
         with _reading(path) as connection:
             (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
@@ -355,7 +360,7 @@ def gateway(config: Config) -> Iterator[Check]:
     """Check a gateway that has the journal open: its readiness, services and circuit breakers."""
     path = config.data / "journal.db"
     if not path.is_file() or not journals.in_use(path):
-        yield ok("gateway", "none has the data folder open")
+        yield unchecked("gateway", "none has the data folder open")
         return
     url, own = url_of(config), installation_of(config)
     try:

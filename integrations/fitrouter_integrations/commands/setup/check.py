@@ -30,11 +30,14 @@ _ANSWER_S = 2.0
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One line of the summary; `ok` is False if something is missing before the gateway can run."""
+    """One line of the summary."""
 
     topic: str
     text: str
     ok: bool = True
+    """False if something is missing before the gateway can run."""
+    known: bool = True
+    """False if the line says what nobody knows."""
 
 
 def findings(config: Config, environ: Mapping[str, str] | None = None, *, start: bool = True) -> list[Finding]:
@@ -137,7 +140,7 @@ def _missing_prices(config: Config) -> list[Finding]:
         if config.money_matters():
             where = "budget" if config.budget is not None else "objective.cost_weight"
             text += f"; {where} needs them: set `prices: {{input: …, output: …}}` in USD per million tokens"
-        found.append(Finding("prices", text, ok=not config.money_matters()))
+        found.append(Finding("prices", text, ok=not config.money_matters(), known=False))
     for judge in config.scorer.models:
         if judge.kind == "judge" and not judge.prices.known:
             text = "no prices, so usd_per_day limits nothing; set `prices: {input: …, output: …}`"

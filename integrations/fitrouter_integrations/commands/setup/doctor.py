@@ -19,12 +19,12 @@ from fitrouter.types import Call, ModelCard
 from fitrouter_integrations.commands._files import as_json
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile
 from fitrouter_integrations.commands.setup import _health
-from fitrouter_integrations.commands.setup._health import Check, JournalHealth, fault, ok, warning
+from fitrouter_integrations.commands.setup._health import Check, JournalHealth, fault, ok, unchecked, warning
 from fitrouter_integrations.commands.setup.check import findings
 
 ANSWER_S = 20.0
 """How long a model may take to answer the question of `--online`."""
-_MARKS = {"ok": ("✓", ""), "warning": ("!", "yellow"), "fault": ("✗", "red")}
+_MARKS = {"ok": ("✓", ""), "open": ("–", "dim"), "warning": ("!", "yellow"), "fault": ("✗", "red")}
 _REMOTE = ("openai_compatible", "litellm")
 
 
@@ -91,7 +91,7 @@ def _check_configuration(config: Config, start: bool) -> Iterator[Check]:
     """Yield the findings of `fitrouter config check` as checks."""
     for finding in findings(config, start=start):
         if finding.ok:
-            yield ok(finding.topic, finding.text)
+            yield (ok if finding.known else unchecked)(finding.topic, finding.text)
         else:
             yield fault(finding.topic, finding.text, "mend it as it says; `fitrouter config check` looks again")
 
@@ -103,7 +103,7 @@ def _check_reachable(config: Config, online: bool) -> Iterator[Check]:
         return
     if not online:
         names = ", ".join(dict.fromkeys(card.provider for card in remote))
-        yield ok("reachable", f"not asked: {names}; `fitrouter doctor --online` asks each model for a word")
+        yield unchecked("reachable", f"not asked: {names}; `fitrouter doctor --online` asks each model for a word")
         return
     answers = asyncio.run(_ask_models(config, remote))
     lost = all(why for _, why, _ in answers)
