@@ -8,8 +8,8 @@ People of the worlds of `benchmarks.personal.served` judge recorded answers of f
 with a link (`POST /v1/links`, `/me/api/redeem`), answers the quiz to its end (`/me/api/quiz`) and reads the report
 (`/me/api/report`). One comparison in ten is random. What they read is counted in words, at 240 a minute.
 
-Reported per world: share of people for whom the report's first model is the best or within .02, and the same of
-everybody's first; the gap between the best and the second model, median; minutes of reading; how many of the report's
+Reported per world: share of people for whom the report's first model is the best or within .02, and the same of the
+model that the quiz ended with, and of everybody's first; the gap between the best and the second model, median; minutes of reading; how many of the report's
 80 % intervals cover; and how many of its claims, that the first model is better than everybody's, are true.
 """
 
@@ -35,6 +35,8 @@ class Visit(NamedTuple):
 
     right: bool
     """Whether the report's first model is the best, or within .02."""
+    told: bool
+    """Whether the model is that the quiz ended with."""
     population: bool
     """Whether everybody's first is."""
     gap: float
@@ -75,6 +77,7 @@ def visit(url: str, home: Home, taste: Taste, user: str, rng: np.random.Generato
     second, best = np.sort(worth)[-2:]
     return Visit(
         right=board["first"] in near,
+        told=step["result"]["best"] in near,
         population=board["population_first"] in near,
         gap=float(best - second),
         words=words,
@@ -103,6 +106,7 @@ def summary(found: list[Visit]) -> dict[str, Any]:
     return {
         "people": len(found),
         "right or within .02": round(float(np.mean([each.right for each in found])), 3),
+        "the quiz's own": round(float(np.mean([each.told for each in found])), 3),
         "everybody's first right": round(float(np.mean([each.population for each in found])), 3),
         "gap, median": round(float(np.median([each.gap for each in found])), 3),
         "questions": round(float(np.mean([each.questions for each in found])), 1),

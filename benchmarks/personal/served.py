@@ -133,7 +133,7 @@ class Person:
 
     def __init__(self, home: Home, router: Router, config: Config, clock: Clock, user: str) -> None:
         self.home, self.router, self.config, self.clock, self.who = home, router, config, clock, Identity(user=user)
-        self.boards, self.quizzes = Leaderboards(router), Quizzes(router, config)
+        self.boards, self.quizzes = Leaderboards(router, config), Quizzes(router, config)
 
     async def ask(self, p: int, k: int | None = None) -> tuple[str, int]:
         """Ask a prompt, of the installation's k-th model or the router's; returns the decision and who answered."""

@@ -86,8 +86,8 @@ def test_intervals_cover_in_a_simulated_world() -> None:
 def test_a_persons_leaderboard(tmp_path: Path) -> None:
     """A quiz for short answers puts the brief model first; every number is finite; a stranger's says that it is one."""
 
-    async def test(router: Router, quizzes: Quizzes, _config: Config) -> None:
-        boards = Leaderboards(router)
+    async def test(router: Router, quizzes: Quizzes, config: Config) -> None:
+        boards = Leaderboards(router, config)
         stranger = await boards.of(ANN)
         assert stranger.sentences[-1] == "No feedback is known: this is a stranger's ranking."
         assert not stranger.claimed
@@ -96,7 +96,8 @@ def test_a_persons_leaderboard(tmp_path: Path) -> None:
         await copied(router)
         found = await boards.of(ANN)
         assert found.first == "brief"
-        assert found.tasks > 0
+        assert found.tasks == 0, "no question of a quiz is a request"
+        assert found.prompts > 0
         assert found.labels > 0
         assert [each.rank for each in found.models] == [1, 2, 3]
         assert {each.population_rank for each in found.models} == {1, 2, 3}
@@ -109,12 +110,34 @@ def test_a_persons_leaderboard(tmp_path: Path) -> None:
     played(install(tmp_path), test)
 
 
+def test_without_requests_models_are_ranked_for_the_recorded_answers(tmp_path: Path) -> None:
+    """What they wrote there counts, not the quiz's short questions; a request of theirs counts instead."""
+    asked = Request(messages=({"role": "user", "content": "What about 1?"},), identity=ANN, model="brief")
+
+    async def test(router: Router, quizzes: Quizzes, config: Config) -> None:
+        await finish(quizzes, await quizzes.start(ANN))
+        await copied(router)
+        pool, who = quizzes.pool(), await router.people.recall(ANN)
+        board, names, own, _ = Leaderboards(router, config).drawn(who, ANN)
+        assert (board.tasks, board.prompts) == (0, int(pool.typical.sum()))
+        for k, name in enumerate(names):
+            seen = np.nan_to_num(pool.h[pool.typical, pool.models.index(name)]).mean(axis=0)
+            np.testing.assert_allclose(own.profile[k, : len(seen)], seen)
+        await router.complete(asked)
+        await copied(router)
+        board, _, after, _ = Leaderboards(router, config).drawn(who, ANN)
+        assert (board.tasks, board.prompts) == (1, 0)
+        assert not np.allclose(after.profile, own.profile)
+
+    played(install(tmp_path), test)
+
+
 def test_a_place_says_which_votes_it_rests_on(tmp_path: Path) -> None:
     """Own votes, other people's, none although it has answered, or never an answer; aloud of the first."""
     asked = Request(messages=({"role": "user", "content": "What about 1?"},), identity=ANN, model="brief")
 
     async def test(router: Router, _quizzes: Quizzes, config: Config) -> None:
-        boards, bob = Leaderboards(router), Identity(user="bob")
+        boards, bob = Leaderboards(router, config), Identity(user="bob")
 
         async def bases(who: Identity) -> dict[str, str]:
             await copied(router)
@@ -165,11 +188,12 @@ def test_a_model_that_never_answered_is_not_ranked(tmp_path: Path) -> None:
 
 def test_without_a_warehouse_nobody_has_voted(tmp_path: Path) -> None:
     """A router that keeps no tables has a stranger's ranking for everybody."""
+    config = load_config(install(tmp_path))
 
     async def test() -> None:
         async with make_router(tmp_path) as router:
             assert router.warehouse is None
-            found = await Leaderboards(router).of(ANN)
+            found = await Leaderboards(router, config).of(ANN)
             assert (found.labels, found.tasks, found.claimed) == (0, 0, False)
             assert found.sentences[-1] == "No feedback is known: this is a stranger's ranking."
 
@@ -182,14 +206,14 @@ def test_a_warehouse_that_is_not_there_is_no_log_without_votes(tmp_path: Path) -
 
     async def test() -> None:
         async with Router.from_config(config) as router:
-            assert (await Leaderboards(router).of(ANN)).labels == 0
+            assert (await Leaderboards(router, config).of(ANN)).labels == 0
             asked = Request(messages=({"role": "user", "content": "What about 1?"},), identity=ANN)
             decision = (await router.complete(asked)).decision.id
             await router.feedback(decision, FeedbackKind.THUMB, 1.0, identity=ANN)
             await asyncio.to_thread(wait_for, lambda: (it := router.status()).labels and not it.lag.warehouse_events)
         (config.data / "fitrouter.duckdb").unlink()
         with Router.offline(config) as router:
-            for read in (Leaderboards(router).of, Reports(router, config).of, Profiles(router).show):
+            for read in (Leaderboards(router, config).of, Reports(router, config).of, Profiles(router).show):
                 with pytest.raises(StoreError, match="in no table yet; a running gateway copies them"):
                     await read(ANN)
 
@@ -200,10 +224,12 @@ def test_a_variant_is_no_model_of_its_own(tmp_path: Path) -> None:
     """Each model has one place, however many ways of asking it there are."""
     terse = msgspec.structs.replace(cards(["alpha"])[0], variants=(Variant(name="terse", prefix="Be brief."),))
 
+    config = load_config(install(tmp_path))
+
     async def test() -> None:
         async with make_router(tmp_path, models=expand([terse, *cards(["beta"])])) as router:
             assert len(router.models) == 3
-            found = await Leaderboards(router).of(ANN)
+            found = await Leaderboards(router, config).of(ANN)
             assert sorted(each.model for each in found.models) == ["alpha", "beta"]
 
     asyncio.run(test())
@@ -221,7 +247,7 @@ def test_opposite_votes_make_opposite_boards(tmp_path: Path) -> None:
             number = progress.question.number
             progress = await quizzes.answer(progress.id, long, number, "second" if longer else "first")
         await copied(router)
-        boards, profiles = Leaderboards(router), Profiles(router)
+        boards, profiles = Leaderboards(router, config), Profiles(router)
         for who, first in ((short, "brief"), (long, "long")):
             board = await boards.of(who)
             assert board.first == first
@@ -238,7 +264,7 @@ def test_a_pair_whose_other_answer_has_no_score_teaches_nothing(tmp_path: Path) 
     async def test(router: Router, quizzes: Quizzes, config: Config) -> None:
         await finish(quizzes, await quizzes.start(ANN))
         await copied(router)
-        boards, who = Leaderboards(router), await router.people.recall(ANN)
+        boards, who = Leaderboards(router, config), await router.people.recall(ANN)
         assert FeedbackKind.PAIR in {label.kind for label in boards.votes(who)}
         query = leaderboard._VOTES.replace("vote.other = b.decision_id", "false")
         with patch.object(leaderboard, "_VOTES", query):
@@ -259,7 +285,7 @@ def test_a_query_that_fails_is_no_empty_board(tmp_path: Path) -> None:
     settings, warehouse = load_config(file), tmp_path / "d" / "fitrouter.duckdb"
 
     def readers(router: Router) -> dict[str, Coroutine[Any, Any, object]]:
-        boards, reports, profiles = Leaderboards(router), Reports(router, settings), Profiles(router)
+        boards, reports, profiles = Leaderboards(router, settings), Reports(router, settings), Profiles(router)
         return {"leaderboard": boards.of(ANN), "report": reports.of(ANN), "profile": profiles.show(ANN)}
 
     whole = warehouse.read_bytes()
@@ -289,8 +315,8 @@ def test_a_query_that_fails_is_no_empty_board(tmp_path: Path) -> None:
 def test_who_may_have_one(tmp_path: Path) -> None:
     """Neither user nor role is refused, and so is a role of fewer than five people, with the number."""
 
-    async def test(router: Router, _quizzes: Quizzes, _config: Config) -> None:
-        boards = Leaderboards(router)
+    async def test(router: Router, _quizzes: Quizzes, config: Config) -> None:
+        boards = Leaderboards(router, config)
         with pytest.raises(InvalidRequest, match="no user and no role"):
             await boards.of(Identity())
         with pytest.raises(InvalidRequest, match=r"0 people of 'nurse'.*needs 5"):

@@ -156,7 +156,7 @@ def by_command(file: Path, user: str, decision: str, folder: Path) -> dict[str, 
 def in_python(router: Router, settings: Config, user: str) -> dict[str, Any]:
     """What the classes say of a person."""
     who = Identity(user=user)
-    board = asyncio.run(Leaderboards(router).of(who))
+    board = asyncio.run(Leaderboards(router, settings).of(who))
     report = asyncio.run(Reports(router, settings).of(who))
     profile = asyncio.run(Profiles(router).show(who))
     rows = asyncio.run(certified(router, settings, who))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from fitrouter.context.encoders import get_encoder
 from fitrouter.context.features import context_features, read_prompt
 from fitrouter.errors import ConfigError
 from fitrouter.providers import Recorded
+from fitrouter.router import Router
 from fitrouter.routing.variants import called
 from fitrouter.types import Floats, Message, ModelCard, Request
 from fitrouter_evaluators.scoring import Answer, ResponseFeatures, global_scalar
@@ -57,6 +59,33 @@ class AnswerPool(NamedTuple):
 
 class NoAnswers(ConfigError):
     """There are no recorded answers of the configured models, or nothing that reads them."""
+
+
+class PoolReader:
+    """Reads the recorded answers of an installation, once. Thread-safe.
+
+    Args:
+        router: whose models answered.
+        config: locates the file, and names the encoders.
+        file: instead of the configured one.
+    """
+
+    def __init__(self, router: Router, config: Config, file: Path | None = None) -> None:
+        self._router, self._config, self._file = router, config, file
+        self._pool: AnswerPool | None = None
+        self._reading = threading.Lock()
+
+    def __call__(self) -> AnswerPool:
+        """Return the pool. Blocks for seconds at first.
+
+        Raises:
+            ConfigError: the file cannot be used, or there is no scorer; `NoAnswers` if there are no answers.
+        """
+        with self._reading:
+            if self._pool is None:
+                file = self._file or answers_file(self._config)
+                self._pool = read_pool(file, self._router.models.values(), self._config)
+            return self._pool
 
 
 def answers_file(config: Config) -> Path:

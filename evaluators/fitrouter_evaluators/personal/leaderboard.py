@@ -2,8 +2,10 @@
 
 Ratings are joint draws of a person's exact posterior given their own votes (`posterior.person_draws`), or, for a role,
 of the posterior that decisions read; they are averaged over the person's own tasks: the contexts of their latest
-requests, else of the tenant's. Their differences are split by the same posterior (`reasons`). A personal ranking is
-claimed only where the first model beats the population's first with a probability of .8 or more.
+requests, else of the tenant's. Where nobody has made a request, the recorded answers of the quiz stand for them: what
+the models wrote there is known, and questions of a quiz are chosen to be short. Their differences are split by the same
+posterior (`reasons`). A personal ranking is claimed only where the first model beats the population's first with a
+probability of .8 or more.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from fitrouter.config import Config
 from fitrouter.errors import InvalidRequest, NoWarehouse, StoreError
 from fitrouter.posterior.arms import base_arm
 from fitrouter.posterior.draws import RatingDraws
@@ -24,6 +27,7 @@ from fitrouter.router import Router
 from fitrouter.stores.figures import chance, many
 from fitrouter.types import FeedbackKind, Floats, Identity
 from fitrouter_evaluators.personal import reasons
+from fitrouter_evaluators.personal.answers import AnswerPool, NoAnswers, PoolReader
 from fitrouter_evaluators.personal.reasons import Difference, split
 from fitrouter_evaluators.personal.scores import CLAIM, votes_said
 
@@ -117,7 +121,10 @@ class Leaderboard(msgspec.Struct, frozen=True, kw_only=True):
     people: int | None
     """People of a role."""
     tasks: int
-    """Requests whose contexts were averaged; 0 for an average task."""
+    """Requests whose contexts were averaged."""
+    prompts: int = 0
+    """Prompts with recorded answers that were averaged, where nobody has made a request; without both it is an average
+    task."""
     sentences: tuple[str, ...]
     unranked: tuple[str, ...] = ()
     """Models that have never answered here, while others have: of them there is nothing to rank."""
@@ -138,10 +145,11 @@ class Leaderboards:
 
     Args:
         router: started, or `Router.offline`.
+        config: locates recorded answers.
     """
 
-    def __init__(self, router: Router) -> None:
-        self.router = router
+    def __init__(self, router: Router, config: Config) -> None:
+        self.router, self._pool = router, PoolReader(router, config)
 
     async def of(self, identity: Identity) -> Leaderboard:
         """The leaderboard of a user (in a role, if one is given), or of a role.
@@ -160,19 +168,15 @@ class Leaderboards:
 
     def drawn(self, who: Identity, identity: Identity) -> Drawn:
         """Compute the leaderboard together with the draws behind it."""
-        labels, people = self._votes(who)
-        if not who.user and people < ROLE_PEOPLE:
-            raise InvalidRequest(
-                f"role: {many(people, 'person', 'people')} of {identity.role!r} gave feedback; a role's ranking needs "
-                f"{ROLE_PEOPLE}, so that it tells nothing of one person; give a user, or wait"
-            )
-        x, tasks = self.contexts(who)
+        labels, people = votes_and_people(self.router, who, identity)
+        x, tasks, prompts, pool = self._tasks(who)
         models = tuple(name for name, card in self.router.models.items() if card.variant is None)
         bases = self._bases(who, models)
         names = tuple(name for name in models if bases.get(name) != "prior") or models
         known = self.router.people
         votes = self.votes(who) if who.user and known.features else None  # without a scorer nothing has features
-        of_them, common = known.draw_ratings(who, x, names, DRAWS, [0], votes)
+        written = None if pool is None else _written(pool, names, len(known.features))
+        of_them, common = known.draw_ratings(who, x, names, DRAWS, [0], votes, written)
         own = of_them.ratings
         rows = ranked(names, own, common.ratings)
         found = tuple(msgspec.structs.replace(each, basis=bases.get(each.model, "")) for each in rows)
@@ -192,31 +196,49 @@ class Leaderboards:
             labels=labels,
             people=None if who.user else people,
             tasks=tasks,
+            prompts=prompts,
             sentences=(),
             unranked=tuple(name for name in models if name not in names),
         )
         return Drawn(msgspec.structs.replace(board, sentences=sentences(board)), names, of_them, common)
 
-    def contexts(self, who: Identity) -> tuple[Floats, int]:
-        """Contexts of the latest requests of the person, else of the role or tenant, and their number."""
+    def _tasks(self, who: Identity) -> tuple[Floats, int, int, AnswerPool | None]:
+        """Contexts of the tasks that models are ranked for, of how many requests or prompts, and the recorded answers.
+
+        Without requests and recorded answers, prompts that were compared count, and without those an average task.
+        """
+        if found := self._contexts(who):
+            return np.array(found), len(found), 0, None
+        try:
+            pool = self._pool()
+        except NoAnswers:
+            found = self._contexts(who, recorded=True)
+            return np.array(found or [self.router.people.average_context()]), 0, len(found), None
+        x = pool.x[pool.typical]
+        return x, 0, len(x), pool
+
+    def _contexts(self, who: Identity, *, recorded: bool = False) -> list[Any]:
+        """Contexts of the latest requests of the person, else of the role or tenant, or of recorded answers."""
+        past = "SELECT decision_hash FROM executions WHERE tenant = $1 AND status = 'recorded'"
         for column, value in (('"user"', who.user), ("role", who.role), ("tenant", who.tenant)):
             if value:
                 latest = (
-                    f"SELECT rowid FROM decisions WHERE tenant = ? AND {column} = ? ORDER BY seq DESC LIMIT {CONTEXTS}"  # noqa: S608 - constants
+                    f"SELECT rowid FROM decisions WHERE tenant = $1 AND {column} = $2 "  # noqa: S608 - constants
+                    f"AND decision_hash {'' if recorded else 'NOT '}IN ({past}) ORDER BY seq DESC LIMIT {CONTEXTS}"
                 )
-                rows = self._rows(
+                rows = _rows(
+                    self.router,
                     f"SELECT features FROM decisions WHERE rowid IN ({latest}) AND len(features) > 0 ORDER BY seq DESC",  # noqa: S608 - constants
                     (who.tenant, value),
                 )
-                sizes = {len(row[0]) for row in rows}
-                if len(sizes) == 1:
-                    return np.array([row[0] for row in rows], dtype=np.float64), len(rows)
-        return self.router.people.average_context()[None], 0
+                if len({len(row[0]) for row in rows}) == 1:
+                    return [row[0] for row in rows]
+        return []
 
     def votes(self, who: Identity) -> list[Label]:
         """The latest votes of a person on scored answers, oldest first."""
         d = len(self.router.people.average_context())
-        rows = self._rows(_VOTES, (who.tenant, who.user, MOST_VOTES, self.router.people.schema, d))
+        rows = _rows(self.router, _VOTES, (who.tenant, who.user, MOST_VOTES, self.router.people.schema, d))
         return [
             Label(
                 who,
@@ -230,38 +252,61 @@ class Leaderboards:
             if kind != FeedbackKind.PAIR or other is not None
         ]
 
-    def _votes(self, who: Identity) -> tuple[int, int]:
-        """Number of votes of a person or a role, and number of people who gave them."""
-        column, value = ('"user"', who.user) if who.user else ("role", who.role)
-        rows = self._rows(
-            "SELECT count(DISTINCT hash(decision_hash, kind, dimension, person_hash)), count(DISTINCT person_hash) "  # noqa: S608
-            f"FROM feedback WHERE tenant = ? AND {column} = ?",
-            (who.tenant, value),
-        )
-        return (int(rows[0][0]), int(rows[0][1])) if rows else (0, 0)
-
     def _bases(self, who: Identity, names: Sequence[str]) -> dict[str, str]:
         """What is known of each model from votes: see `LeaderboardRow.basis`; empty without a log that can be read."""
-        if self.router.warehouse is None or not self._rows("SELECT 1 FROM position", ()):
+        if self.router.warehouse is None or not _rows(self.router, "SELECT 1 FROM position", ()):
             return {}
         column, value = ('"user"', who.user) if who.user else ("role", who.role)
         found = dict.fromkeys(names, "prior")
-        found |= {_model(arm): "own" for (arm,) in self._rows(_OWN.format(column=column), (who.tenant, value))}
+        found |= {_model(arm): "own" for (arm,) in _rows(self.router, _OWN.format(column=column), (who.tenant, value))}
         if rest := [name for name in names if found[name] == "prior"]:
-            for arm, rated in sorted(self._rows(_OTHERS, (who.tenant,)), key=lambda row: bool(row[1])):
+            for arm, rated in sorted(_rows(self.router, _OTHERS, (who.tenant,)), key=lambda row: bool(row[1])):
                 if _model(arm) in rest:
                     found[_model(arm)] = "others" if rated else "answers"
         return found
 
-    def _rows(self, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
-        warehouse = self.router.warehouse
-        if warehouse is None:
-            return []
-        try:
-            return warehouse.query(sql, params, whole=True)
-        except NoWarehouse as error:
-            unless_votes(self.router, error)
-            return []
+
+def votes_and_people(router: Router, who: Identity, identity: Identity) -> tuple[int, int]:
+    """Number of votes of a person or a role, and number of people who gave them.
+
+    Raises:
+        InvalidRequest: a role of too few people.
+    """
+    column, value = ('"user"', who.user) if who.user else ("role", who.role)
+    rows = _rows(
+        router,
+        "SELECT count(DISTINCT hash(decision_hash, kind, dimension, person_hash)), count(DISTINCT person_hash) "  # noqa: S608
+        f"FROM feedback WHERE tenant = ? AND {column} = ?",
+        (who.tenant, value),
+    )
+    votes, people = (int(rows[0][0]), int(rows[0][1])) if rows else (0, 0)
+    if not who.user and people < ROLE_PEOPLE:
+        raise InvalidRequest(
+            f"role: {many(people, 'person', 'people')} of {identity.role!r} gave feedback; a role's ranking needs "
+            f"{ROLE_PEOPLE}, so that it tells nothing of one person; give a user, or wait"
+        )
+    return votes, people
+
+
+def _rows(router: Router, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
+    if router.warehouse is None:
+        return []
+    try:
+        return router.warehouse.query(sql, params, whole=True)
+    except NoWarehouse as error:
+        unless_votes(router, error)
+        return []
+
+
+def _written(pool: AnswerPool, names: Sequence[str], size: int) -> Floats:
+    """Mean features of the models' recorded answers, float64[K, size]; NaN for models without answers."""
+    found = np.full((len(names), size), np.nan)
+    mean = np.nan_to_num(pool.h[pool.typical]).mean(axis=0)
+    for k, name in enumerate(names):
+        if name in pool.models:
+            found[k] = 0.0
+            found[k, : mean.shape[1]] = mean[pool.models.index(name)]
+    return found
 
 
 def _model(arm: str) -> str:

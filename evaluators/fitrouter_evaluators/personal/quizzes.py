@@ -8,7 +8,6 @@ any other comparison; replay never takes it for traffic.
 from __future__ import annotations
 
 import asyncio
-import threading
 import uuid
 from contextlib import suppress
 from pathlib import Path
@@ -23,7 +22,7 @@ from fitrouter.router import Router
 from fitrouter.routing.explanation_text import FEATURES
 from fitrouter.stores.figures import chance
 from fitrouter.types import Completion, Execution, FeedbackKind, Identity, Request
-from fitrouter_evaluators.personal.answers import AnswerPool, answers_file, messages, read_pool
+from fitrouter_evaluators.personal.answers import AnswerPool, PoolReader, messages
 from fitrouter_evaluators.personal.beliefs import Liking
 from fitrouter_evaluators.personal.leaderboard import Leaderboards
 from fitrouter_evaluators.personal.quiz import (
@@ -80,10 +79,8 @@ class Quizzes:
     """
 
     def __init__(self, router: Router, config: Config, answers: Path | None = None) -> None:
-        self.router, self.config, self.answers = router, config, answers
+        self.router, self.config, self.pool = router, config, PoolReader(router, config, answers)
         self.store = QuizStore(config.data / FILE)
-        self._pool: AnswerPool | None = None
-        self._reading = threading.Lock()
 
     async def start(self, identity: Identity, settings: QuizConfig | None = None, *, again: bool = False) -> Progress:
         """Start a quiz, or go on with the one that the user has not finished.
@@ -187,19 +184,11 @@ class Quizzes:
             await asyncio.to_thread(self.store.replace, kept)
         return progress
 
-    def pool(self) -> AnswerPool:
-        """Return the recorded answers, which are read once. Blocks for seconds."""
-        with self._reading:
-            if self._pool is None:
-                file = self.answers or answers_file(self.config)
-                self._pool = read_pool(file, self.router.models.values(), self.config)
-            return self._pool
-
     # --- steps ---
 
     def _draw(self, who: Identity, pool: AnswerPool, seed: list[int]) -> Draws:
         """Draw from the person's posterior before the quiz, which leaderboards read too."""
-        votes = Leaderboards(self.router).votes(who)
+        votes = Leaderboards(self.router, self.config).votes(who)
         return self.router.people.draw_person(who, pool.x, pool.models, DRAWS, seed, votes)
 
     async def _owned(self, quiz: Quiz, identity: Identity) -> None:

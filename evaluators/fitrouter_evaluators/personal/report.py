@@ -118,8 +118,8 @@ class Reports:
     """
 
     def __init__(self, router: Router, config: Config) -> None:
-        self.router, self.boards = router, Leaderboards(router)
-        self._quizzes = Quizzes(router, config)
+        self.router, self._quizzes = router, Quizzes(router, config)
+        self.boards = Leaderboards(router, config)
 
     async def of(self, identity: Identity) -> FitReport:
         """The report of a user (in a role, if one is given), or of a role.

@@ -49,6 +49,7 @@ def page(report: FitReport) -> str:
     about = f" as {board.role}" if board.user and board.role else ""
     basis = votes_said(board.labels, board.people)
     tasks = f"their latest {many(board.tasks, 'request')}" if board.tasks else "an average task"
+    tasks = f"{many(board.prompts, 'prompt')} with recorded answers" if board.prompts else tasks
     body = [
         f"<p class=soft>fitrouter · fit report, from {basis}, for {tasks}</p>",
         f"<h1>Which model fits {_text(who)}{_text(about)}?</h1>",

@@ -59,9 +59,10 @@ class Personal:
         alone: Callable[[AuthenticatedCall, int], AbstractContextManager[None]],
     ) -> None:
         self.router, self._body, self._alone = router, body, alone
-        self._scores, self._boards = Scores(router), Leaderboards(router)
+        self._scores = Scores(router)
         self._profiles = Profiles(router)
         self._reports, self._quizzes = Reports(router, config), Quizzes(router, config)
+        self._boards = Leaderboards(router, config)
         self._config = config
 
     async def score(self, call: AuthenticatedCall) -> Response:

@@ -101,23 +101,49 @@ def draw_posterior(fit: Fit, identity: Identity, x: Floats, arms: Sequence[str],
 
 
 def draw_ratings(
-    fit: Fit, identity: Identity, x: Floats, arms: Sequence[str], n: int, seed: Sequence[int]
+    fit: Fit,
+    identity: Identity,
+    x: Floats,
+    arms: Sequence[str],
+    n: int,
+    seed: Sequence[int],
+    written: Floats | None = None,
 ) -> RatingDraws:
-    """Draw n joint samples of the mean ratings of arms over contexts; arguments as `draw_posterior`.
+    """Draw n joint samples of the mean ratings of arms over contexts; arguments as `draw_posterior` and `ratings_of`.
 
     The same seed gives two identities the same draws of what all people share.
     """
     draws = draw_posterior(fit, identity, x, arms, n, seed)
-    return ratings_of(fit, draws, _means(fit, identity, x, arms), x, arms, seed)
+    return ratings_of(fit, draws, _means(fit, identity, x, arms), x, arms, seed, written)
 
 
 def ratings_of(
-    fit: Fit, draws: Draws, means: Means, x: Floats, arms: Sequence[str], seed: Sequence[int]
+    fit: Fit,
+    draws: Draws,
+    means: Means,
+    x: Floats,
+    arms: Sequence[str],
+    seed: Sequence[int],
+    written: Floats | None = None,
 ) -> RatingDraws:
-    """Rate the expected answers of arms with drawn parameters whose posterior means are known."""
+    """Rate the expected answers of arms with drawn parameters whose posterior means are known.
+
+    Args:
+        fit: the posterior.
+        draws: of it.
+        means: of it.
+        x: contexts, float64[P, d].
+        arms: their names.
+        seed: of the random numbers.
+        written: mean features of answers that the arms gave in these contexts, float64[K, D]; a row of NaN for an arm
+            of which there are none. Without it they are predicted.
+    """
     found, common, widths = fit.arms.find(tuple(arms)), x.mean(axis=0), fit.widths.weights
     profile: Floats = np.mean([fit.arms.read(found, row, widths).profile for row in x], axis=0)
     unknown = fit.arms.read(found, common, widths).spread * (draws.taste**2 @ fit.arms.spread[found.rows].T)
+    if written is not None:
+        seen = np.isfinite(written).all(axis=1)
+        profile[seen], unknown[:, seen] = written[seen], 0.0
     noise = np.random.default_rng([*seed, 1]).standard_normal(unknown.shape) * np.sqrt(np.maximum(unknown, 0.0))
     drawn = draws.taste @ profile.T + draws.level + noise
     mean = profile @ means.taste.mean + means.level

@@ -266,7 +266,14 @@ def draw_person(
 
 
 def draw_person_ratings(
-    fit: Fit, identity: Identity, votes: Sequence[Label], x: Floats, arms: Sequence[str], n: int, seed: Sequence[int]
+    fit: Fit,
+    identity: Identity,
+    votes: Sequence[Label],
+    x: Floats,
+    arms: Sequence[str],
+    n: int,
+    seed: Sequence[int],
+    written: Floats | None = None,
 ) -> RatingDraws:
     """Draw n joint samples of a person's mean ratings of arms over contexts.
 
@@ -278,7 +285,8 @@ def draw_person_ratings(
         arms: their names.
         n: number of draws.
         seed: of the random numbers.
+        written: see `ratings_of`.
     """
     posterior = PersonPosterior(fit, identity, votes, arms, x.mean(axis=0))
     draws = Draws(*posterior.draw(n, seed), np.zeros((len(x), len(arms))))  # the mean correction is in the means
-    return ratings_of(fit, draws, posterior.means(identity, arms, x), x, arms, seed)
+    return ratings_of(fit, draws, posterior.means(identity, arms, x), x, arms, seed, written)

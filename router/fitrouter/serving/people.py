@@ -195,6 +195,7 @@ class People:
         n: int,
         seed: Sequence[int],
         votes: Sequence[Label] | None = None,
+        written: Floats | None = None,
     ) -> tuple[RatingDraws, RatingDraws]:
         """Draw models' mean ratings jointly, by a person or role and by the population.
 
@@ -205,14 +206,15 @@ class People:
             n: number of draws.
             seed: of the random numbers.
             votes: of the person: their exact posterior is drawn; None draws the posterior that decisions read.
+            written: mean features of answers that the models gave there, float64[K, D]; None predicts them.
         """
         learner, arms = self._learner.of(identity.tenant), [self._registry.models.names[model].arm for model in models]
         learner.users.load(identity.user or "")
         fit = learner.fit
-        common = draw_ratings(fit, Identity(tenant=identity.tenant), x, arms, n, seed)
+        common = draw_ratings(fit, Identity(tenant=identity.tenant), x, arms, n, seed, written)
         if votes is None:
-            return draw_ratings(fit, identity, x, arms, n, seed), common
-        return draw_person_ratings(fit, identity, votes, x, arms, n, seed), common
+            return draw_ratings(fit, identity, x, arms, n, seed, written), common
+        return draw_person_ratings(fit, identity, votes, x, arms, n, seed, written), common
 
     def average_context(self) -> Floats:
         """The context of a task of which nothing is known, float64[d]."""

@@ -84,7 +84,7 @@ async def certified(
     who = await router.people.recall(identity)
     if who.user == STRANGER or who.user is None:
         raise InvalidRequest(f"certificate: nothing is known of the user {identity.user!r} in {identity.tenant!r}")
-    drawn = await asyncio.to_thread(Leaderboards(router).drawn, who, identity)
+    drawn = await asyncio.to_thread(Leaderboards(router, config).drawn, who, identity)
     return await asyncio.to_thread(
         logged_rows,
         config.data,

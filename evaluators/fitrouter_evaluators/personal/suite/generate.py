@@ -15,7 +15,7 @@ from fitrouter.providers import Recorded
 from fitrouter.router import Router
 from fitrouter.routing.explanation_text import FEATURES
 from fitrouter.types import Identity
-from fitrouter_evaluators.personal.leaderboard import Leaderboards, require_somebody
+from fitrouter_evaluators.personal.leaderboard import require_somebody, votes_and_people
 from fitrouter_evaluators.personal.profile import Profiles, values_of
 from fitrouter_evaluators.personal.suite.judge import PairJudge
 from fitrouter_evaluators.personal.suite.pairs import (
@@ -107,7 +107,8 @@ class Generator:
             profile = await Profiles(self.router).show(identity)
             values, topics = values_of(profile), profile.topics
         else:
-            await Leaderboards(self.router).of(identity)  # refuses a role of too few people
+            who = await self.router.people.recall(identity)
+            await asyncio.to_thread(votes_and_people, self.router, who, identity)  # refuses a role of too few people
             values, topics = await asyncio.to_thread(self._role, identity), ()
         wanted = {name: value for name, value in values.items() if name in _WORDED and abs(value) >= _LEAST}
         if not wanted:
