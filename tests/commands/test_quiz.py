@@ -88,3 +88,16 @@ def test_fresh_answers_are_asked_once(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (tmp_path / "d" / ASKED).read_text().splitlines() == kept
     prompts.write_text("\n")
     assert "has no prompts" in str(run(*common, "--ask").exception)
+
+
+def test_a_model_that_does_not_answer_is_left_out_of_fresh_answers(tmp_path: Path) -> None:
+    """It is named with the reason, called once, and the quiz compares the others."""
+    file, prompts = tmp_path / "fitrouter.yaml", tmp_path / "prompts.txt"
+    dead = "  d: {kind: simulated, options: {dead: {failure: 1.0}}}\nmodels:\n  - {name: dead, provider: d}\n"
+    file.write_text(ASKING.replace("models:\n", dead))
+    prompts.write_text("Why is the sky blue?\nHow do I tie a knot?\n")
+    end = run("--user", "ann", "--config", file, "--prompts", prompts, "--ask", "--yes", said="q\n")
+    assert end.exit_code == 0, (end.output, end.exception)
+    assert end.output.count("dead is left out, as it does not answer: ") == 1
+    rows = [json.loads(line) for line in (tmp_path / "d" / ASKED).read_text().splitlines()]
+    assert [row["model"] for row in rows] == ["terse", "chatty"] * 2

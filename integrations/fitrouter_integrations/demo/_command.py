@@ -65,6 +65,7 @@ def command(
         stage = set_stage(place, config.encoder)
         with open_gateway(config, place) as gateway:
             console.print(f"Watch it in a browser: {gateway.url}/console", soft_wrap=True)
+            console.print(f"or in a terminal: fitrouter top --url {gateway.url}", soft_wrap=True)
             console.print(f"The gateway serves {len(place.models)} simulated models on {gateway.url}/v1")
             console.print(f"{place.users} simulated people in {place.roles} roles begin to ask and to rate …")
             until = None if seconds is None else begun + seconds * (_LIVE_PART if seeds else 1.0)

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from fitrouter.config import Config, load_config
 from fitrouter.context.features import estimate_tokens
-from fitrouter.errors import ConfigError
+from fitrouter.errors import AllModelsFailed, ConfigError, Unavailable
 from fitrouter.providers import Recorded
 from fitrouter.router import Router
 from fitrouter.serving.spending import spent
@@ -154,6 +154,8 @@ def _lines(file: Path | None) -> tuple[str, ...]:
 def _ask(settings: Config, prompts: tuple[str, ...], limit: float, console: Console, *, yes: bool) -> None:
     """Ask every model every prompt that it has not answered yet, and append the answers to the file in the data folder.
 
+    A model that does not answer is not asked again; the quiz compares the others.
+
     Raises:
         ConfigError: it would cost more than the limit, or the person declines.
     """
@@ -177,14 +179,21 @@ def _ask(settings: Config, prompts: tuple[str, ...], limit: float, console: Cons
         try:
             runner.run(router.start())
             with open(file, "a", encoding="utf-8", opener=for_owner) as kept:
-                spent = 0.0
+                spent, silent = 0.0, set[str]()
                 for prompt, card in missing:
+                    if card.name in silent:
+                        continue
                     if spent >= limit > 0.0:
                         raise ConfigError(f"--ask: the limit of USD {limit:.2f} is spent; the answers so far are kept")
                     request = Request(
                         messages=({"role": "user", "content": prompt},), model=card.name, params={"max_tokens": TOKENS}
                     )
-                    answer = runner.run(router.complete(request))
+                    try:
+                        answer = runner.run(router.complete(request))
+                    except (AllModelsFailed, Unavailable) as error:
+                        silent.add(card.name)
+                        console.print(f"{card.name} is left out, as it does not answer: {error}", markup=False)
+                        continue
                     spent += _cost(prompt, card) if answer.cost_usd is None else answer.cost_usd
                     text = str(answer.completion.message.get("content") or "")
                     row = {"prompt": prompt, "model": card.target, "response": text}
