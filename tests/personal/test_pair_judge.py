@@ -15,7 +15,7 @@ from tests.kits.suite import Verdict, judge, warmer
 
 from fitrouter.errors import ProviderUnavailable
 from fitrouter_evaluators.personal.suite import Models, PairJudge, Prompt, Suite, Trust
-from fitrouter_evaluators.personal.suite.generate import written
+from fitrouter_evaluators.personal.suite.generate import with_prompts, written, written_prompts
 from fitrouter_evaluators.personal.suite.judge import CALIBRATION, INJECTIONS, STEPS, agreements, longer, padded
 from fitrouter_evaluators.personal.suite.judge import Verdict as Ruling
 from fitrouter_evaluators.personal.suite.pairs import from_pool
@@ -163,6 +163,51 @@ def test_pairs_that_were_not_written_are_counted(tmp_path: Path, monkeypatch: py
     pairs = asyncio.run(written(suite, found, 5))
     assert [pair.prompt for pair in pairs] == ["Matter 4"]
     assert found.failed == 3
+
+
+def test_a_model_writes_prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told rubric, role and own prompts; what is usable of its reply replaces prompts of the pool, once each."""
+    prompts = [
+        ("What did I ask?", "own"),
+        ("Of the pool.", "pool"),
+        ("Of it, too.", "pool"),
+        ("What is 2 + 2?", "base"),
+    ]
+    suite = Suite(
+        rubric={"warmth": 1.0, "length": -0.4},
+        statements=("I prefer local food",),
+        role="nurse",
+        prompts=tuple(Prompt(id=f"p{i}", text=text, source=source) for i, (text, source) in enumerate(prompts)),
+    )
+    found = judge(tmp_path, suite, warmer)
+    good = [f"How do I plan week {i} of a night shift?" for i in range(4)]
+    replies = iter(
+        [
+            msgspec.json.encode(
+                {"prompts": [good[0], f" {good[0]}\n", "Hm?", "x" * 601, "Of the pool.", *good[1:]]}
+            ).decode(),
+            '{"prompts": ["cut sh',
+            '{"prompts": "one"}',
+        ]
+    )
+    asked = []
+
+    async def ask(_self: Models, _model: str, messages: list[dict[str, str]], *_: object, **_more: object) -> str:
+        asked.append(messages[0]["content"])
+        return next(replies)
+
+    monkeypatch.setattr(Models, "ask", ask)
+    texts = asyncio.run(written_prompts(suite, found, 3))
+    assert texts == good[:3]
+    for told in ("nurse", "I prefer local food", "warm", "What did I ask?"):
+        assert told in asked[0]
+    assert "Of the pool." not in asked[0]
+    made = with_prompts(suite, texts[:1])
+    kept = [("What did I ask?", "own"), ("What is 2 + 2?", "base"), (good[0], "written"), ("Of the pool.", "pool")]
+    assert [(each.text, each.source) for each in made.prompts] == kept
+    assert len({each.id for each in made.prompts}) == len(made.prompts)
+    assert [asyncio.run(written_prompts(suite, found, 3)) for _ in range(2)] == [[], []]
+    assert found.failed == 2
 
 
 def test_padding_says_nothing() -> None:

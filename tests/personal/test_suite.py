@@ -460,6 +460,11 @@ def test_the_commands(tmp_path: Path) -> None:
     made, out, answers = tmp_path / "suite.jsonl", tmp_path / "results.jsonl", tmp_path / "answers.jsonl"
     common = ["--user", "sceptical", "--config", file, "--answers", answers]
     assert "contrast pairs written" in invoke(["generate", made, *common])
+    bare = tmp_path / "bare.jsonl"
+    invoke(["generate", bare, *common, "--no-pool"])
+    assert {each.source for each in decoded(made.read_bytes()).prompts} > {"pool"}
+    assert "pool" not in {each.source for each in decoded(bare.read_bytes()).prompts}
+    assert {pair.made_by for pair in decoded(bare.read_bytes()).pairs} <= {"recorded"}
     done = CliRunner().invoke(app, ["validate", str(made), "--rater", "ann"], input="1\n3\nx\n2\nq\n")
     assert "3 marks" in done.output or "1 marks" in done.output
     assert "'x' is not one of" in done.output

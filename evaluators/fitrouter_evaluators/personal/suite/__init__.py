@@ -1,7 +1,7 @@
 """Personal test suites: prompts, probes and contrast pairs of a person or role; validated by people, run on models."""
 
 from fitrouter_evaluators.personal.suite import results
-from fitrouter_evaluators.personal.suite.generate import Generator, with_pairs, written
+from fitrouter_evaluators.personal.suite.generate import Generator, with_pairs, with_prompts, written, written_prompts
 from fitrouter_evaluators.personal.suite.judge import PairJudge, Trust, Verdict
 from fitrouter_evaluators.personal.suite.ledger import Ledger
 from fitrouter_evaluators.personal.suite.models import Models
@@ -35,5 +35,7 @@ __all__ = [
     "surface_accuracy",
     "with_mark",
     "with_pairs",
+    "with_prompts",
     "written",
+    "written_prompts",
 ]

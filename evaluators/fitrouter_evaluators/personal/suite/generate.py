@@ -30,9 +30,9 @@ from fitrouter_evaluators.personal.suite.pairs import (
 from fitrouter_evaluators.personal.suite.suite import ANCHORS, KNOWN, MATERIAL, POOL, Pair, Prompt, Suite
 
 _log = logging.getLogger(__name__)
-OWN, PAIRS, TASKS = 20, 40, 24
-"""Prompts from a person's tasks; contrast pairs; and prompts of tasks, given ones and the pool's, which makes them up
-to that number. Unless it is said otherwise."""
+OWN, PAIRS, TASKS, WRITTEN = 20, 40, 24, 12
+"""Prompts from a person's tasks; contrast pairs; prompts of tasks, given and written ones and the pool's, which makes
+them up to that number; and prompts that a judge's model writes. Unless it is said otherwise."""
 _LEAST = 0.1
 """Smallest preference that a suite tests."""
 _TOKENS = 1500
@@ -54,6 +54,29 @@ _SCHEMA = {
     "additionalProperties": False,
 }
 _FORM = {"type": "json_schema", "json_schema": {"name": "pair", "strict": True, "schema": _SCHEMA}}
+_PROMPT = 10, 600
+"""Characters of a prompt that a model writes."""
+
+
+class WrittenPrompts(msgspec.Struct):
+    """Prompts in the form in which a model replies."""
+
+    prompts: list[str]
+
+
+_PROMPTS = {
+    "type": "json_schema",
+    "json_schema": {
+        "name": "prompts",
+        "strict": True,
+        "schema": {
+            "type": "object",
+            "properties": {"prompts": {"type": "array", "items": {"type": "string"}}},
+            "required": ["prompts"],
+            "additionalProperties": False,
+        },
+    },
+}
 
 
 class Generator:
@@ -74,6 +97,7 @@ class Generator:
         given: Iterable[str] = (),
         recorded: Recorded | None = None,
         pairs: int = PAIRS,
+        pool: bool = True,
     ) -> Suite:
         """Generate a suite; its pairs come from the pool and recorded answers, none from a model.
 
@@ -83,6 +107,7 @@ class Generator:
             given: further prompts.
             recorded: answers of which pairs are made, too.
             pairs: contrast pairs, if there are so many whose length and format do not give them away.
+            pool: whether prompts and pairs of the pool that ships are among them.
 
         Raises:
             InvalidRequest: neither user nor role, a role of too few people, or nothing is known of what they want.
@@ -93,10 +118,10 @@ class Generator:
             rubric=rubric,
             statements=statements,
             role=identity.role,
-            prompts=tuple(_prompts(rubric, tasks, given)),
+            prompts=tuple(_prompts(rubric, tasks, given, pool=pool)),
         )
         made = await asyncio.to_thread(
-            lambda: [*from_pool(rubric), *(from_recorded(rubric, recorded) if recorded else ())]
+            lambda: [*(from_pool(rubric) if pool else ()), *(from_recorded(rubric, recorded) if recorded else ())]
         )
         return await asyncio.to_thread(with_pairs, found, made, pairs)
 
@@ -124,7 +149,7 @@ class Generator:
         return dict(zip(self.router.people.features, apart, strict=True))
 
 
-def _prompts(rubric: dict[str, float], tasks: Iterable[str], given: Iterable[str]) -> list[Prompt]:
+def _prompts(rubric: dict[str, float], tasks: Iterable[str], given: Iterable[str], *, pool: bool) -> list[Prompt]:
     """Collect the prompts: base, anchors, own tasks, given, the pool's and probes of the rubric, each text once."""
     own, others = [text for text in tasks if text.strip()], [text for text in given if text.strip()]
     probes = [(text, name) for name in rubric for text in MATERIAL.probes.get(name, ())]
@@ -133,13 +158,28 @@ def _prompts(rubric: dict[str, float], tasks: Iterable[str], given: Iterable[str
         *((text, "anchor") for text in ANCHORS),
         *((text, "own") for text in own),
         *((text, "given") for text in others),
-        *((text, "pool") for text in _of_pool(rubric, TASKS - len(own) - len(others))),
+        *((text, "pool") for text in _of_pool(rubric, TASKS - len(own) - len(others) if pool else 0)),
         *probes,
     ]
+    return _numbered(sources)
+
+
+def _numbered(sources: Iterable[tuple[str, str]]) -> list[Prompt]:
+    """Number texts with their sources, each text once."""
     found: dict[str, str] = {}
     for text, source in sources:
         found.setdefault(text, source)
     return [Prompt(id=f"p{i}", text=text, source=source) for i, (text, source) in enumerate(found.items(), 1)]
+
+
+def with_prompts(suite: Suite, texts: Sequence[str]) -> Suite:
+    """Return the suite with written prompts; each takes the place of one of the pool, if there are as many."""
+    theirs = [(each.text, each.source) for each in suite.prompts if each.source == "pool"]
+    others = [(each.text, each.source) for each in suite.prompts if each.source != "pool"]
+    written = [(text, "written") for text in texts]
+    return msgspec.structs.replace(
+        suite, prompts=tuple(_numbered([*others, *written, *theirs[: max(len(theirs) - len(written), 0)]]))
+    )
 
 
 def _of_pool(rubric: dict[str, float], most: int) -> list[str]:
@@ -176,6 +216,41 @@ async def written(suite: Suite, judge: PairJudge, most: int) -> list[Pair]:
     jobs = [(dimensions[i % len(dimensions)], prompts[i % len(prompts)]) for i in range(most if dimensions else 0)]
     found = await asyncio.gather(*(_write(suite, judge, *job) for job in dict.fromkeys(jobs)))
     return [pair for pair in found if pair is not None]
+
+
+async def written_prompts(suite: Suite, judge: PairJudge, most: int) -> list[str]:
+    """Have the judge's model write requests that this person may make, and return those that are usable.
+
+    Args:
+        suite: whose rubric, statements, role and own prompts the model is told; it is told no names.
+        judge: asks the model.
+        most: prompts to write; fewer are usable.
+
+    Raises:
+        BudgetExhausted: the limit is spent.
+    """
+    wishes = [f"an answer that {FEATURES[name][0 if value > 0 else 1]}" for name, value in suite.rubric.items()]
+    known = [each.text for each in suite.prompts if each.source in {"own", "given"}]
+    content = (
+        f"Write {most} different requests to an AI assistant, each of one to four sentences, that this person may make "
+        "in the next weeks: about different things, concrete, self-contained, answerable in text, without attachments."
+        + (f"\n\nTheir role: {suite.role}" if suite.role else "")
+        + f"\n\nThey prefer, most of all first:\n{chr(10).join([*suite.statements, *wishes])}"
+        + (f"\n\nThey asked before:\n{chr(10).join(text[:300] for text in known[:10])}" if known else "")
+        + '\n\nDo not mention these preferences in the requests. Reply with JSON: {"prompts": [the requests]}.'
+    )
+    try:
+        reply = await judge.models.ask(
+            judge.model, [{"role": "user", "content": content}], _TOKENS, response_format=_PROMPTS
+        )
+        made = msgspec.json.decode(reply or "", type=WrittenPrompts).prompts
+    except (ProviderError, msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
+        judge.failed += 1
+        _log.warning("no prompts were written: %s", for_log(error))
+        return []
+    there = {each.text for each in suite.prompts}
+    texts = dict.fromkeys(text.strip() for text in made)
+    return [text for text in texts if _PROMPT[0] <= len(text) <= _PROMPT[1] and text not in there][:most]
 
 
 async def _write(suite: Suite, judge: PairJudge, dimension: str, prompt: str) -> Pair | None:

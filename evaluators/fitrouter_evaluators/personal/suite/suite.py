@@ -77,7 +77,8 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True, tag_field="row", tag="pr
     id: str
     text: Text
     source: str
-    """`anchor`, `own` (a task of the person), `given`, `pool`, `base`, or the dimension that it probes."""
+    """`anchor`, `own` (a task of the person), `given`, `written` (by a model), `pool`, `base`, or the
+    dimension that it probes."""
 
 
 class Pair(msgspec.Struct, frozen=True, kw_only=True, tag_field="row", tag="pair"):

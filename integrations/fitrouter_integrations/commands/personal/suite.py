@@ -33,8 +33,11 @@ from fitrouter_evaluators.personal.suite import (
     results,
     with_mark,
     with_pairs,
+    with_prompts,
     written,
+    written_prompts,
 )
+from fitrouter_evaluators.personal.suite.generate import WRITTEN
 from fitrouter_evaluators.personal.suite.pairs import from_pool, from_recorded
 from fitrouter_integrations.commands._files import as_json, read_file, refuse_existing, replace_file, write_new
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, User, verbs
@@ -52,7 +55,9 @@ _WORDS = {
 Tenant = Annotated[str, typer.Option(help="Tenant of the user.")]
 Role = Annotated[str | None, typer.Option(help="Role of the user; alone, the suite of the role.")]
 Answers = Annotated[Path | None, typer.Option(help="Recorded answers, Parquet or JSONL with prompt, model, response.")]
-Judge = Annotated[str | None, typer.Option(help="A configured model that writes pairs, checks them, and judges.")]
+Judge = Annotated[
+    str | None, typer.Option(help="A configured model that writes prompts and pairs, checks them, and judges.")
+]
 Limit = Annotated[float, typer.Option(min=0.0, help="Maximum USD to spend.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before money is spent.")]
 AskAgain = Annotated[
@@ -71,7 +76,11 @@ def generate(
     ] = 20,
     answers: Answers = None,
     pairs: Annotated[int, typer.Option(min=0, max=200, help="Maximum number of contrast pairs.")] = 40,
+    pool: Annotated[bool, typer.Option(help="Whether prompts and pairs of the pool that ships are among them.")] = True,
     judge: Judge = None,
+    new: Annotated[
+        int, typer.Option("--written", min=0, max=40, help="Maximum number of prompts that --judge writes.")
+    ] = WRITTEN,
     limit: Limit = 0.5,
     yes: Yes = False,
     ask_again: AskAgain = False,
@@ -87,22 +96,30 @@ def generate(
     async def made() -> Suite:
         with Router.offline(settings) as router:
             tasks = await _tasks(router, who, own)
-            suite = await Generator(router).suite(who, tasks=tasks, given=given, recorded=recorded, pairs=pairs)
+            suite = await Generator(router).suite(
+                who, tasks=tasks, given=given, recorded=recorded, pairs=pairs, pool=pool
+            )
         if judge is None:
             return suite
         with Ledger(_calls(file), ask_again=ask_again) as ledger:
             models = _models(settings, ledger, limit, None)
             prices = models.card(judge).prices
-            most = 2 * pairs * (prices.input * 1500 + prices.output * 2300) / 1e6
-            _agree(f"{2 * pairs} pairs written by {judge} {_most(most, models, [judge])}", most, limit, yes)
+            most = (2 * pairs + bool(new)) * (prices.input * 1500 + prices.output * 2300) / 1e6
+            told = f"{many(new, 'prompt')} and {many(2 * pairs, 'pair')}"
+            _agree(f"{told} written by {judge} {_most(most, models, [judge])}", most, limit, yes)
             try:
-                found = await written(suite, asked := PairJudge(models, judge, suite), 2 * pairs)
+                asked = PairJudge(models, judge, suite)
+                suite = with_prompts(suite, await written_prompts(suite, asked, new) if new else [])
+                found = await written(suite, asked, 2 * pairs)
             finally:
                 await models.aclose()
             paid = Money.of(ledger.usd, ledger.paid, ledger.unpriced)
             failed = f"; {asked.failed} could not be written" if asked.failed else ""
             typer.echo(f"{len(found)} of {2 * pairs} written pairs were accepted{failed}; cost: {paid}", err=True)
-        others = [*from_pool(suite.rubric), *(from_recorded(suite.rubric, recorded) if recorded else ())]
+        others = [
+            *(from_pool(suite.rubric) if pool else ()),
+            *(from_recorded(suite.rubric, recorded) if recorded else ()),
+        ]
         return with_pairs(suite, found, pairs) if len(found) >= pairs else with_pairs(suite, [*found, *others], pairs)
 
     suite = asyncio.run(made())
