@@ -74,7 +74,8 @@ class Gauges:
         self._open = gauge("breaker_open", "1 while a worker does not call the model or provider.", "livemax", "name")
         self._outage = gauge(
             "outage",
-            "2 while no request is answered, 1 while some go unanswered: whose (all, tenant, key, model), and why.",
+            "2 while no request is answered (for the model `name`, if all went to one), 1 while some go unanswered: "
+            "whose (all, tenant, key, model), and why.",
             "livemax",
             *("scope", "name", "error"),
         )

@@ -68,6 +68,7 @@ class Service:
 
 
 DOWN = [("all", "", "down")]
+ONE = [("all", "m", "down")]
 SOME = [("all", "", "degraded")]
 
 
@@ -122,7 +123,7 @@ def test_what_is_nobodys_failure_does_not_count(status: str) -> None:
     it.end("failed", 3)
     it.end(status, 50)
     it.end("failed", 2)
-    assert it.found() == DOWN, "nor do they stand between failures"
+    assert it.found() == ONE, "nor do they stand between failures"
 
 
 def test_ten_answers_end_an_outage() -> None:
@@ -136,7 +137,7 @@ def test_ten_answers_end_an_outage() -> None:
     it.end("failed", 4)
     assert it.found() == [], "what was before does not count again"
     it.end("failed")
-    assert it.found() == DOWN
+    assert it.found() == ONE
     it.end("ok", 10, every_s=0.1)
     assert it.found() == SOME
     it.now += service.QUIET_S
@@ -148,14 +149,14 @@ def test_three_answers_or_a_probe_end_an_outage_at_little_traffic() -> None:
     it = Service()
     it.end("failed", 30)
     it.now += 3600.0
-    assert it.found() == DOWN
+    assert it.found() == ONE
     assert "the last one was 60 minutes ago" in it.outage.text
     it.end("ok", 2, every_s=20.0)
     assert it.found() == SOME
     it.end("ok", every_s=20.0)
     assert it.found() == []
     it.end("failed", 6, every_s=20.0)
-    assert it.found() == DOWN
+    assert it.found() == ONE
     it.end("ok", every_s=20.0, probe=True)
     assert it.found() == []
 
@@ -197,6 +198,23 @@ def test_one_model_that_fails_alone_is_named() -> None:
     assert service_status({}, it.health.outages()).status == "degraded"
 
 
+def test_a_dead_model_is_named_where_nothing_else_is_asked_for() -> None:
+    """All unanswered requests went to it, and nobody knows of others; not where one went to another model, too."""
+    it = Service()
+    it.end("ok", 20, model="n")
+    it.end("failed", 6, model="m")
+    assert it.found() == ONE
+    assert it.outage.text.startswith("No request for m is answered: 6 failed")
+    it.now += 1.0
+    tried = tuple(Attempt(model=model, probability=1.0, error="ProviderUnavailable") for model in "mn")
+    it.health(Happened(it.execution("failed", "default", "", "m", tried)))
+    assert it.found() == DOWN
+    assert it.outage.text.startswith("No request is answered: 7 failed")
+    it.now += service.WINDOW_S + 20.0
+    it.end("failed", 5, model="m")
+    assert it.found() == ONE, "what is older says nothing of now"
+
+
 def test_everybody_is_everybody() -> None:
     """A total outage begins with the tenant of the most traffic, and is not taken for its own; it ends for all."""
     it = Service()
@@ -233,7 +251,7 @@ def test_a_tenant_that_failed_before_everybody_stays_named() -> None:
     assert it.found() == [("tenant", "acme", "degraded")]
     for tenant in ("ours", "acme"):
         it.end("failed", 6, tenant=tenant, every_s=0.1)
-    assert it.found() == DOWN
+    assert it.found() == ONE
     it.end("ok", 12, tenant="ours")
     assert it.found() == [("tenant", "acme", "degraded")]
 

@@ -56,6 +56,7 @@ class Outage(msgspec.Struct, frozen=True, kw_only=True):
     scope: str
     """all, tenant, key or model."""
     name: str
+    """Of all: the one model that all unanswered requests went to; empty if there are more."""
     tenant: str | None
     """Whose it is; None for all tenants."""
     level: str
@@ -97,20 +98,24 @@ class _Track:
         self.red, self.since = False, 0.0
         self.answered_at = self.unanswered_at = -math.inf
         self.errors, self.reasons = deque[tuple[str, str]](maxlen=20), deque[tuple[str, str]](maxlen=20)
+        self._went: dict[int, set[str]] = {}
+        """Slot → models that its unanswered requests named or went to; empty for none."""
         self._last: list[tuple[float, bool, bool]] = []
         """Time of each of the last requests, whether it was answered, and whether that was a probe."""
         self._slots: dict[int, list[int]] = {}
         self._fresh: dict[int, list[int]] = {}
         """Those since the last outage, which alone begin the next one."""
 
-    def add(self, ts: float, outcome: str, n: int, probe: bool, errors: Iterable[tuple[str, str]]) -> None:
+    def add(
+        self, ts: float, outcome: str, n: int, probe: bool, errors: Iterable[tuple[str, str]], went: set[str]
+    ) -> None:
         slot, answered = int(ts // _SLOT_S), outcome == "answered"
-        for slots in (self._slots, self._fresh):
+        for slots in (self._slots, self._fresh, self._went):
             if slot not in slots:
-                slots[slot] = [0, 0, 0]
                 for old in [each for each in slots if each <= slot - WINDOW_S / _SLOT_S - 1]:
                     del slots[old]
-            slots[slot][_COUNTED.index(outcome)] += n
+        for counts in (self._slots, self._fresh):
+            counts.setdefault(slot, [0, 0, 0])[_COUNTED.index(outcome)] += n
         for _ in range(min(n, AGAIN)):
             bisect.insort(self._last, (ts, answered, probe))
         del self._last[:-AGAIN]
@@ -118,6 +123,7 @@ class _Track:
             self.answered_at = max(self.answered_at, ts)
         else:
             self.unanswered_at = max(self.unanswered_at, ts)
+            self._went.setdefault(slot, set()).update(went)
             for model, error in errors:
                 (self.errors if model else self.reasons).append((model, error))
         if self.red or not answered:  # an answer begins no outage
@@ -126,6 +132,11 @@ class _Track:
     def counts(self, now: float) -> list[int]:
         """Answered, failed and refused requests of the last five minutes."""
         return _sums(self._slots, now)
+
+    def one_model(self) -> str:
+        """The model that all unanswered requests went to; empty if there are more."""
+        found = set().union(*self._went.values())
+        return found.pop() if len(found) == 1 else ""
 
     def in_a_row(self) -> bool:
         """Whether the last `ROW` requests went unanswered."""
@@ -141,7 +152,7 @@ class _Track:
 
     def calm(self) -> None:
         self.red = False
-        for each in (self._last, self._fresh, self.errors, self.reasons):
+        for each in (self._last, self._fresh, self._went, self.errors, self.reasons):
             each.clear()
 
     def _answers_again(self, now: float) -> bool:
@@ -191,10 +202,11 @@ class ServiceHealth:
     def _count(self, event: Execution | Refusal) -> None:
         now, probe, n = self._clock(), False, 1
         if isinstance(event, Refusal):
-            outcome, model, n, errors = "refused", event.model, event.n, {("", event.reason)}
+            outcome, model, n, errors, went = "refused", event.model, event.n, {("", event.reason)}, {event.model}
         else:
             outcome, model = OUTCOMES.get(event.status, ""), event.served_by or event.chosen
             probe = any(each.probe for each in event.attempts)
+            went = {model, *(each.model for each in event.attempts)}
             tried = {(each.model, each.error) for each in event.attempts if each.error}
             errors = {(name, error) for name, error in tried if error not in NOT_CALLED}
             if not errors:
@@ -206,7 +218,7 @@ class ServiceHealth:
         names = {"tenant": (tenant, tenant), "key": (tenant, event.key), "model": ("", model)}
         tracks = [self._track(scope, name) for scope, name in names.items() if name[1]]
         for track in (self._all, *tracks):
-            track.add(ts, outcome, n, probe, sorted(errors))
+            track.add(ts, outcome, n, probe, sorted(errors), went)
         self._settle(began)
 
     def _track(self, scope: str, name: tuple[str, str]) -> _Track:
@@ -294,7 +306,10 @@ def _outage(keys: Sequence[tuple[str, str, str]], track: _Track, now: float) -> 
     said = f"{failed:,} failed and {refused:,} were refused of {many(total, 'request')} in the last five minutes"
     if not lost:
         said = f"the last one was {max(0.0, now - track.unanswered_at) / 60.0:.0f} minutes ago"
-    head = "No request is answered" if down else f"Requests {f'of {whose} ' if whose else ''}go unanswered"
+    name = track.one_model() if down else name
+    head = f"Requests {f'of {whose} ' if whose else ''}go unanswered"
+    if down:
+        head = f"No request {f'for {name} ' if name else ''}is answered"
     return Outage(
         scope=scope,
         name=name,
