@@ -90,9 +90,16 @@ def test_a_person_goes_through_the_page(url: str, scheme: str, width: int) -> No
         faults[:] = [fault for fault in faults if "401" not in fault]  # what the browser says of the answer to that
         other.close()
         page.goto(f"{url}/me#/profile")
-        page.fill("#statements", "short answers\n<b>no</b> bullet points")
+        page.fill(
+            "#statements", "short answers\n<b>no</b> bullet points\nI avoid horror films\nI prefer answers in HTML"
+        )
         page.click("button.primary")
         look("#heard h3")
+        heard = page.locator("#heard div").all_inner_texts()
+        assert len(heard) == 3, "understood; kept as a topic, which moves no property of answers; not understood"
+        assert "horror" in heard[1]
+        assert "none of their properties is measured" in heard[1]
+        assert "HTML (nothing measures the form or language of answers)" in heard[2]
         page.click("#erase")
         page.fill("#confirm", ADA)
         look("#confirm")

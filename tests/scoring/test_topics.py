@@ -64,6 +64,15 @@ def test_what_was_declared_counts_from_the_start() -> None:
     )
 
 
+def test_a_form_that_nothing_measures_is_no_topic() -> None:
+    """An answer in HTML is not about HTML: such a wish is not understood, and says why; what is measured stays so."""
+    scorer = make_scorer(ScorerConfig())
+    wishes = ["I prefer answers in HTML", "Please answer in French.", "I would love replies as raw JSON"]
+    assert scorer.topics([*wishes, "I love films in French."]) == ("I love films in French.",)
+    assert set(scorer.reasons(wishes).values()) == {"nothing measures the form or language of answers"}
+    assert scorer.understand(["I prefer answers in bullet points"])["I prefer answers in bullet points"]
+
+
 def test_fresh_phrases_about_style() -> None:
     """Phrases that training has not seen: 85 of 100, and of their negations, move their dimension to the right side."""
     rows = [json.loads(line) for line in (ROOT / "benchmarks/scoring/style_phrases.jsonl").read_text().splitlines()]

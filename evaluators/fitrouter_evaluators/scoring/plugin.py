@@ -27,7 +27,7 @@ from fitrouter_evaluators.scoring.scorer import Scorer
 from fitrouter_evaluators.scoring.statements._polarity import has_attitude
 from fitrouter_evaluators.scoring.statements.declared import DeclaredValues, understandable, unreadable
 from fitrouter_evaluators.scoring.statements.remarks import clauses, read_remark
-from fitrouter_evaluators.scoring.statements.topics import topic_units
+from fitrouter_evaluators.scoring.statements.topics import asks_for_form, topic_units
 
 if TYPE_CHECKING:
     from fitrouter_evaluators.scoring.models import RewardModels
@@ -127,11 +127,17 @@ class ScorerService:
     def reasons(self, statements: Sequence[str]) -> dict[str, str]:
         """Reasons why statements that move nothing are not understood, by statement."""
         declared = DeclaredValues(self._features.encoder)
-        return {said: declared.read(said).reason or "it says too little of any dimension" for said in statements}
+        form = "nothing measures the form or language of answers"
+        return {
+            said: form if asks_for_form(said) else declared.read(said).reason or "it says too little of any dimension"
+            for said in statements
+        }
 
     def topics(self, statements: Sequence[str]) -> tuple[str, ...]:
         """Select the statements of preference about topics, which the feature `declared_fit` compares answers with."""
-        return tuple(statement for statement in statements if not unreadable(statement) and topic_units(statement))
+        return tuple(
+            said for said in statements if not unreadable(said) and not asks_for_form(said) and topic_units(said)
+        )
 
     def comment(self, text: str) -> ParsedRemark:
         """Parse a comment on an answer: each clause by the grammar of remarks, else as a statement of preference."""

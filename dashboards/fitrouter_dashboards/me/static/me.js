@@ -244,7 +244,7 @@ async function profile() {
     if (Object.keys(kept).length > Object.keys(said.declared).length) await ask("profile", "PUT", { statements, values: kept });
     await profile();
     const moved = Object.entries(said.moved).map(([line, values]) => `${line}: ${Object.entries(values).map(words).join("; ")}`);
-    document.getElementById("heard").replaceChildren(...[[w.moved, [...moved, ...said.topics]], [w.unclear, said.not_understood.map((line) => (said.reasons[line] ? `${line} (${said.reasons[line]})` : line))]]
+    document.getElementById("heard").replaceChildren(...[[w.moved, moved], [w.topics, said.topics], [w.unclear, said.not_understood.map((line) => (said.reasons[line] ? `${line} (${said.reasons[line]})` : line))]]
       .filter(([, lines]) => lines.length).map(([title, lines]) => h("div", null, h("h3", null, title), h("ul", { class: "list" }, lines.map((line) => h("li", null, line))))));
     say(w.saved);
   });

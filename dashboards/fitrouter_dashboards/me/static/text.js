@@ -47,7 +47,7 @@ export const T = {
   },
   profile: {
     head: "What you say about yourself", about: "One wish a line, such as: short answers; no bullet points; I cook vegan.",
-    save: "Save", saved: "Saved.", moved: "Understood", unclear: "Not understood, and not used", said: "What you said", did: "What you did",
+    save: "Save", saved: "Saved.", moved: "Understood", topics: "Kept as a topic: answers are compared with its words; none of their properties is measured for it", unclear: "Not understood, and not used", said: "What you said", did: "What you did",
     learnt: "What your feedback shows", likes: (words) => `You like it more than others do when an answer ${words}`, wants: (words) => `You want an answer that ${words}`, nothing: "Nothing yet.",
     export: "Download all of it", erase: "Erase everything about me",
     confirm: "This removes your profile, your ratings and what was learnt from them. It cannot be undone. Type your name to confirm:",

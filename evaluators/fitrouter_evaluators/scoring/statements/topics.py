@@ -52,6 +52,12 @@ _DIETS = tuple(
     )
 )
 """A diet → what it means, where a statement says no more of it."""
+_FORM = re.compile(
+    r"\b(?:answers?|answered|repl(?:y|ies)|respon(?:d|ses?)|write|output)\b.*\b(?:in|as) (?:\w+ )?"
+    r"(?:html|xml|json|yaml|csv|latex|english|french|german|spanish|italian|portuguese|dutch|polish|russian|chinese|japanese|korean|arabic|hebrew)\b",
+    re.IGNORECASE,
+)
+"""Forms and languages of answers, which no feature reads: a topic is compared with what answers are about."""
 _SENTENCE = re.compile(r"[^.!?\n]+")
 
 _WORDS, _SENTENCES = 400, 32
@@ -81,6 +87,15 @@ def topic_units(statement: str) -> tuple[Unit, ...]:
         return ()
     core = _REASON.sub("", text)
     return (units(core) if has_attitude(core) else ()) or units(text)
+
+
+def asks_for_form(statement: str) -> bool:
+    """Whether a statement asks for a form or language of answers that nothing measures.
+
+    >>> asks_for_form("I prefer answers in HTML"), asks_for_form("I cook in French")
+    (True, False)
+    """
+    return _FORM.search(statement) is not None
 
 
 class _Words:
