@@ -302,3 +302,13 @@ def test_estimates_are_recorded_in_the_warehouse(log: Log, tmp_path: Path) -> No
     assert counted == (len(believed) + len(report.bands),) * 2
     with pytest.raises(ConfigError, match="no warehouse beside"):
         record(report, tmp_path / "elsewhere" / "journal.db")
+
+
+def test_one_of_a_thing_is_told_in_the_singular() -> None:
+    """A log of one decision says so."""
+    town = Town(seed=5, rules=Rules(floor=0.2, ask=1.0, share=1.0), votes=1.0)
+    town.live(1)
+    town.count += 400
+    town.live(1)
+    text = msgspec.json.encode(replayed(town.log())).decode()
+    assert "1 decision in 1 session are too few" in text, text

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from fitrouter.errors import ConfigError, InvalidLog
+from fitrouter.stores.figures import many
 from fitrouter.types import UNPRICED, Floats
 from fitrouter_evaluators.replay.candidates._from_log import FixedCandidate
 from fitrouter_evaluators.replay.candidates.learning import RejectionCandidate
@@ -170,8 +171,8 @@ def _refused(study: Study, checks: Sequence[Check], known: Sequence[Diagnostics]
     rows, sessions = len(study.units.member), len(np.unique(study.units.cluster))
     if rows < MIN_ROWS or sessions < MIN_UNITS:
         return (
-            f"{rows} decisions in {sessions} {unit}s are too few; {MIN_ROWS} in {MIN_UNITS} {unit}s are the fewest "
-            "from which anything is concluded: log more"
+            f"{many(rows, 'decision')} in {many(sessions, unit)} are too few; {MIN_ROWS} in {MIN_UNITS} {unit}s "
+            "are the fewest from which anything is concluded: log more"
         )
     effective = min((each.ess for each in known), default=math.inf)
     if unit == "run" and effective < MIN_RUNS:
