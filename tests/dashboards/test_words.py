@@ -39,7 +39,8 @@ REQUEST = re.compile(r"content-type: |Bearer|^from openai|api_key=|completions\.
 
 
 PLURAL = re.compile(
-    r"\$\{[^{}]+\} (requests|ratings|people|runs|votes|events|days|answers|decisions|points|rated answers|steps)\b"
+    r"\$\{[^{}]+\} (requests|ratings|people|runs|votes|events|days|answers|decisions|points|rated answers|steps"
+    r"|comments|more ratings)\b"
 )
 """A number and more than one thing, in a template."""
 CHOSEN = re.compile(r"(> 1|=== \"?1\"?) \?[^?]*$")

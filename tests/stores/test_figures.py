@@ -106,6 +106,30 @@ def test_traffic_is_the_ledgers(tmp_path: Path, who: Identity | None) -> None:
         assert times[0] <= figure.p50_ms <= figure.p95_ms <= times[-1]
 
 
+def test_ratings_without_a_user_are_nobodys(tmp_path: Path) -> None:
+    """They are in the mean and counted apart, never as a person; in the interval each stands for itself."""
+    warehouse, users = Warehouse(tmp_path / "warehouse.duckdb"), [f"u{n % 4}" for n in range(8)] + [None] * 3
+    given = [
+        Feedback(
+            id=f"f{n}",
+            ts=1.0,
+            decision_id=f"d{n}",
+            identity=Identity(user=user),
+            kind=FeedbackKind.THUMB,
+            value=float(n % 3 > 0),
+        )
+        for n, user in enumerate(users)
+    ]
+    warehouse.ingest([Row(n, vote) for n, vote in enumerate(given, 1)])
+    rated, known = figures(warehouse.queries, ratings(), raters(since=0.0))
+    assert (rated.all.ratings, rated.all.people, rated.all.anonymous) == (11, known.people, 3) == (11, 4, 3)
+    average = mean(vote.y for vote in given)
+    apart = [sum(vote.y - average for vote in given if vote.identity.user == user) for user in set(users) - {None}]
+    apart += [vote.y - average for vote in given if vote.identity.user is None]
+    half = 1.959964 * math.sqrt(sum(each**2 for each in apart) * 7 / 6) / 11
+    assert rated.all.low == pytest.approx(average - half)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_people_of_most_money_are_as_grouped_by_name(tmp_path: Path, seed: int) -> None:
     """Groups of numbers for people are told by name, those of most money, with the figures of the names' groups."""

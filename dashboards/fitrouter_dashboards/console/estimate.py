@@ -57,6 +57,7 @@ def replayed(config: Config, log: Path, candidate: dict[str, Any]) -> dict[str, 
             "now": base.value,
             "units": row.n,
             "labelled": report.window.labelled,
+            "unpriced": logged.outcomes.assumed if metric == "cost" else 0,
             "ess": ess,
             "warnings": report.warnings[:3],
         }

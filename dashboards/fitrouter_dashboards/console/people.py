@@ -48,9 +48,16 @@ _REMARKS = f"""
     ) GROUP BY 1 ORDER BY 2 DESC LIMIT 20
 """  # noqa: S608 - a constant
 _LATEST = f"""
-    SELECT decision_id, chosen FROM decisions
-    WHERE {_WHO} AND ts >= $4 AND mode IN ('online', 'uniform', 'shadow') AND len(probs) > 1
-    ORDER BY seq DESC LIMIT $5
+    WITH latest AS MATERIALIZED (
+        SELECT seq, decision_id, chosen FROM decisions
+        WHERE {_WHO} AND ts >= $4 AND mode IN ('online', 'uniform', 'shadow') AND len(probs) > 1
+        ORDER BY seq DESC LIMIT $5
+    )
+    SELECT decision_id, served_by, served_by <> chosen FROM latest JOIN (
+        SELECT decision_id, arg_max(served_by, seq) AS served_by FROM executions
+        WHERE seq > (SELECT min(seq) FROM latest) AND decision_id IN (SELECT decision_id FROM latest)
+        GROUP BY decision_id
+    ) USING (decision_id) WHERE served_by IS NOT NULL
 """  # noqa: S608 - a constant
 
 
@@ -133,5 +140,5 @@ def history(reads: Reads, who: Identity, since: float, rated_since: float) -> di
         )[:MODELS],
         "rating": msgspec.to_builtins(next((one for *_, one in rated.listed), None) if who.user else rated.all),
         "requests": moving.all.requests,
-        "decisions": dict(latest),
+        "decisions": {decision: (model, fallback) for decision, model, fallback in latest},
     }

@@ -3,7 +3,8 @@
 A request counts once its end is logged, as what docs/console.md, Counts, says (the view `requests`). A rating is the
 latest thumb or rating of an answer as a whole, from 0 to 1. A mean rating is that of the rated answers; its 95%
 interval takes people as independent, and the ratings of one person as dependent: mean ± 1.96 · √(Σᵤ (Sᵤ − nᵤ · mean)² ·
-m / (m − 1)) / n, of m people with nᵤ ratings of sum Sᵤ; where all are alike, that of a share of m people. A rating is
+m / (m − 1)) / n, of m people with nᵤ ratings of sum Sᵤ; where all are alike, that of a share of m people. A rating
+without a user is nobody's: it is counted apart, and stands for itself among the m. A rating is
 up above the middle of its scale, down below it. The mean rating of one person takes their answers as independent: its
 interval is that of a share of as many, and they are unhappy if it ends below the middle of the scale. Money of unknown
 amount is no money: it is counted apart.
@@ -77,14 +78,16 @@ _NAMES = """LEFT JOIN (
 _RATINGS = f"""
     WITH latest AS MATERIALIZED (
         SELECT arg_max(ts, seq) AS ts, arg_max(y, seq) AS y, any_value(coalesce(person_hash, decision_hash)) AS person,
-            decision_hash AS decision, any_value(left(coalesce(role, ''), 200)) AS role
+            decision_hash AS decision, any_value(left(coalesce(role, ''), 200)) AS role,
+            any_value(person_hash) IS NULL AS nobody
         FROM heard_feedback WHERE {_WHERE} AND {RATED} GROUP BY decision
     ), own AS (
-        SELECT grouping(key) AS whole, key, person, sum(y) AS total, count(*) AS n
-        FROM (SELECT {{by}} AS key, y, person FROM latest {{served}}) GROUP BY GROUPING SETS ((person), (key, person))
+        SELECT grouping(key) AS whole, key, person, sum(y) AS total, count(*) AS n, any_value(nobody) AS nobody
+        FROM (SELECT {{by}} AS key, y, person, nobody FROM latest {{served}})
+        GROUP BY GROUPING SETS ((person), (key, person))
     ), together AS (SELECT whole, key, sum(total) / sum(n) AS mean FROM own GROUP BY whole, key)
     SELECT own.whole, own.key, any_value(mean) AS average, sum(n) AS rated, count(*),
-        sqrt(sum((total - n * mean) ** 2)) / sum(n)
+        coalesce(sum(n) FILTER (nobody), 0), sqrt(sum((total - n * mean) ** 2)) / sum(n)
     FROM own JOIN together ON own.whole = together.whole AND own.key IS NOT DISTINCT FROM together.key
     GROUP BY own.whole, own.key ORDER BY own.key
 """  # noqa: S608 - constants
@@ -252,6 +255,9 @@ class Rating(msgspec.Struct, frozen=True, kw_only=True):
     high: float | None
     ratings: int
     people: int
+    """Users who gave them."""
+    anonymous: int = 0
+    """Ratings without a user, which are nobody's; in an interval each stands for itself."""
 
 
 class Raters(NamedTuple):
@@ -432,10 +438,11 @@ def tallies(events: Iterable[Event]) -> dict[str, tuple[int, int, int]]:
 
 
 def _rating(row: Sequence[Any]) -> Rating:
-    mean, n, people, error = row
-    half = Z * error * math.sqrt(people / (people - 1)) if people >= FEWEST else None
-    low, high = (None, None) if half is None else interval(mean, half, people)
-    return Rating(mean=mean, low=low, high=high, ratings=int(n), people=people)
+    mean, n, apart, anonymous, error = row
+    half = Z * error * math.sqrt(apart / (apart - 1)) if apart >= FEWEST else None
+    low, high = (None, None) if half is None else interval(mean, half, apart)
+    nobodys = int(anonymous)
+    return Rating(mean=mean, low=low, high=high, ratings=int(n), people=apart - nobodys, anonymous=nobodys)
 
 
 def _whose(who: Identity | None, since: float) -> list[Any]:

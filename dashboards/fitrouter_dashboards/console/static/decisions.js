@@ -128,7 +128,7 @@ function summary(data, session) {
   const w = W.decision, f = w.facts, execution = data.execution, sentences = data.explanation.sentences ?? [data.why];
   const fact = (title, ...value) => [h("dt", null, title), h("dd", null, ...value)];
   return card(w.words, { class: "wide" },
-    h("div", { class: "words" }, sentences.map((sentence) => h("p", null, h("bdi", null, sentence)))),
+    h("div", { class: "words" }, sentences.map((sentence) => h("p", null, h("bdi", { dir: "ltr" }, sentence)))), note(w.before),
     h("dl", { class: "facts" },
       fact(f.id, h("code", null, data.decision_id)), fact(f.time, moment(data.ts)),
       fact(f.role, data.role ? name(data.role) : w.none), data.task ? fact(f.task, name(data.task)) : null,
@@ -213,5 +213,5 @@ function votes(data) {
 
 function session(data, who) {
   const others = data.session.filter((d) => d.decision_id !== data.decision_id);
-  return others.length ? card(W.decision.session, {}, table(others, who)) : null;
+  return others.length ? card(W.decision.session, {}, table(others, who, data)) : null;
 }

@@ -19,11 +19,15 @@ export function h(tag, props, ...children) {
   return element;
 }
 
+/** What is written from right to left within a sentence: isolated, it does not reverse the numbers beside it. */
+const LEFTWARD = /[\p{sc=Hebrew}\p{sc=Arabic}\p{sc=Syriac}\p{sc=Thaana}](?:[\p{sc=Hebrew}\p{sc=Arabic}\p{sc=Syriac}\p{sc=Thaana}\p{M}\s'’-]*[\p{sc=Hebrew}\p{sc=Arabic}\p{sc=Syriac}\p{sc=Thaana}\p{M}])?/gu;
+
 function add(element, children) {
+  const own = element.dir === "auto" || (element.localName === "bdi" && !element.dir);  // has its own direction
   for (const child of children) {
     if (Array.isArray(child)) add(element, child);
     else if (child !== null && child !== undefined && child !== false)
-      element.append(child instanceof Node ? child : document.createTextNode(String(child)));
+      element.append(child instanceof Node ? child : document.createTextNode(own ? String(child) : String(child).replace(LEFTWARD, "\u2068$&\u2069")));
   }
 }
 

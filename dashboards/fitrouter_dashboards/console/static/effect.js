@@ -12,16 +12,37 @@ const METRICS = [
 /** Key of a control → what its panel shows; outlives a redraw. */
 const shown = new Map();
 
+const SETTLES_MS = 250;
+const pause = (ms) => new Promise((done) => setTimeout(done, ms));
+/** Ends when the estimate before has ended: the gateway makes one at a time. */
+let last = Promise.resolve();
+
+/** Ask the log, after the estimate before, unless the control was moved again, or left, until then. */
+function asked(change, isWanted) {
+  last = last.then(async () => {
+    while (isWanted()) {
+      await pause(SETTLES_MS);
+      if (!isWanted()) break;
+      try {
+        return await api.post("estimate", change);
+      } catch (error) {
+        if (error.status !== 429) return { error: error.message };
+        await pause(4 * SETTLES_MS);  // another page asks; it is soon our turn
+      }
+    }
+    return null;
+  });
+  return last;
+}
+
 /** Say what a change does, in the words of `about` or by the log, and offer to apply it: nothing happens at the first click. */
 export async function ask(key, { change, about, act = () => api.post("policy", change), button, done, again }) {
   const mine = { again, about };
   shown.set(key, mine);
   fill(key);
-  try {
-    mine.found = about ? {} : await api.post("estimate", change);
-  } catch (error) {
-    mine.found = { error: error.message };
-  }
+  mine.found = about ? {} : await asked(change, () => shown.get(key) === mine && find(key));
+  if (shown.get(key) !== mine) return;
+  if (!mine.found) return shown.delete(key);
   mine.apply = async () => {
     try {
       await act();
@@ -34,7 +55,7 @@ export async function ask(key, { change, about, act = () => api.post("policy", c
     }
   };
   mine.button = button;
-  if (shown.get(key) === mine) fill(key, true);
+  fill(key, !document.activeElement?.matches("input[type=range]"));  // a slider goes on being moved by keys
 }
 
 /** The place where a control's estimate appears. */
@@ -44,8 +65,10 @@ export function panel(key) {
   return place;
 }
 
+const find = (key) => document.querySelector(`[data-panel="${CSS.escape(key)}"]`);
+
 function fill(key, focus = false) {
-  const place = document.querySelector(`[data-panel="${CSS.escape(key)}"]`);
+  const place = find(key);
   if (!place) return;
   draw(place, key);
   if (focus) place.querySelector("button")?.focus({ preventScroll: true });
@@ -91,5 +114,5 @@ function estimate(found) {
   const one = Object.values(found.metrics).find((m) => m.units), fit = found.metrics.fit;
   return h("div", { class: "estimate" }, h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": w.title }, h("table", null,
     h("thead", null, h("tr", null, h("th", { scope: "col" }, w.mean), h("th", { scope: "col", class: "num" }, w.now), h("th", { scope: "col", class: "num" }, w.change))), h("tbody", null, rows))),
-    one ? h("p", { class: "about" }, w.replay(count(one.units), count(one.ess), fit.labelled === undefined ? null : count(fit.labelled))) : null);
+    one ? h("p", { class: "about" }, w.replay(count(one.units), count(one.ess), fit.labelled === undefined ? null : count(fit.labelled)), found.metrics.cost.unpriced ? w.assumed(count(found.metrics.cost.unpriced)) : "") : null);
 }

@@ -42,7 +42,7 @@ async function ask(path, options = {}) {
   } catch {
     if (answer.ok) throw Object.assign(new Error(W.frame.unreadable), { status: 0 });
   }
-  if (!answer.ok) throw Object.assign(new Error(body.error?.message ?? W.frame.answered(answer.status)), { status: answer.status });
+  if (!answer.ok) throw Object.assign(new Error(body.error?.message ?? W.frame.answered(answer.status)), { status: answer.status, body });
   return body;
 }
 
@@ -164,7 +164,7 @@ async function show() {
   function draw(data, now = false) {
     if (mine !== open) return;
     last = data;
-    stale.textContent = "";
+    stale.textContent = data.late ? W.stale(data.late) : "";
     const fresh = JSON.stringify(data, (key, value) => (key === "to" || key === "position" ? undefined : value));
     const busy = body.contains(document.activeElement) && document.activeElement.matches("input, select, textarea");
     if (fresh === text || (!now && busy && text)) return;

@@ -11,7 +11,14 @@ import { W } from "./words.js";
 export const view = {
   every: 3000,
   async read(params, state) {
-    const data = await api.get("now", { window: params.window });
+    let data;
+    try {
+      data = state.figures = await api.get("now", { window: params.window });
+    } catch (error) {
+      if (!error.body?.alarms) throw error;
+      const { alarms } = error.body;
+      return state.figures ? { ...state.figures, more: state.more ?? null, first: state.visit?.first, alarms, late: error.message } : { alarms, unread: { figures: error.message } };
+    }
     if (!data.ever) return data;
     const { since, first } = state.visit ??= start(data.to), asked = state.asked ??= { from: data.from, since };
     if (params.window !== state.window || data.from - asked.from > 60) Object.assign(asked, { from: data.from });
@@ -22,14 +29,15 @@ export const view = {
     return { ...data, more: state.more ?? null, first };
   },
   draw(data, { tools, params, set, session }) {
+    if (!data.window) return alarmList(data) ?? [];
     tools.replaceChildren(h("span", { class: "quiet" }, W.now.showing[data.window]), switcher(W.now.span, W.now.spans, params.window ?? "auto", (window) => set({ window })));
-    if (!data.ever) return [alarmList(data.alarms), card(W.begin.title, {}, empty(W.begin.none, W.begin.send), snippets())];
-    return [alarmList(data.alarms), h("div", { class: "pair" }, looked(data.more, session, data.first), alone(data.more && data.more.against)), figures(data), h("div", { class: "pair" }, traffic(data), personal(data.personalisation))];
+    if (!data.ever) return [alarmList(data), card(W.begin.title, {}, empty(W.begin.none, W.begin.send), snippets())];
+    return [alarmList(data), h("div", { class: "pair" }, looked(data.more, session, data.first), alone(data.more && data.more.against)), figures(data), h("div", { class: "pair" }, traffic(data), personal(data.personalisation))].filter(Boolean);
   },
 };
 
-function alarmList(alarms) {
-  if (!alarms.length) return h("p", { class: "calm" }, h("span", { class: "mark", "aria-hidden": "true" }, "✓"), W.now.calm);
+function alarmList({ alarms, late, unread }) {
+  if (!alarms.length) return late || unread?.figures ? null : h("p", { class: "calm" }, h("span", { class: "mark", "aria-hidden": "true" }, "✓"), W.now.calm);
   return h("ul", { class: "alarms", "aria-label": W.now.alarms }, alarms.map((alarm) =>
     h("li", { class: alarm.level }, h("strong", null, W.now.levels[alarm.level]), h("span", null, alarm.text), h("a", { href: href(alarm.view, alarm.params) }, W.show))));
 }
@@ -47,7 +55,7 @@ function figures(data) {
       ended.length || totals.fallbacks ? [w.answered(count(totals.answered)), ended, totals.fallbacks ? w.fallback(count(totals.fallbacks)) : ""] : w.all,
       overTime({ label: w.requests, ...axis, show: count, lines: [{ name: w.drawn, values: filled("requests"), class: "k0", area: true }] })),
     figure("reward", w.rating, reward ? ratio(reward.mean, 3) : "–",
-      reward ? [interval(reward.low, reward.high, (v) => ratio(v, 3)) ? w.ends(interval(reward.low, reward.high, (v) => ratio(v, 3))) : reward.people > 1 ? w.few : w.one, w.rated(count(reward.ratings), count(reward.people))]
+      reward ? [interval(reward.low, reward.high, (v) => ratio(v, 3)) ? w.ends(interval(reward.low, reward.high, (v) => ratio(v, 3))) : reward.people + reward.anonymous > 1 ? w.few : w.one, w.rated(count(reward.ratings), reward.people, reward.anonymous)]
         : w.unrated,
       overTime({ label: w.mean, from: data.from, step: data.rating_step_s, points: Math.ceil((data.points * data.step_s) / data.rating_step_s), show: (v) => ratio(v), top: 1, band: new Map(data.ratings.map((r) => [r.point, [r.low, r.high]])),
         lines: [{ name: w.means, values: new Map(data.ratings.map((r) => [r.point, r.mean])), class: "k2" }] })),

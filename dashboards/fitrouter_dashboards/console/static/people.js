@@ -40,7 +40,7 @@ export const view = {
 function list({ listed, raters, unhappy, next, default: standard }, params, session) {
   const w = W.people;
   if (!listed.length) return card(w.nobody, {}, empty(params.order ? w.unnamed : w.unrated, w.name), params.order ? null : h("p", { class: "acts" }, h("a", { href: href("people", { order: "requests" }) }, w.all)));
-  const expected = (p, key) => (p.waits ? h("span", { class: "quiet" }, "…") : p[key] ? [ratio(p[key].mean), h("span", { class: "quiet" }, ` (${interval(p[key].low, p[key].high)})`)] : h("span", { class: "quiet" }, "–"));
+  const expected = (p, key) => (p.waits ? h("span", { class: "quiet" }, w.estimating) : p[key] ? [ratio(p[key].mean), h("span", { class: "quiet" }, ` (${interval(p[key].low, p[key].high)})`)] : h("span", { class: "quiet" }, "–"));
   return h("section", { class: "card", "aria-label": w.title }, raters === null ? null : note(w.summary(unhappy, raters)),
     h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": w.title }, h("table", { class: "persons" },
       h("thead", null, h("tr", null, w.columns(standard?.slice(0, 30)).map((title, i) => h("th", { scope: "col", class: [2, 3, 4, 6, 7].includes(i) ? "num" : null }, title)))),
@@ -69,7 +69,7 @@ function fit(data) {
     h("ul", { class: "chances fits" }, board.models.map((m) => h("li", null, h("div", { class: "row-head split" }, h("span", null, h("span", { class: "swatch " + hue(m.model), "aria-hidden": "true" }), name(m.model, 40), " ", h("strong", null, ratio(m.rating))),
       h("span", { class: "about" }, w.best(percent(m.best)), w.basis[m.basis] ?? "", usage(of.get(m.model)) ? ` · ${usage(of.get(m.model))}` : "")),
     span({ low: m.low, mid: m.rating, high: m.high, mark: m.population, cls: hue(m.model), label: `${W.between(m.model, ratio(m.rating), ratio(m.low), ratio(m.high))}; ${w.everybody(ratio(m.population))}` })))),
-    h("div", { class: "words" }, board.sentences.map((s) => h("p", null, h("bdi", null, s)))),
+    h("div", { class: "words" }, board.sentences.map((s) => h("p", null, h("bdi", { dir: "ltr" }, s)))),
     dims.length ? [h("h3", null, w.by), h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": w.dimensions }, h("table", { class: "parts" },
       h("thead", null, h("tr", null, h("th", { scope: "col" }, w.model), ["overall", ...dims].map((d) => h("th", { scope: "col", class: "num" }, name(words(d), 24))))),
       h("tbody", null, board.models.map((m) => h("tr", null, h("th", { scope: "row" }, name(m.model, 30)), ["overall", ...dims].map((d) => cell(of.get(m.model)?.dimensions[d])))))))
@@ -84,17 +84,17 @@ function cell(d) {
 }
 
 function again(data) {
-  const w = W.people, flows = data.again.map((f) => ({ from: f.chosen, to: f.now, n: f.requests }));
-  const total = flows.reduce((sum, f) => sum + f.n, 0);
+  const w = W.people, flows = data.again.map((f) => ({ from: f.served, to: f.now, n: f.requests, fallback: f.fallback }));
+  const total = sum(flows);
   if (!total) return card(w.again, {}, empty(w.unlike, w.unpredicted));
   const order = (key) => [...new Set(flows.map((f) => f[key]))].sort((a, b) => sum(flows, key, b) - sum(flows, key, a));
-  const same = flows.filter((f) => f.from === f.to).reduce((n, f) => n + f.n, 0);
+  const same = sum(flows.filter((f) => f.from === f.to)), fallbacks = sum(flows.filter((f) => f.fallback));
   return card(w.again, { class: "wide" },
-    note(w.same(count(total), count(same), percent(same / total))),
+    note(w.same(count(total), count(same), percent(same / total)), fallbacks ? w.fallbacks(count(fallbacks)) : ""),
     sankey({ label: w.again, flows, left: order("from"), right: order("to"), leftName: (m) => m, rightName: (m) => m, onpick: (_, model) => { location.hash = href("decisions", { model }); } }));
 }
 
-const sum = (flows, key, value) => flows.filter((f) => f[key] === value).reduce((n, f) => n + f.n, 0);
+const sum = (flows, key, value) => flows.filter((f) => !key || f[key] === value).reduce((n, f) => n + f.n, 0);
 
 function lived(data) {
   const w = W.people, { board, likes, worth, change } = data.report ?? {};
@@ -106,17 +106,17 @@ function lived(data) {
       board ? [h("dt", null, w.count), h("dd", null, count(board.labels), board.people === null ? "" : w.counted(count(board.people)))] : null,
       worth ? [h("dt", null, w.worth), h("dd", null, w.gain(signed(worth.satisfaction), signed(worth.low), signed(worth.high)))] : null),
     likes?.length ? [h("h3", null, w.likes), h("ul", { class: "plain-list" }, likes.map((l) => h("li", null, name(l.words, 120), h("span", { class: "about" }, w.sure(percent(l.sure))))))] : null,
-    change?.length ? [h("h3", null, w.change), change.map((s) => h("p", { class: "about" }, h("bdi", null, s)))] : null);
+    change?.length ? [h("h3", null, w.change), change.map((s) => h("p", { class: "about" }, h("bdi", { dir: "ltr" }, s)))] : null);
 }
 
 function told(data) {
-  const w = W.people, votes = (list) => h("ul", { class: "plain-list" }, list.map((v) => h("li", null, `${count(v.votes)} ${w.kinds[v.kind] ?? v.kind}`, v.dimension === "overall" ? "" : [w.of, name(words(v.dimension), 40)],
+  const w = W.people, votes = (list) => h("ul", { class: "plain-list" }, list.map((v) => h("li", null, `${count(v.votes)} ${w.kinds(v.votes)[v.kind] ?? v.kind}`, v.dimension === "overall" ? "" : [w.of, name(words(v.dimension), 40)],
     h("span", { class: "about" }, v.mean === null ? "" : w.mean(ratio(v.mean))))));
   const asks = (n, v) => h("li", null, w.wish(v > 0), name(words(n), 40), h("span", { class: "about" }, ` (${signed(v, 2)})`));
   const values = Object.entries(data.declared.values);
   return card(w.told, {},
     h("h3", { class: "first" }, w.said), data.said.length || data.comments.length ? [votes(data.said), data.comments.length ? h("ul", { class: "plain-list" }, data.comments.map((c) => h("li", null, w.comments(count(c.comments), c.moved > 0), name(words(c.dimension), 40)))) : null] : note(w.unsaid),
     h("h3", null, w.done), data.done.length ? votes(data.done) : note(w.undone),
-    h("h3", null, w.declared), values.length || data.declared.topics.length ? h("ul", { class: "plain-list" }, values.map(([n, v]) => asks(n, v)), data.declared.topics.map((t) => h("li", null, name(t, 200))))
+    h("h3", null, w.declared), values.length || data.declared.topics.length ? h("ul", { class: "plain-list" }, values.map(([n, v]) => asks(n, v)), data.declared.topics.map((t) => h("li", null, name(t, 200), h("span", { class: "about" }, w.topic))))
       : note(data.shown.user ? w.undeclared : w.personal));
 }

@@ -3,6 +3,9 @@
 // A number may be written already: count() gives "1,200".
 const s = (n) => (String(n) === "1" ? "" : "s"), persons = (n) => `${n} ${String(n) === "1" ? "person" : "people"}`;
 
+/** Whose ratings they are: those without a user are nobody's. */
+const by = (people, anonymous) => [people ? `by ${persons(people.toLocaleString("en"))}` : "", anonymous ? `${anonymous.toLocaleString("en")} without a user` : ""].filter(Boolean).join(" and ");
+
 /** How numbers and times are written. */
 export const LOCALES = { numbers: "en", times: "en-GB" };
 
@@ -29,7 +32,7 @@ export const W = {
     points: (label, n, from, latest, low, high) => `${label}: ${n} point${s(n)} since ${from}; latest ${latest}, between ${low} and ${high}`,
     none: (label) => `${label}: nothing yet`, nothing: "nothing", flow: (from, to, share) => `${from} to ${to} ${share}`,
     ribbon: (from, to, n, share) => `${from} → ${to}: ${n} request${s(n)}, ${share} of the role`,
-    right: (predicted, rated) => `predicted ${predicted}, rated ${rated}`, axes: "predicted rating; upwards: mean rating",
+    right: (predicted, rated) => `predicted ${predicted}, rated ${rated}`, axes: "rating expected from the text; upwards: mean rating given",
     dot: (low, high, n, people) => ` (${low} to ${high}), ${n} rating${s(n)} of ${persons(people)}`,
   },
   now: {
@@ -39,7 +42,7 @@ export const W = {
     requests: "Requests", drawn: "requests", all: "all answered by the chosen model", answered: (n) => `${n} answered`, fallback: (n) => `, ${n} by fallback`,
     ended: { failed: "failed", refused: "refused", rejected: "rejected", cancelled: "cancelled", unknown: "unknown" },
     rating: "Mean rating, 0 to 1", mean: "Mean rating", means: "mean", unrated: "nobody has rated an answer in this time", one: "one person; ", few: "too few people for an interval; ",
-    ends: (interval) => `95% interval ${interval}; `, rated: (n, people) => `${n} rated answer${s(n)} by ${persons(people)}, the latest thumb or rating of each`,
+    ends: (interval) => `95% interval ${interval}; `, rated: (n, people, anonymous) => `${n} rated answer${s(n)} ${by(people, anonymous)}, the latest thumb or rating of each`,
     cost: "Cost", costs: "cost", each: (usd, unpriced) => `${usd} per request${unpriced ? " with a known price" : ""}`, estimated: (n) => `${n} estimated`, tokens: (told) => `tokens: ${told}`,
     latency: "Latency, median", latencies: "Latency", median: "median", most: "95%", within: (time) => `95% of answers within ${time}`,
     traffic: "Traffic from roles to models", noroles: "other roles", norole: "no role", nomodels: "other models", nomodel: "no answer",
@@ -74,32 +77,32 @@ export const W = {
     none: "No decisions", nofit: "No decision has all of these.", widen: "Widen the filters.", remove: "Remove the filters",
     nothing: "No decisions yet.", soon: "They show up a few seconds after the first request.",
     newest: "← Newest", more: "Earlier →", begin: "the log begins here", latest: "the worst of the latest 1,000",
-    columns: ["Time", "Person", "Role and prompt", "Model", "Probability", "Rating", "Predicted", "Cost", "Latency", "Outcome"],
-    gap: (model) => `Red: the rating, or 0 for no answer, less the rating that was expected of ${model ? `the default model ${model}` : "a middling answer"}.`,
+    columns: ["Time", "Person", "Role and prompt", "Model", "Probability", "Rating given", "Expected from its text", "Cost", "Latency", "Outcome"],
+    gap: (model) => `Red: the rating, or 0 for no answer, less ${model ? `the rating that was expected, before the answer, of the default model ${model}` : "0.5"}.`,
     votes: (n) => `${n} vote${s(n)}; the latest counts`,
     nobody: "nobody", roleless: "none", fallback: (model) => `in place of ${model}`, of: (model) => `of ${model}`, explored: "explored", likeliest: (model) => `likeliest was ${model}`, asked: "asked", ok: "ok", running: "running",
-    labels: { probability: "probability", rated: "rated", predicted: "predicted" },
+    labels: { probability: "probability", rated: "rated", predicted: "from its text" },
   },
   decision: {
-    title: "Why this model", back: "← All decisions", words: "In words", content: "Prompt and answer", drawn: "drawn",
-    facts: { id: "Decision", time: "Time", role: "Role", task: "Task", person: "Person", mode: "Mode", model: "Answered by", outcome: "Outcome", cost: "Cost", latency: "Latency", tokens: "Tokens", overhead: "Time in the router", score: "Predicted rating" },
+    title: "Why this model", before: "A predicted rating, here, is the one that was expected of a model before its answer was known.", back: "← All decisions", words: "In words", content: "Prompt and answer", drawn: "drawn",
+    facts: { id: "Decision", time: "Time", role: "Role", task: "Task", person: "Person", mode: "Mode", model: "Answered by", outcome: "Outcome", cost: "Cost", latency: "Latency", tokens: "Tokens", overhead: "Time in the router", score: "Rating expected from the answer’s text" },
     none: "none", unknown: "unknown", nobody: "nobody", running: "still running", estimated: ", estimated", answered: "answered", attempt: (ended, time) => `: ${ended} after ${time}`,
     unkept: "They are not kept. The setting content: encrypted keeps them, under a key for each person.", prompt: "Prompt", answer: "Answer", calls: "Tool calls", leftOut: (n) => `${n} characters are left out.`,
     good: "Was the answer good?", thumbs: { up: ["Good", "Thumb up", "Thumb up is recorded."], down: ["Not good", "Thumb down", "Thumb down is recorded."] },
     counts: "A thumb counts as this person’s vote, and the router learns from it. A later one replaces it.",
     probabilities: "Probability of every model", undrawn: "Nothing was drawn.", given: (mode) => `The mode is ${mode}: the model was given.`,
-    predicted: (mean, sd) => `predicted rating ${mean} ± ${sd}`, weighed: (usd) => `price not known${usd ? `, weighed as ${usd}` : ""}`, answers: (share) => `answers ${share}`, twin: (share) => ` · ${share} if it did not know the person`,
+    predicted: (mean, sd) => `rating expected before the answer: ${mean} ± ${sd}`, weighed: (usd) => `price not known${usd ? `, weighed as ${usd}` : ""}`, answers: (share) => `answers ${share}`, twin: (share) => ` · ${share} if it did not know the person`,
     parts: "Parts that add up to each utility", noparts: "There are no parts.", unweighed: "The model was not chosen by its utility.", part: "Part", utility: "Utility",
     colours: "In units of the rating, 0 to 1. The colour shows what sets a model apart from the others: green above, red below their mean.",
     terms: {
-      fit: "predicted rating", text: "what people like in its text", role: "what this role likes", style: "what this person likes in its text",
+      fit: "rating expected before the answer", text: "what people like in its text", role: "what this role likes", style: "what this person likes in its text",
       model: "rated higher than its text suggests", offset: "this person and this model", price: "price", latency: "latency", availability: "risk of no answer",
     },
     excluded: "Models that could not take the request", feedback: "Feedback", columns: ["Time", "Kind", "Dimension", "Value", "Asked for"], yes: "yes", no: "no",
     vote: (value, low, high) => `${value} of ${low} to ${high}`, unrated: "Nobody has rated this answer.", session: "Other turns of this session",
   },
   effect: {
-    metrics: { fit: "Rating, 0 to 1", cost: "Cost of a request", latency: "Latency" }, asking: "Asking the log …", leave: "Leave it", silent: "The log cannot say: ", unknown: "not known",
+    metrics: { fit: "Rating, 0 to 1", cost: "Cost of a request", latency: "Latency" }, asking: "Asking the log …", leave: "Leave it", assumed: (n) => ` The costs are with ${n} answer${s(n)} without a price, each at the highest prices that are configured, or at 0 without any; Money leaves them out.`, silent: "The log cannot say: ", unknown: "not known",
     title: "Estimate of the change", mean: "Mean", now: "Now", change: "Change, 95%",
     replay: (units, ess, labelled) => `Replay of ${units} sessions of the last 7 days, which say as much as ${ess} with the change in force${labelled === null ? "" : `; ${labelled} with a rating that was asked for`}.`,
     budget: "Budget", then: "Then", limit: (span) => `Limit of ${span}`, each: "A request may cost, on average", cent: "Price of a cent, besides the cost weight", none: "none", price: (rating) => `${rating} of rating`,
@@ -120,7 +123,7 @@ export const W = {
       const sure = low === null ? "" : low > 0 ? ": people are happier so." : high < 0 ? ": people would be happier with it." : more ? `: not clear yet, about ${more.toLocaleString("en")} more rating${s(more)} would tell.` : ": no difference that shows.";
       return `Rating ${(mean[1] + mid).toFixed(2)}, with it alone ${mean[1].toFixed(2)}; ${ends}, ${n} rating${s(n)}${sure}`;
     },
-    few: (own, more) => `Ratings: not known yet; it has ${own} of the 30 rated answers that it takes${more ? `, about ${more.toLocaleString("en")} more ratings at this pace` : ""}.`,
+    few: (own, more) => `Ratings: not known yet; it has ${own} of the 30 rated answers that it takes${more ? `, about ${more.toLocaleString("en")} more rating${s(more)} at this pace` : ""}.`,
     nomoney: () => "Money: not known; it has no price, or fewer than 30 requests could have gone to it.",
     money: ({ usd, less, share, low, high, requests, unpriced }) => {
       const ends = low === null ? "" : ` (${[low, high].map((v) => Math.round(100 * (less ? v : -v))).sort((a, b) => a - b).join(" to ").replaceAll("-", "−")}%)`;
@@ -151,7 +154,7 @@ export const W = {
     summary: (unhappy, raters) => `${unhappy ? unhappy.toLocaleString("en") : "None"} of ${persons(raters.toLocaleString("en"))} who rated ${unhappy > 1 ? "are" : "is"} unhappy. Unhappy is whose mean rating is below 0.5 with its whole 95% interval.`,
     columns: (standard) => ["Person", "Role", "Requests", "Ratings", "Mean rating", "Mostly answered by", "Expected with it", standard ? `Expected with ${standard}` : "Expected with the default"],
     labels: ["requests", "ratings", "mean rating", "expected with it", "with the default"],
-    unhappy: "unhappy", norole: "none",
+    unhappy: "unhappy", norole: "none", estimating: "being estimated",
     legend: "Mean rating of the last 30 days with its 95% interval, ordered by its upper end: first those who are surely least satisfied. Expected ratings are those of the person’s leaderboard, with its 80% interval.",
     start: "← First", next: "Next →",
     rating: "Mean rating of the last 30 days",
@@ -160,15 +163,16 @@ export const W = {
     best: (share) => `${share} sure that it is the best`, everybody: (mean) => `everybody ${mean}`,
     basis: { others: "; by other people’s ratings alone", answers: "; nobody has rated it yet", prior: "; it has never answered, so this is a guess" },
     by: "By dimension", dimensions: "Fit by dimension", model: "Model", colours: "Green: above everybody’s expected rating, red: below it. ± is one standard deviation.",
-    again: "Chosen in the last week, and what would lead now", unlike: "Nothing to compare.", unpredicted: "No choice of the last 7 days has its predictions in the log.",
-    same: (all, same, share) => `Of the latest ${all} prompts, ${same} (${share}) went to the model that the estimates of now put first. Exploration and the day’s prices account for some of the rest.`,
+    again: "Who answered in the last week, and what would lead now", unlike: "Nothing to compare.", unpredicted: "No answer of the last 7 days was drawn with predictions that the log has.",
+    same: (all, same, share) => `Of the latest ${all} answer${s(all)} to drawn requests, ${same} (${share}) came from the model that the estimates of now put first. Exploration and the day’s prices account for some of the rest.`,
+    fallbacks: (n) => ` ${n} answer${s(n)} came from another model than the one that was drawn, which did not answer.`,
     thisPerson: "This person", thisRole: "This role", log: "In the log", requests: "Requests of the last 7 days", count: "Ratings that count", counted: (n) => ` by ${persons(n)}`,
     worth: "Own first model over everybody’s", gain: (mean, low, high) => `${mean} rating (${low} to ${high})`, likes: "Likes a model that", sure: (share) => ` ${share} sure`, change: "What would change the order",
-    kinds: { thumb: "thumbs", rating: "ratings", pair: "comparisons", accept: "accepted unchanged", copy: "copied in part", edit: "edited", dwell: "reading time", regenerate: "asked for another answer" },
+    kinds: (n) => ({ thumb: `thumb${s(n)}`, rating: `rating${s(n)}`, pair: `comparison${s(n)}`, accept: "accepted unchanged", copy: "copied in part", edit: "edited", dwell: "reading time", regenerate: "asked for another answer" }),
     told: "Said, done and declared", said: "Said", done: "Done", declared: "Declared", of: " of ", mean: (mean) => `, mean ${mean} of 0 to 1`, wish: (more) => (more ? "more " : "less "),
-    comments: (n, more) => `${n} comments ask for ${more ? "more" : "less"} `, unsaid: "No ratings and no comments.",
-    undone: "No answer was edited, copied, accepted or asked for again, as far as the application tells.", undeclared: "No preferences.", personal: "Preferences are of people: show one.",
-    rated: (mean, ends, { ratings, people }) => `${mean}${ends ? ` (${ends})` : ""}, ${ratings.toLocaleString("en")} rating${s(ratings)}${people > 1 ? ` by ${people.toLocaleString("en")} people` : ""}`,
+    comments: (n, more) => `${n} comment${String(n) === "1" ? " asks" : "s ask"} for ${more ? "more" : "less"} `, unsaid: "No ratings and no comments.",
+    undone: "No answer was edited, copied, accepted or asked for again, as far as the application tells.", undeclared: "No preferences.", topic: ", a topic: answers are compared with its words", personal: "Preferences are of people: show one.",
+    rated: (mean, ends, { ratings, people, anonymous }) => `${mean}${ends ? ` (${ends})` : ""}, ${ratings.toLocaleString("en")} rating${s(ratings)}${people > 1 || anonymous ? ` ${by(people, anonymous)}` : ""}`,
   },
   policy: {
     none: "none", admins: "an administrator’s key may change it", configured: "as configured", live: "In force", algorithm: "How models are drawn", changed: "Changed while running",
@@ -200,7 +204,7 @@ export const W = {
     unfit: "The draws do not fit. Do not trust estimates from the log until this is explained.", fit: "The draws fit their logged probabilities.",
     drift: "Do the models change?", moved: "How far a model’s ratings have moved from those predicted; at 100% it is an alarm.", flattered: "its scores are better than its ratings",
     reward: "Reward model ", seen: (n, missing) => `: ${n} answer${s(n)}, ${missing} without its features`,
-    right: "Are the predictions right?", diagonal: "Answers by their predicted rating, and what people then gave, with its 95% interval; last 30 days. On the diagonal they agree.", calibration: "Predicted and given ratings", unscored: "It is shown once scored answers are rated.",
+    right: "Are the predictions right?", diagonal: "Answers by the rating that was expected from their text, and what people then gave, with its 95% interval; last 30 days. On the diagonal they agree.", calibration: "Predicted and given ratings", unscored: "It is shown once scored answers are rated.",
     predicts: "What is believed of somebody new", weights: "How much each of these ways to predict counts for a person without ratings, by how well it has predicted so far.",
     heads: { population: "everybody’s taste", declared: "declared wishes", narrow: "own ratings, cautiously", length: "own ratings on length", form: "own ratings on length and lists", medium: "own ratings", wide: "own ratings, boldly" },
   },

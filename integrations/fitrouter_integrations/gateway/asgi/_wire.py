@@ -152,12 +152,17 @@ class Problem(Exception):
         super().__init__(self.message)
         self.kind = "invalid_request_error" if status < 500 else "api_error"
         self.param, self.headers = param, headers or {}
+        self.more: dict[str, Any] = {}
+        """What the answer has besides."""
 
     def body(self, path: str = "") -> dict[str, Any]:
         """Return the error object of the API at a path: OpenAI's, or Anthropic's."""
         if path.startswith("/v1/messages"):
             return self.anthropic()
-        return {"error": {"message": self.message, "type": self.kind, "code": self.code, "param": self.param}}
+        return {
+            "error": {"message": self.message, "type": self.kind, "code": self.code, "param": self.param},
+            **self.more,
+        }
 
     def anthropic(self) -> dict[str, Any]:
         """Anthropic's error object, with our code."""

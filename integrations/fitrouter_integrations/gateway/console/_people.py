@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -169,11 +169,11 @@ class People:
             self._reported(who),
         )
         found: dict[str, Any] = {**past, "declared": {"values": declared[0], "topics": declared[1]}, **reported}
-        chosen: dict[str, str] = found.pop("decisions")
-        leaders = await self._router.leaders(tuple(chosen), who.tenant)
-        pairs: dict[tuple[str, str], int] = {}
-        for decision_id, now in leaders.items():
-            pair = chosen[decision_id], now
-            pairs[pair] = pairs.get(pair, 0) + 1
-        found["again"] = [{"chosen": then, "now": now, "requests": n} for (then, now), n in pairs.items()]
+        answered: dict[str, tuple[str, bool]] = found.pop("decisions")
+        leaders = await self._router.leaders(tuple(answered), who.tenant)
+        pairs = Counter((*answered[decision_id], now) for decision_id, now in leaders.items())
+        found["again"] = [
+            {"served": then, "fallback": fallback, "now": now, "requests": n}
+            for (then, fallback, now), n in pairs.items()
+        ]
         return found

@@ -18,9 +18,10 @@ from starlette.responses import Response
 
 from fitrouter.config import Config
 from fitrouter.errors import InvalidRequest, StoreError
-from fitrouter.identity import decision_id_of
+from fitrouter.identity import canonical_role, decision_id_of
 from fitrouter.posterior.arms import base_arm
 from fitrouter.router import Router
+from fitrouter.serving.policy_control import Outlook
 from fitrouter.serving.recorder import read_in_time
 from fitrouter.state.settings import names_of
 from fitrouter.stores.audit_log import Act, AuditLog
@@ -28,6 +29,7 @@ from fitrouter.types import UNPRICED, Decision, FeedbackKind, Identity
 from fitrouter_dashboards import console
 from fitrouter_dashboards.console import Reads, alarms, decisions, overview
 from fitrouter_dashboards.console.alarms import EVIDENCE, Unhappy
+from fitrouter_dashboards.console.decisions import role_names
 from fitrouter_dashboards.console.models import calibration, label_rates, model_figures, replays
 from fitrouter_dashboards.console.money import GROUPS, caps, spent
 from fitrouter_dashboards.console.overview import WINDOWS, gains, looked, single, unhappy
@@ -39,7 +41,7 @@ from fitrouter_integrations.gateway._keys import Keys
 from fitrouter_integrations.gateway._lists import LISTING
 from fitrouter_integrations.gateway._models import ModelAdministration
 from fitrouter_integrations.gateway.asgi._limits import headers_of
-from fitrouter_integrations.gateway.asgi._wire import Problem, readable
+from fitrouter_integrations.gateway.asgi._wire import Problem, as_problem, readable
 from fitrouter_integrations.gateway.console._calls import (
     Handler,
     body_of,
@@ -162,22 +164,25 @@ class Console:
     # --- views ---
 
     async def now(self, call: AuthenticatedCall) -> Response:
-        """Return the data of the view *Now*."""
+        """Return the data of the view *Now*; where the figures cannot be read, the error with the other alarms."""
         window = call.http.query_params.get("window", "auto")
         if window not in {*WINDOWS, "auto", "all"}:
             raise Problem(400, "invalid_request", f"window: got {window[:40]!r}; give auto, all, {', '.join(WINDOWS)}")
         tenant = tenant_of(call)
         now, policy = self._router.clock(), self._router.policy
-        found: dict[str, Any]
-        low: Unhappy
-        found, low = await asyncio.gather(
-            self._reads.get(("now", tenant, window), partial(overview, self._reads, tenant, window, now)),
-            self._reads.get(("unhappy", tenant), partial(unhappy, self._reads, tenant, now - WINDOWS["30d"])),
-        )
-        if low.shown and call.sees_people:
-            names = await read_in_time(self._router.lists.names, [token for _, token, *_ in low.shown])
-            low = low._replace(name=" ".join(names.values())[:80])
-        outlook, standing = policy.outlook(call.tenant), policy.standing(tenant)
+        found, low, problem = dict[str, Any](), Unhappy(0, []), None
+        try:
+            found, low = await asyncio.gather(
+                self._reads.get(("now", tenant, window), partial(overview, self._reads, tenant, window, now)),
+                self._reads.get(("unhappy", tenant), partial(unhappy, self._reads, tenant, now - WINDOWS["30d"])),
+            )
+            if low.shown and call.sees_people:
+                names = await read_in_time(self._router.lists.names, [token for _, token, *_ in low.shown])
+                low = low._replace(name=" ".join(names.values())[:80])
+        except StoreError as error:
+            problem = as_problem(error)
+        outlook, unread = (policy.outlook(call.tenant), {}) if problem else await self._outlook(call)
+        standing = policy.standing(tenant)
         said = alarms(
             self._metrics.status,
             self._router.faults(),
@@ -189,13 +194,23 @@ class Console:
             standing.share,
             time.time(),
         )
-        return json_response(
-            {
-                **found,
-                "personalisation": msgspec.to_builtins(outlook.personalisation),
-                "alarms": readable(msgspec.to_builtins(said), call.http.scope),
-            }
-        )
+        shown = {"unread": unread, "alarms": readable(msgspec.to_builtins(said), call.http.scope)}
+        if problem:
+            problem.more = shown
+            raise problem
+        return json_response({**found, "personalisation": msgspec.to_builtins(outlook.personalisation), **shown})
+
+    async def _outlook(self, call: AuthenticatedCall) -> tuple[Outlook, dict[str, str]]:
+        """Reports of the monitors of the caller's tenant, roles as requests name them, and what is unread."""
+        found, given, unread = self._router.policy.outlook(call.tenant), dict[str | None, str](), dict[str, str]()
+        try:
+            read = partial(role_names, self._reads, call.tenant)
+            names = await self._reads.get(("roles of one", call.tenant), read)
+            given = {canonical_role(name): name for name in reversed(names)}
+        except StoreError as error:  # they have the names under which they are learnt
+            unread["roles"] = unread_part(self._router, call, "roles", error)
+        named = {given.get(role, role): report for role, report in found.personalisation.items()}
+        return msgspec.structs.replace(found, personalisation=named), unread
 
     async def gains(self, call: AuthenticatedCall) -> Response:
         """Return what routing gains over a single model, and what happened since somebody looked."""
@@ -262,6 +277,7 @@ class Console:
         decision = events[0]
         assert isinstance(decision, Decision)
         session, others, content, unread = decision.identity.session, [], None, dict[str, str]()
+        default = self._router.policy.default  # as on the page of decisions
         if not call.sees_people:
             unread["content"] = "this key may not see what people asked; one with 'trusted: true' may"
             return json_response({**found, "user": None, "session": [], "content": None, "unread": unread})
@@ -269,7 +285,6 @@ class Console:
             filters = {"session": session}
             key = ("session", decision.identity.tenant, session)
             try:
-                default = self._router.policy.default  # as on the page of decisions
                 read = partial(decisions, self._reads, decision.identity.tenant, filters, None, default=default)
                 others = (await self._reads.get(key, read))["decisions"]
             except StoreError as error:  # the rest is from the journal
@@ -294,6 +309,7 @@ class Console:
                 "tenant": decision.identity.tenant,
                 "user": person,
                 "name": named.get(person or ""),
+                "default": default,
                 "session": [{**each, "name": named.get(each["user"])} for each in others],
                 "content": None if content is None else content_json(content),
                 "unread": unread,
@@ -324,8 +340,8 @@ class Console:
     async def policy(self, call: AuthenticatedCall) -> Response:
         """Return the policy in force, its candidates, the monitors and, for an administrator, changes and replays."""
         policy = self._router.policy
-        standing = policy.standing(tenant_of(call))
-        shown = {**msgspec.to_builtins(standing), "outlook": msgspec.to_builtins(policy.outlook(call.tenant))}
+        (outlook, unread), standing = await self._outlook(call), policy.standing(tenant_of(call))
+        shown = {**msgspec.to_builtins(standing), "outlook": msgspec.to_builtins(outlook), "unread": unread}
         objective, status = self._config.objective, self._metrics.status
         shown["unpriced_rule"] = UNPRICED
         shown["configured"] = {
@@ -393,8 +409,9 @@ class Console:
             self._reads.get(("labels", tenant), partial(label_rates, self._reads, tenant, since)),
             self._reads.get(("calibration", tenant), partial(calibration, self._reads, tenant, month)),
         )
-        outlook, status = self._router.policy.outlook(call.tenant), self._metrics.status
+        (outlook, unread), status = await self._outlook(call), self._metrics.status
         shown = {
+            "unread": unread,
             "labels": labels,
             "calibration": curve,
             "evidence": outlook.evidence_against_propensities,
