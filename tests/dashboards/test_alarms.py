@@ -37,3 +37,15 @@ def test_what_an_alarm_says(people: int, more: dict[str, object], said: str) -> 
     router = msgspec.structs.replace(status({}), **more)
     [found] = alarms(router, {}, (), {}, None, Unhappy(people, []), now=84.0)
     assert found.text == said
+
+
+def test_a_paused_model_is_no_alarm() -> None:
+    """What it did not answer before it was paused is told once it is called again."""
+    more = {"unanswered": {"a": Unanswered(14, 0.0), "b": Unanswered(3, 0.0)}, "availability": {"a": 0.1, "c": 0.1}}
+    router = msgspec.structs.replace(status({}), **more)
+
+    def said(*paused: str) -> set[str]:
+        return {alarm.text.split()[0] for alarm in alarms(router, {}, (), {}, None, now=84.0, paused=paused)}
+
+    assert said() == {"a", "b", "c"}
+    assert said("a", "c") == {"b"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -49,6 +49,7 @@ def alarms(
     unpriced: Sequence[str] = (),
     share: float = 1.0,
     now: float = 0.0,
+    paused: Collection[str] = (),
 ) -> list[Alarm]:
     """Return the current alarms, the worst first.
 
@@ -62,6 +63,7 @@ def alarms(
         unpriced: models whose price is not known.
         share: of the requests that the policy routes.
         now: seconds since the epoch.
+        paused: arms that nobody calls at present, whose past calls are no alarm.
     """
     found = [
         Alarm(level="bad", text=f"The {part} does not work: {why}", view="learning") for part, why in faults.items()
@@ -92,22 +94,28 @@ def alarms(
     for model, bias in flattered.items():
         say("warn", f"Scores flatter {model} and are ignored for it: {bias}", "learning")
     if status is not None:
-        _of_status(status, tenant, now, say)
+        _of_status(status, tenant, now, paused, say)
     return sorted(found, key=lambda alarm: alarm.level != "bad")
 
 
-def _of_status(status: RouterStatus, tenant: str | None, now: float, say: Callable[[str, str, str], None]) -> None:
+def _of_status(
+    status: RouterStatus,
+    tenant: str | None,
+    now: float,
+    paused: Collection[str],
+    say: Callable[[str, str, str], None],
+) -> None:
     for name, why in status.breakers.items():
         say("bad", f"{name} is not called for the moment: {why}", "models")
     for name, row in status.unanswered.items():
-        if name not in status.breakers:
+        if name not in {*status.breakers, *paused}:
             say(
                 "bad",
                 f"{name} answered none of its last {row.calls:,} calls, for {duration(now - row.since)}.",
                 "models",
             )
     for name, share in status.availability.items():
-        if share < ANSWERS and name not in status.breakers and name not in status.unanswered:
+        if share < ANSWERS and name not in {*status.breakers, *status.unanswered, *paused}:
             say("warn", f"{name} is expected to answer {share:.0%} of its calls.", "models")
     if status.propensity_evidence >= EVIDENCE:
         say("bad", "The logged probabilities do not fit the draws; estimates from the log may be wrong.", "learning")

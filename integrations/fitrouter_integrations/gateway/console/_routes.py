@@ -21,7 +21,7 @@ from fitrouter.errors import InvalidRequest, StoreError
 from fitrouter.identity import canonical_role, decision_id_of
 from fitrouter.posterior.arms import base_arm
 from fitrouter.router import Router
-from fitrouter.serving.policy_control import Outlook
+from fitrouter.serving.policy_control import Outlook, Standing
 from fitrouter.serving.recorder import read_in_time
 from fitrouter.state.settings import names_of
 from fitrouter.stores.audit_log import Act, AuditLog
@@ -193,12 +193,17 @@ class Console:
             standing.unpriced,
             standing.share,
             time.time(),
+            [self._router.registry.models.names[name].arm for name in self._paused(standing)],
         )
         shown = {"unread": unread, "alarms": readable(msgspec.to_builtins(said), call.http.scope)}
         if problem:
             problem.more = shown
             raise problem
         return json_response({**found, "personalisation": msgspec.to_builtins(outlook.personalisation), **shown})
+
+    def _paused(self, standing: Standing) -> list[str]:
+        names = self._router.registry.models.names
+        return [name for name in names_of(standing.settings.get("paused", "")) if name in names]
 
     async def _outlook(self, call: AuthenticatedCall) -> tuple[Outlook, dict[str, str]]:
         """Reports of the monitors of the caller's tenant, roles as requests name them, and what is unread."""
@@ -391,9 +396,8 @@ class Console:
             }
             for name, card in registry.models.names.items()
         ]
-        settings = self._router.policy.standing().settings
-        paused = [name for name in names_of(settings.get("paused", "")) if name in registry.models.names]
-        force = settings.get("force", "")
+        standing = self._router.policy.standing()
+        paused, force = self._paused(standing), standing.settings.get("force", "")
         providers = list(self._config.providers) if call.admin else []
         unused = [msgspec.to_builtins(each) for each in added.values() if each.fault] if call.admin else []
         shown = {"models": models, "unused": unused, "force": force, "paused": paused, "unpriced_rule": UNPRICED}
