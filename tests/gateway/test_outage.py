@@ -104,7 +104,9 @@ def test_a_total_outage_is_red_everywhere_and_green_again(tmp_path: Path) -> Non
         wait_for(lambda: ask(1) == [200])
         ask(12)
         wait_for(lambda: http.get("/readyz?strict").status_code == 200)
-        assert not any("answered" in text for text in alarms(http))
+        for model in ("m", "n"):  # one that was not called since is still told to have answered none of its last calls
+            wait_for(lambda m=model: http.post("/v1/chat/completions", json=chat(model=m)).status_code == 200)
+        wait_for(lambda: not any("answered" in text for text in alarms(http)))
         wait_for(lambda: not red.search(http.get("/metrics").text))
 
 
@@ -122,20 +124,25 @@ def test_one_model_that_fails_alone_is_named(tmp_path: Path) -> None:
 
 
 def test_a_model_whose_answers_others_give_is_named(tmp_path: Path) -> None:
-    """Every request is answered, by fallback: no outage, but the console says which model seldom answers."""
+    """Every request is answered, by fallback: no outage, but the console says which model seldom answers, or never."""
     down = Down()
     router = installation(tmp_path, down)
     with serving(router, config(("m", "n"))) as url, client(url) as http:
         down.down = frozenset({"m"})
-        told = re.compile(r"m is expected to answer \d+% of its calls")
 
-        def asked() -> bool:
+        def asked(told: str) -> bool:
             assert http.post("/v1/chat/completions", json=chat()).status_code == 200
             wait_for(lambda: router._feed is not None and not router._feed.step())
-            return any(told.match(text) for text in alarms(http))
+            return any(re.match(told, text) for text in alarms(http))
 
-        wait_for(asked)
+        wait_for(lambda: asked(r"m is expected to answer \d+% of its calls|m answered none of its last \d+ calls"))
+        wait_for(lambda: asked(r"m answered none of its last \d+ calls|m is not called for the moment"))
         assert not router.health.outages()
+        wait_for(lambda: router.status().unanswered)
+        shown = {each["name"]: each["unanswered"] for each in http.get("/console/api/models").json()["models"]}
+        assert shown["n"] is None
+        assert shown["m"]["calls"] >= 3
+        assert f"0 of {shown['m']['calls']}" in CliRunner().invoke(app, ["top", "--once", "--url", url]).output
 
 
 def test_callers_own_errors_and_plans_that_nobody_runs_are_no_outage(tmp_path: Path) -> None:

@@ -388,7 +388,7 @@ class Console:
                 "context_window": card.context_window,
                 "capabilities": list(card.capabilities),
                 "availability": status.availability.get(base_arm(card.arm)) if status else None,
-                "unanswered": status.unanswered.get(card.arm) if status else None,
+                "unanswered": msgspec.to_builtins(status.unanswered.get(card.arm)) if status else None,
                 "drift": status.drift.get(base_arm(card.arm)) if status else None,
                 "out": readable(out.get(card.arm) or out.get(f"provider {card.provider}"), call.http.scope),
                 "added": added[card.name].ts if card.name in added and not card.variant else None,
