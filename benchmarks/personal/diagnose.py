@@ -36,7 +36,7 @@ import numpy as np
 
 from fitrouter.context.encoders import get_encoder
 from fitrouter_evaluators.personal.diagnose import FAILURES, Attribute, Diagnostician
-from fitrouter_evaluators.personal.diagnose.attributes import Memory, normalised
+from fitrouter_evaluators.personal.diagnose.attributes import Memory
 
 FILE = Path(__file__).with_name("diagnose_scenarios.jsonl")
 LONG = " ".join(
@@ -281,7 +281,15 @@ def declared(file: Path, encoder: str = "static") -> dict[str, float]:
 
 def _owner(attribute: Attribute, history: History) -> str:
     """Return the name of the planted attribute whose statement an attribute was read from; empty for none."""
-    return next((name for name, statement in history.standing.items() if attribute.text in normalised(statement)), "")
+    return next(
+        (name for name, statement in history.standing.items() if normalised(attribute.text) in normalised(statement)),
+        "",
+    )
+
+
+def normalised(sentence: str) -> str:
+    """Lower-case a sentence and normalise its spaces."""
+    return " ".join(sentence.lower().split())
 
 
 def main() -> None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from benchmarks.personal.diagnose import measured, scenarios
+from benchmarks.personal.histories import DEVELOPED, figures
 from tests.kits.tables import table_driven
 from typer.testing import CliRunner
 
+from fitrouter.config import RewardModelConfig
 from fitrouter.context.encoders import get_encoder
 from fitrouter.errors import InvalidRequest
-from fitrouter_evaluators.personal.diagnose import FAILURES, Diagnostician, parsed
+from fitrouter.types import Call, Completion, Usage
+from fitrouter_evaluators.personal.diagnose import FAILURES, AttributeJudge, Diagnostician, parsed
 from fitrouter_evaluators.personal.diagnose.attributes import Memory
 from fitrouter_evaluators.personal.diagnose.diagnosis import rate
 from fitrouter_evaluators.personal.diagnose.kinds import corpus
@@ -55,6 +59,38 @@ def test_what_is_lasting(tool: Diagnostician, message: str, kinds: list[str]) ->
     assert [each.kind for each in tool.reader.read(message).attributes] == kinds
 
 
+@table_driven(
+    ("message", "kinds"),
+    [
+        ("been off meat for 2 yrs n my lad has asthma", ["diet", "family", "health"]),
+        ("lost my job in may so money is tight", ["debt", "money"]),
+        ("Our daughter is allergic to sesame.", ["allergy", "family"]),
+        ("Which park suits my wheelchair?", ["health"]),
+        ("From now on, answer in short sentences.", ["style"]),
+        ("my flatmate is diabetic", []),
+        ("Ich esse kein Fleisch und wohne in Kassel.", ["diet", "home"]),
+        ("Unser Sohn hat Zöliakie.", ["allergy", "family"]),
+        ("hab seit märz keinen job mehr, bin arbeitslos", ["debt"]),
+        ("Antworte mir künftig in kurzen Sätzen.", ["style"]),
+        ("Mein Kollege hat Epilepsie.", []),
+        ("Stell dir vor, ich bin Arzt.", []),
+        ("Ich bin kein Veganer.", []),
+        ("Sie schrieb: „Ich bin schwanger und wohne in Ulm.“", []),
+        ("Soy celíaca y trabajo como enfermera.", ["allergy", "work"]),
+        ("mi hijo tiene epilepsia", ["health", "family"]),
+        ("A partir de ahora, respuestas breves.", ["style"]),
+        ("Mi jefa es vegana.", []),
+        ("Imagina que soy médico.", []),
+        ("No soy vegano.", []),
+        ("Decía: «soy viudo y vivo en Lugo».", []),
+        ("Ik ben veganist en ik woon in Gent.", []),
+    ],
+)
+def test_plain_language(tool: Diagnostician, message: str, kinds: list[str]) -> None:
+    """Three languages, also without capitals and commas; households count, others, play, denials and quotes do not."""
+    assert sorted(each.kind for each in tool.reader.read(message).attributes) == sorted(kinds)
+
+
 @pytest.mark.parametrize(
     ("messages", "standing"),
     [
@@ -63,6 +99,8 @@ def test_what_is_lasting(tool: Diagnostician, message: str, kinds: list[str]) ->
         (["I have a dog.", "I have two kids.", "I don't have a dog any more."], ["kids"]),
         (["I'm vegan.", "My boss is no longer vegan."], ["vegan"]),
         (["I have a dog.", "I have a dog."], ["dog"]),
+        (["Ich wohne in Graz.", "Ich bin nach Wien gezogen."], ["wien", "gezogen"]),
+        (["Soy vegana.", "Ya no soy vegana."], []),
     ],
 )
 def test_what_still_stands(tool: Diagnostician, messages: list[str], standing: list[str]) -> None:
@@ -161,6 +199,109 @@ def test_intervals_are_wilson_s() -> None:
     found = rate(15, 148)
     assert (round(found.low, 3), round(found.high, 3)) == (0.062, 0.16)
     assert (rate(0, 0).rate, rate(7, 7).high) == (None, 1.0)
+
+
+@pytest.mark.parametrize("piece", ["i have diabetes and ", " 'a", "«", "I x. ", "moved ", "“a", "\n"])
+def test_long_messages_are_read_to_an_end(tool: Diagnostician, piece: str) -> None:
+    """A megabyte of anything is read, and gives few attributes."""
+    said = tool.reader.read(piece * (1_000_000 // len(piece)))
+    assert len(said.attributes) < 300
+
+
+def test_what_cannot_be_read_is_said(tool: Diagnostician) -> None:
+    """Messages of other languages are counted and named; of German answers only naming is judged."""
+    lines = line("Je suis végétarien et je vis à Lyon.", "Bien.") + line(
+        "Ich bin Veganer.", "Aha.", "Was koche ich?", "Huhn."
+    )
+    found = tool.diagnose(parsed(lines.encode()))
+    assert (found.messages, found.unread, found.languages) == (3, 1, {"German": 2, "French": 1})
+    assert "1 message of 3 cannot be read" in found.notes[0]
+    assert "3 answers of 3 not in English" in found.notes[1]
+    assert (found.attributes, found.relevant, found.rates["missed"].cases) == (1, 1, 0)
+
+
+class Judge:
+    """A provider that replies with what a function says of a message."""
+
+    def __init__(self, reply: Callable[[str], str]) -> None:
+        self.reply, self.calls = reply, list[Call]()
+
+    async def complete(self, call: Call) -> Completion:
+        self.calls.append(call)
+        text = self.reply(call.messages[1]["content"].split("<message>\n")[1])
+        return Completion(message={"role": "assistant", "content": text}, usage=Usage(prompt_tokens=9))
+
+    async def aclose(self) -> None:
+        pass
+
+
+def asked(provider: Judge, **given: Any) -> AttributeJudge:
+    entry = RewardModelConfig(
+        name="j", kind="judge", model="m", provider="p", principles={"*": ("x",)}, send_text=True, **given
+    )
+    return AttributeJudge(entry, lambda: provider)
+
+
+def said(*found: tuple[str, str, bool, bool]) -> str:
+    keys = ("quote", "kind", "sensitive", "ended")
+    return json.dumps({"attributes": [dict(zip(keys, each, strict=True)) for each in found]})
+
+
+def test_a_judge_reads_messages(tool: Diagnostician) -> None:
+    """In any language; a quote that the message lacks, and a kind that there is not, are dropped."""
+    french, over = "Je suis diabétique, et je vis à Lyon.", "Je ne suis plus diabétique."
+
+    def reply(message: str) -> str:
+        if over in message:
+            return said((over, "health", True, True))
+        return said(
+            (french[:18], "health", True, False),
+            ("je vis à Nice", "home", False, False),
+            ("Lyon", "star", False, False),
+        )
+
+    provider = Judge(reply)
+    judged = Diagnostician(tool.encoder, asked(provider))
+    first = judged.diagnose(parsed(line(french, "Bien.").encode()))
+    assert (first.attributes, first.sensitive, first.judged, first.unread) == (1, 1, 1, 0)
+    both = judged.diagnose(parsed(line(french, "Bien.", over, "Bien.").encode()))
+    assert (both.attributes, both.retracted, len(provider.calls)) == (0, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("reply", "given", "why", "calls"),
+    [
+        ("no JSON", {}, "DecodeError", 1),
+        (
+            said((VEGAN, "diet", False, False)),
+            {"usd_per_day": 1e-9, "prices": {"input": 1, "output": 1}},
+            "usd_per_day",
+            0,
+        ),
+    ],
+)
+def test_rules_read_what_a_judge_does_not(
+    tool: Diagnostician, reply: str, given: dict[str, Any], why: str, calls: int
+) -> None:
+    """A reply that cannot be read, or a day's money that is spent: rules read, and a sentence says so."""
+    provider = Judge(lambda _message: reply)
+    found = Diagnostician(tool.encoder, asked(provider, **given)).diagnose(parsed(line(VEGAN, "Noted!").encode()))
+    assert (found.attributes, found.judged, len(provider.calls)) == (1, 0, calls)
+    assert why in found.notes[0]
+
+
+def test_long_messages_are_not_sent() -> None:
+    """Neither are more than two hundred."""
+    provider = Judge(lambda _message: said())
+    asked(provider).read(["x " * 5_000, *(f"Message {n}." for n in range(300)), " "])
+    assert len(provider.calls) == 200
+
+
+def test_histories_in_plain_language() -> None:
+    """The rules read the histories that they were made on; the figures of those kept apart are on the results page."""
+    found = figures(DEVELOPED)["all"]
+    assert found["recall"]["share"] >= 0.9
+    assert found["precision"]["share"] >= 0.9
 
 
 def test_planted_failures_are_found() -> None:

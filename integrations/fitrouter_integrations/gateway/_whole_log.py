@@ -148,18 +148,18 @@ def _read(asked: dict[str, Any]) -> dict[str, Any]:
     config, who = parse_config(asked["config"]), msgspec.convert(asked["who"], Identity)
     try:
         if asked["what"] == "diagnosis":
-            return _diagnosis(asked["history"])
+            return _diagnosis(config, asked["history"])
         with Router.offline(config) as router:
             return _READINGS[asked["what"]](config, router, who)
     except InvalidRequest as error:
         return {"invalid": str(error)}
 
 
-def _diagnosis(history: list[Any]) -> dict[str, Any]:
-    from fitrouter_evaluators.personal.diagnose import Diagnostician, parsed
+def _diagnosis(config: Config, history: list[Any]) -> dict[str, Any]:
+    from fitrouter_evaluators.personal.diagnose import AttributeJudge, Diagnostician, parsed
 
     lines = b"\n".join(msgspec.json.encode(each) for each in history)
-    return _builtins(Diagnostician(get_encoder("static")).diagnose(parsed(lines)))
+    return _builtins(Diagnostician(get_encoder("static"), AttributeJudge.of(config)).diagnose(parsed(lines)))
 
 
 def _satisfaction(config: Config, router: Router, who: Identity) -> dict[str, Any]:

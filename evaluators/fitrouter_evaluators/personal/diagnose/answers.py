@@ -15,7 +15,6 @@ import numpy as np
 
 from fitrouter.context.encoders import Encoder
 from fitrouter_evaluators.personal.diagnose.attributes import STYLE_KIND, Attribute, Memory, cosines
-from fitrouter_evaluators.personal.diagnose.attributes import VERB as _VERB
 from fitrouter_evaluators.personal.diagnose.kinds import content, corpus, same
 from fitrouter_evaluators.scoring.statements._polarity import units
 from fitrouter_evaluators.scoring.text.style import STYLE, measure, standardise
@@ -26,8 +25,29 @@ answers of our own."""
 _MORE = 2
 """Most other words of a clause that names an attribute and says no more."""
 _CLAUSE = re.compile(r"[^.!?\n,;:—]+[.!?,;:—]*")
-_ADDRESS = re.compile(r"\b(?:you|your|yours|yourself|you'\w+)\b|\b(?:as|being) an? \w+", re.IGNORECASE)
+_ADDRESS = re.compile(
+    r"\b(?:you|your|yours|yourself|you'\w+)\b|\b(?:as|being) an? \w+|\b(?:du|dein\w*|dir|dich|ihnen|ihre?[nmrs]?)\b"
+    r"|\bals \w+|\b(?:tú|tus?|te|usted|eres|tienes|vives|llevas)\b|\bcomo \w+",
+    re.IGNORECASE,
+)
 _FREE = re.compile(r"\b[\w]+[- ]free\b|\bnon[- ]\w+|\b(?:vegan|plant[- ]based|vegetarian|meatless|dairy-free|mock) \w+")
+_VERB = (
+    r"(?:(?:also|always|usually|mostly|mainly|only|really|still|now|actually|just|strictly|personally|generally|all"
+    r"|both"
+    r"|absolutely|simply|truly|happily|currently|no longer|\w+ly) )*"
+)
+VERB = (
+    r"(?:am|are|have|had|own|live|lived|work|worked|eat|drink|love|like|enjoy|hate|dislike|loathe|detest"
+    r"|despise|adore|admire|prefer|avoid|play|run|teach|speak|code|program|develop|write|use|drive|ride"
+    r"|cycle|bike|swim|climb|hike|jog|ski|surf|sail|dance|camp|fish|hunt|travel|fly|commute|follow|keep"
+    r"|tend|grow|garden|collect|read|devour|listen|watch|suffer|struggle|battle|take|inject|sing|paint|draw"
+    r"|knit|crochet|sew|build|repair|design|brew|bake|cook|breed|raise|foster|host|vote|support|belong|pray"
+    r"|meditate|worship|observe|fast|convert(?:ed)?|go|attend|identify|practi[sc]e|do not|can not|never"
+    r"|gave up|quit|stopped|moved|switched|turned|became|grew|used to|come from|was|were|react|get|earn"
+    r"|make|manage|save|spend|buy|owe|adopt(?:ed)?|lost|went|steer clear|stay|reside|rent|study|studied"
+    r"|learn|major|train|coach|lift|row|stick to|refuse|need|share|look after|care for|dread|fear|wear"
+    r"|smoke|vape|abstain|rely|specialise|specialize|volunteer|sleep|stand|follow|serve|started|began)"
+)
 _WHY = r"\b(?:since|because|given that|knowing that|knowing|considering that|considering|seeing (?:as|that)|now that)"
 _NOT_NOW = (
     r"(?!(?:asked|asks?|wants?|wanted|needs?|needed|can|could|may|might|will|would|should|must|mentioned|said|did|get|see"

@@ -1,15 +1,18 @@
-"""Lasting attributes that people state of themselves in conversations.
+"""Lasting attributes that people state of themselves in conversations, in English, German and Spanish.
 
-A sentence of a user states an attribute if it says in the first person what they are, have or do in general, and the
-classifier of kinds (`kinds`) finds a kind for it. Sentences about this moment ("tonight", "I'm looking for"), about
-others ("my boss is vegan"), in quotes or code, or in play ("imagine I were") state none. "I'm no longer", "I gave up"
-and "I'm not" retract what was stated before.
+A sentence is read clause by clause. A clause states an attribute if it has a phrase of a kind (`phrases`) and speaks of
+its writer, or of their household ("our son is allergic to nuts"), as things are. It states none about others ("my boss
+is vegan"), in quotes or code, in play ("imagine I were"), as a question, a wish or a joke. "I'm no longer", "ya no",
+"nicht mehr" and denials retract what was stated before. In English, a classifier (`kinds`) also reads plain statements
+of the first person that have no such phrase.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
@@ -18,20 +21,71 @@ import numpy as np
 from fitrouter.context.encoders import Encoder
 from fitrouter.types import Floats
 from fitrouter_evaluators.personal.diagnose.kinds import NONE, Classifier, content, corpus, same
+from fitrouter_evaluators.personal.diagnose.phrases import (
+    LANGUAGES,
+    Found,
+    Phrases,
+    Sentence,
+    language,
+    sentences,
+    spoken,
+    unquoted,
+)
 from fitrouter_evaluators.scoring.statements.declared import DeclaredValues
 from fitrouter_evaluators.scoring.statements.topics import topic_units
+from fitrouter_evaluators.scoring.text.lexicons import phrases
 
-STYLE_KIND, TASTE_KIND = "style", "taste"
+STYLE_KIND, TASTE_KIND, HABIT_KIND = "style", "taste", "habit"
 _LASTING = 0.3
 """Output of the classifier from which a statement is of a kind; on statements of our own."""
 _NEAR = 0.6
 """Cosine of words from which they may mean the same."""
+_UNSURE = ("other", "block", "ask", "neg", "past", "quit", "end", "moment")
+"""Marks of clauses that the classifier of kinds does not read."""
+_REACH = 4
+"""Words from a denial to what it denies."""
+_CHARACTERS = 100_000
+"""Of a message, that are read; a longer one is a document."""
+_MOST, _STANDING = 100, 500
+"""Most attributes, and clauses for the classifier, of a message; most standing ones of a person."""
+
+_OWN = (
+    r"(?:husband|wife|spouse|partner|boyfriend|girlfriend|kids?|children|sons?|daughters?|twins|baby|toddlers?"
+    r"|family|dogs?|cats?|puppy|kitten|horse|rabbits?|parrot|job|profession|home|hometown|house|flat|plants?|apartment"
+    r"|garden|balcony|knees?|budget|language|tongue|diet|religion|faith|diagnosis|backend|stack|genre|author|band|hobby"
+    r"|passion|sport|career|allergy|condition)"
+)
+_STATED = re.compile(
+    rf"\b(?:i|we) \w|\b(?:my|our) (?:\w+ ){{0,2}}?{_OWN}\b \w+|\b(?:my|our) favou?rite\b"
+    r"|\bfor me\b|^(?:as|being) an? \w+|\bmakes me sick\b"
+)
+_MOMENT = re.compile(
+    r"\b(?:today|tonight|tomorrow|yesterday|right now|at the moment|this (?:morning|afternoon|week|weekend|evening|time"
+    r"|month|question|email|essay|answer|text|one|page|chapter|file|script)|for now|just now|so far|last (?:night|week"
+    r"|month)|next (?:week|month|weekend)|hungry|tired|stuck|confused|(?:am|are) (?:\w+ )?(?:trying|looking|going"
+    r"|planning|wondering|writing|reading|thinking|preparing|about|getting|curious|sure|sorry"
+    r"|afraid that|glad|working on)"
+    r"|(?:said|told|joked|joking|kidding|wrote|mistyped|meant)\b|want to|would like|need (?:a|an|to|some|help|your)"
+    r"|have (?:a|another|one|some) (?:question|problem|idea|meeting"
+    r"|deadline|doubt|bug|error|call|moment)|have to|got a|an error|left in)\b"
+)
+_AGAINST = re.compile(
+    r"\b(?:not|never|avoid|hate|dislike|loathe|detest|allergic|allergy|intolerant|intolerance|refuse|fear|afraid|scared"
+    r"|dread|without|steer clear|stay away|no|sick|react|gave up|quit|stopped|given up|free)\b"
+)
+_TASTE = re.compile(
+    r"\b(?:i|we) (?:\w+ )?(?:love|adore|hate|dislike|detest|despise|loathe|prefer|avoid|enjoy"
+    r"|do not (?:\w+ )?(?:like|enjoy)"
+    r"|can not stand|am (?:\w+ )?(?:fond of|into|not into|averse to))\b(?! (?:the|this|that|it|your|these|those)\b)"
+)
+"""A taste for something of no known kind."""
 
 
 class Attribute(msgspec.Struct, frozen=True, kw_only=True):
     """A lasting attribute that a person stated of themselves."""
 
     text: str
+    """The clause that states it, as it was written."""
     kind: str
     sensitive: bool
     against: bool
@@ -55,103 +109,164 @@ class StatedAttributes(msgspec.Struct, frozen=True, kw_only=True):
     retracted: tuple[Retraction, ...] = ()
     other: tuple[str, ...] = ()
     """Words about other people, quoted, or in play."""
+    language: str = "English"
+    read: bool = True
+    """Whether messages in its language are read."""
 
 
-_CODE = re.compile(r"```.*?(?:```|\Z)|^>.*$|[\"“][^\"”\n]{12,}[\"”]", re.DOTALL | re.MULTILINE)
-_SENTENCE = re.compile(r"[^.!?\n;]+[.!?]*")
-_FORMS = tuple(
-    (re.compile(pattern), text)
-    for pattern, text in (
-        (r"[’‘]", "'"),
-        (r"\bcan't\b|\bcannot\b", "can not"),
-        (r"\bwon't\b", "will not"),
-        (r"n't\b", " not"),
-        (r"\bi'm\b|\bim\b", "i am"),
-        (r"'re\b", " are"),
-        (r"'ve\b", " have"),
-        (r"'d\b", " would"),
-        (r"'ll\b", " will"),
-    )
-)
-_PARTS = re.compile(r",? (?:and|but|so|plus|while) (?=(?:i|we|my|our)\b)|, (?=(?:i|we|my|our)\b)| - | — |\(|\)|: ")
-_ADVERB = (
-    r"(?:(?:also|always|usually|mostly|mainly|only|really|still|now|actually|just|strictly|personally|generally|all"
-    r"|both"
-    r"|absolutely|simply|truly|happily|currently|no longer|\w+ly) )*"
-)
-VERB = (
-    r"(?:am|are|have|had|own|live|lived|work|worked|eat|drink|love|like|enjoy|hate|dislike|loathe|detest"
-    r"|despise|adore|admire|prefer|avoid|play|run|teach|speak|code|program|develop|write|use|drive|ride"
-    r"|cycle|bike|swim|climb|hike|jog|ski|surf|sail|dance|camp|fish|hunt|travel|fly|commute|follow|keep"
-    r"|tend|grow|garden|collect|read|devour|listen|watch|suffer|struggle|battle|take|inject|sing|paint|draw"
-    r"|knit|crochet|sew|build|repair|design|brew|bake|cook|breed|raise|foster|host|vote|support|belong|pray"
-    r"|meditate|worship|observe|fast|convert(?:ed)?|go|attend|identify|practi[sc]e|do not|can not|never"
-    r"|gave up|quit|stopped|moved|switched|turned|became|grew|used to|come from|was|were|react|get|earn"
-    r"|make|manage|save|spend|buy|owe|adopt(?:ed)?|lost|went|steer clear|stay|reside|rent|study|studied"
-    r"|learn|major|train|coach|lift|row|stick to|refuse|need|share|look after|care for|dread|fear|wear"
-    r"|smoke|vape|abstain|rely|specialise|specialize|volunteer|sleep|stand|follow|serve|started|began)"
-)
-_OWN = (
-    r"(?:husband|wife|spouse|partner|boyfriend|girlfriend|kids?|children|sons?|daughters?|twins|baby|toddlers?"
-    r"|family|dogs?"
-    r"|cats?|puppy|kitten|horse|rabbits?|parrot|job|profession|home|hometown|house|flat|plants?|apartment|garden|balcony|knees?"
-    r"|budget|language|tongue|diet|religion|faith|diagnosis|backend|stack|genre|author|band|hobby|passion|sport|profession|career|allergy|budget|condition)"
-)
-_STATED = re.compile(
-    rf"\b(?:i|we) {_ADVERB}(?:would )?{VERB}\b|\b(?:my|our) (?:\w+ ){{0,2}}?{_OWN}\b \w+|\b(?:my|our) favou?rite\b"
-    r"|\bfor me\b|^(?:as|being) an? \w+|\bmakes me sick\b"
-)
-_CONDITION = re.compile(
-    r"^(?:as an? [^,]+|(?:since|because|as|given that|now that|being|i am|i have|i live|i work|we have|my) [^,]+)(?=,)"
-)
-_PLAY = re.compile(
-    r"\b(?:imagine|pretend|suppose|supposing|if (?:i|we)|what if|let us say|let's say|act as|role-?play|character"
-    r"|narrator"
-    r"|protagonist|hypothetically|as if|wish|fictional|persona|story in which|would have been|might (?:be|become)"
-    r"|dreamt)\b"
-)
-_OTHERS = re.compile(
-    r"\b(?:an?|some) (?:\w+ ){0,2}?(?:friends?|colleagues?|neighbou?rs?|relatives?|cousins?)\b"
-    r"|\b(?:my|our|the|his|her|their) (?:\w+ ){0,2}?(?:friends?|boss|colleagues?|co-?workers?|neighbou?rs?|sisters?"
-    r"|brothers?|mother|father|mum|mom|dad|parents|aunt|uncle|cousins?|flatmate|roommate|classmates?|teacher|client"
-    r"|customers?|manager|in-laws?|nephews?|nieces?|guests?|students?|grandm\w+|grandf\w+|landlord)\b"
-    r"|\b(?:he|she|they) (?:is|are|has|have|lives?|works?)\b|\b(?:who|somebody|someone|people) (?:is|are|have|has)\b"
-)
-_MOMENT = re.compile(
-    r"\b(?:today|tonight|tomorrow|yesterday|right now|at the moment|this (?:morning|afternoon|week|weekend|evening|time"
-    r"|month|question|email|essay|answer|text|one|page|chapter|file|script)|for now|just now|so far|last (?:night|week"
-    r"|month)|next (?:week|month|weekend)|hungry|tired|stuck|confused|(?:am|are) (?:\w+ )?(?:trying|looking|going"
-    r"|planning"
-    r"|wondering|writing|reading|thinking|preparing|about|getting|curious|sure|sorry|afraid that|glad|working on)"
-    r"|(?:said|told|joked|joking|kidding|wrote|mistyped|meant)\b|want to|would like|need (?:a|an|to|some|help|your)"
-    r"|have (?:a|another|one|some) (?:question|problem|idea|meeting"
-    r"|deadline|doubt|bug|error|call|moment)|have to|got a|an error|left in)\b"
-)
-_RETRACTS = re.compile(
-    r"\b(?:no longer|any ?more|used to|quit|stopped|gave up|have given up|moved (?:away )?from|switched from"
-    r"|former(?:ly)?"
-    r"|ex-\w+|sold|broke up|not a\b|not an\b|(?:am|are) not\b|do not have\b|do not own\b|never was|never had|never been"
-    r"|was never|are over|is over|outgrew|outgrown|free of|cured)"
-)
-_DENIAL = re.compile(r"\b(?:no longer|any ?more|not|never|used to|stopped|quit|gave up)\b")
-_ONCE = re.compile(r"\b(?:moved|switched|converted)\b.*?\b(?:to|into)\b(?P<now>.*)")
-_HOME = "i live in"
-_GIVEN_UP = re.compile(r"\b(?:quit|stopped|gave up|have given up) (?:eating |drinking )?(?P<what>.*)")
-_HABIT = re.compile(r"\b(?:alcohol|smoking|sugar|coffee|meat|caffeine|dairy|gluten|drinking|wine)\b")
-_AGAINST = re.compile(
-    r"\b(?:not|never|avoid|hate|dislike|loathe|detest|allergic|allergy|intolerant|intolerance|refuse|fear|afraid|scared"
-    r"|dread|without|steer clear|stay away|no|sick|react|gave up|quit|stopped|given up|free)\b"
-)
-_TASTE = re.compile(
-    rf"\b(?:i|we) {_ADVERB}(?:love|adore|hate|dislike|detest|despise|loathe|prefer|avoid|enjoy"
-    rf"|do not {_ADVERB}(?:like|enjoy)"
-    r"|can not stand|am (?:\w+ )?(?:fond of|into|not into|averse to))\b(?! (?:the|this|that|it|your|these|those)\b)"
-)
-"""A taste for something of no known kind."""
-_ABOUT_ANSWERS = re.compile(
-    r"\b(?:answers?|repl(?:y|ies)|responses?|explanations?|bullets?|bullet points|lists|tone|jargon|emojis?"
-    r"|examples?)\b"
-)
+_SUBJECTS = ("you", "self", "mine", "thing", "house", "pronoun", "other", "none")
+_PASSING = frozenset(("habit", "taste", "craft", "sport", "home", "diet", "journeys", "reading", "garden"))
+"""Kinds that a word such as "today" makes no attribute."""
+
+
+class _Rules(NamedTuple):
+    phrases: Phrases
+    joins: frozenset[str]
+    expand: dict[str, str]
+
+
+class _Scan:
+    """One sentence, with who is spoken of at each word, and what holds in each clause."""
+
+    def __init__(self, sentence: Sentence, known: _Rules, third: str = "other") -> None:
+        self.words = sentence.words
+        self.texts = [word.text for word in sentence.words]
+        found = known.phrases.find(self.texts)
+        self.found = [each for each in found if self.words[each.start].segment == self.words[each.end - 1].segment]
+        self.clause = self._clauses(known.joins)
+        self.marks: dict[str, list[Found]] = {}
+        for each in self.found:
+            if each.name.startswith("m:"):
+                self.marks.setdefault(each.name[2:], []).append(each)
+        self.third = third
+        self.subject = self._subjects()
+        self.asked = sentence.asks
+
+    def _clauses(self, joins: frozenset[str]) -> list[int]:
+        found, number = [], 0
+        for i, word in enumerate(self.words):
+            if i and (word.segment != self.words[i - 1].segment or word.text in joins):
+                number += 1
+            found.append(number)
+        return found
+
+    def _subjects(self) -> list[str]:
+        firsts = {each.start for each in self.marks.get("drop", ())}
+        at: dict[int, Found] = {}
+        for each in (each for name in _SUBJECTS for each in self.marks.get(name, ())):
+            if each.start not in at or each.end > at[each.start].end:
+                at[each.start] = each
+        subjects, subject, past = [], "", 0
+        for i in range(len(self.words)):
+            mark = at.get(i)
+            if mark and i >= past:
+                past = mark.end
+                subject = self._spoken_of(mark.name[2:], subject)
+            if not subject and i in firsts and (not i or self.clause[i] != self.clause[i - 1]):
+                subject = "self"
+            subjects.append(subject)
+        return subjects
+
+    def _spoken_of(self, name: str, subject: str) -> str:
+        if name == "house":
+            self.third = subject = "self"
+        elif name == "other":
+            self.third = subject = "other"
+        elif name == "pronoun":
+            subject = self.third
+        elif name in ("self", "mine"):
+            subject = "self"
+        elif name != "none":
+            subject = name
+        return subject
+
+    def has(self, name: str, clause: int | None = None, before: int | None = None) -> bool:
+        """Whether a mark is in the sentence, in a clause of it, or there before a word."""
+        return any(
+            (clause is None or self.clause[each.start] == clause) and (before is None or each.start < before)
+            for each in self.marks.get(name, ())
+        )
+
+    def last(self, clause: int) -> str:
+        """Who is spoken of at the end of a clause."""
+        return next(s for s, c in zip(reversed(self.subject), reversed(self.clause), strict=True) if c == clause)
+
+    def span(self, clause: int | None) -> tuple[int, int]:
+        """Where a clause, or the sentence, begins and ends in the text."""
+        own = [word for word, c in zip(self.words, self.clause, strict=True) if clause in (None, c)]
+        return own[0].start, own[-1].end
+
+    def part(self, clause: int | None) -> str:
+        """The plain words of a clause, or of the sentence."""
+        return " ".join(text for text, c in zip(self.texts, self.clause, strict=True) if clause in (None, c))
+
+    def content(self, clause: int | None = None) -> tuple[str, ...]:
+        """Content words of a clause, or of the sentence."""
+        return content(self.part(clause))
+
+    def denied(self, found: Found) -> bool:
+        """Whether a phrase is denied: by a word in it or shortly before it, or, in its clause, shortly after."""
+        clause = self.clause[found.start]
+        near = [
+            *(
+                each
+                for each in self.marks.get("neg", ())
+                if each.start < found.end and found.start <= each.end + _REACH
+            ),
+            *(each for each in self.marks.get("after", ()) if found.end <= each.start <= found.end + _REACH),
+        ]
+        return any(self.clause[each.start] == clause for each in near)
+
+    def states(self, found: Found, role: str) -> bool:
+        """Whether the phrase of a kind states something lasting of the writer."""
+        clause = self.clause[found.start]
+        if (
+            self.has("play")
+            or self.has("joke")
+            or (role != "event" and (self.has("past", clause) or (role == "self" and self.has("quit", clause))))
+        ):
+            return False
+        if role in ("own", "event"):
+            return role == "own" or self.subject[found.start] != "other"
+        asks = self.asked is not None and self.words[found.start].segment >= self.asked
+        if (asks and self.has("ask", clause, found.start + 1)) or self.has("block", clause, found.start):
+            return False
+        kind = found.name.split(":")[1]
+        if kind in _PASSING and self.has("moment", clause):
+            return False
+        if kind == HABIT_KIND and not any(self.has(name, clause) for name in ("self", "mine", "drop")):
+            return False
+        subject = self.subject[found.start]
+        if role == "free":
+            return subject in ("", "self")
+        return "self" in (subject, self.subject[found.end - 1]) or (
+            subject != "other"
+            and any(
+                self.clause[each.start] == clause and each.start >= found.end for each in self.marks.get("self", ())
+            )
+        )
+
+
+@functools.cache
+def _rules(name: str) -> _Rules:
+    known = spoken(name)
+    named = {f"m:{mark}": text for mark, text in known.markers.items()} | {"s:": known.style}
+    named |= {f"e:{kind}": text for kind, text in known.ends.items()}
+    for kind, roles in known.kinds.items():
+        named |= {f"k:{kind}:{role}": text for role, text in roles.items()}
+    return _Rules(Phrases(named, known.sets), frozenset(phrases(known.joins)), known.expand)
+
+
+@dataclass
+class _Draft:
+    """What was read of a message so far."""
+
+    text: str
+    language: str
+    attributes: list[Attribute]
+    retracted: list[Retraction]
+    other: list[tuple[str, ...]]
+    classified: int = 0
 
 
 class Reader:
@@ -171,89 +286,94 @@ class Reader:
 
     def read(self, message: str) -> StatedAttributes:
         """Find the attributes that a message states or retracts of its author."""
-        quoted = [match.group() for match in _CODE.finditer(message)]
-        attributes: list[Attribute] = []
-        retracted: list[Retraction] = []
-        other = [content(text) for text in quoted]
-        for sentence in _SENTENCE.findall(_CODE.sub(" ", message)):
-            text = normalised(sentence)
-            if _PLAY.search(text):
-                other.append(content(text))
-                continue
-            if text.endswith("?"):
-                condition = _CONDITION.match(text)
-                text = condition.group() if condition else ""
-            for part in _PARTS.split(text.rstrip(".!? ")):
-                if not part or not _STATED.search(part) or _MOMENT.search(part):
-                    if part and _OTHERS.search(part):
-                        other.append(content(part))
-                    continue
-                if _OTHERS.search(part):
-                    other.append(content(part))
-                elif _RETRACTS.search(part) or _ONCE.search(part):
-                    now = self._after(part, retracted)
-                    attributes += self._stated(now, now, part) if now else []
-                else:
-                    attributes += self._stated(part, text)
+        name = language(message)
+        if name not in LANGUAGES:
+            return StatedAttributes(language=name, read=False)
+        text, quoted = unquoted(message[:_CHARACTERS])
+        rules, third = _rules(name), "other"
+        draft = _Draft(text, name, [], [], [content(each) for each in quoted])
+        for sentence in sentences(text, rules.expand):
+            scan = _Scan(sentence, rules, third)
+            if scan.has("play"):
+                draft.other.append(scan.content())
+            elif len(draft.attributes) < _MOST:
+                self._sentence(scan, draft)
+            third = scan.third
         return StatedAttributes(
-            attributes=tuple(attributes),
-            retracted=tuple(retracted),
-            other=tuple(word for words in other for word in words),
+            attributes=tuple(draft.attributes),
+            retracted=tuple(draft.retracted),
+            other=tuple(word for each in draft.other for word in each),
+            language=name,
         )
 
-    def _after(self, part: str, retracted: list[Retraction]) -> str:
-        """Record the retraction in `part`; return the statement that still holds after it, empty if none."""
-        if once := _ONCE.search(part):
-            now = once["now"]
-            moved = "moved" in part
-            retracted.append(Retraction((), "home") if moved else self._retraction(part[: once.start("now")]))
-            return f"{_HOME}{now}" if moved else f"i use {now}"
-        given = _GIVEN_UP.search(part)
-        if given and _HABIT.search(given["what"]):
-            return part
-        retracted.append(self._retraction(part))
-        return ""
+    def _sentence(self, scan: _Scan, draft: _Draft) -> None:
+        """Add to the draft what a sentence states and retracts."""
+        draft.retracted += [Retraction((), each.name[2:]) for each in scan.found if each.name.startswith("e:")]
+        for each in scan.marks.get("end", ()):
+            if scan.subject[each.start] == "self":
+                draft.retracted.append(Retraction(scan.content(scan.clause[each.start]), ""))
+        styled = scan.has("style") and any(each.name == "s:" for each in scan.found)
+        if styled:
+            self._add(draft, scan, None, STYLE_KIND)
+        kinds: dict[tuple[int, str], bool] = {}
+        for each in scan.found:
+            if not each.name.startswith("k:"):
+                continue
+            kind, role = each.name[2:].split(":")
+            clause = scan.clause[each.start]
+            if scan.has("end", clause) or (role == "self" and scan.denied(each)):
+                if scan.subject[each.start] != "other":
+                    draft.retracted.append(Retraction(scan.content(clause), kind))
+            elif scan.states(each, role):
+                kinds[clause, kind] = role == "free" or kinds.get((clause, kind), False)
+        if draft.language == "English" and not styled:
+            kinds |= dict.fromkeys(self._english(scan, draft, {clause for clause, _ in kinds}), False)
+        for (clause, kind), against in kinds.items():
+            if kind not in (HABIT_KIND, TASTE_KIND) or not any(c == clause and k != kind for c, k in kinds):
+                self._add(draft, scan, clause, kind, against)
+        draft.other += [scan.content(clause) for clause in set(scan.clause) if scan.last(clause) == "other"]
 
-    def _retraction(self, part: str) -> Retraction:
-        text = _DENIAL.sub(" ", part)
-        return Retraction(content(text), self.kind(text))
+    def _add(self, draft: _Draft, scan: _Scan, clause: int | None, kind: str, against: bool = False) -> None:
+        """Add the attribute that a clause states; without a clause, the sentence."""
+        start, end = scan.span(clause)
+        text, part, style = draft.text[start:end], scan.part(clause), {}
+        words = scan.content(clause) or scan.content() or (kind,)
+        if draft.language == "English":
+            against = against or _AGAINST.search(part) is not None
+            if kind == STYLE_KIND:
+                taste = self._declared.read(text)
+                style = {each: float(np.sign(belief.mean)) for each, belief in taste.values.items()}
+            elif against and (pieces := topic_units(part)):
+                unwanted = [word for piece in pieces if piece.sign < 0 for word in content(piece.text)]
+                words = tuple(dict.fromkeys(unwanted)) or words
+        known = corpus().kinds.get(kind)
+        sensitive = known is not None and known.sensitive
+        draft.attributes.append(
+            Attribute(text=text, kind=kind, sensitive=sensitive, against=against, words=words, style=style)
+        )
+
+    def _english(self, scan: _Scan, draft: _Draft, read: set[int]) -> list[tuple[int, str]]:
+        """Clauses of plain statements of the first person that the classifier of kinds knows, and their kinds."""
+        found: list[tuple[int, str]] = []
+        if scan.has("joke") or scan.asked is not None:
+            return found
+        for clause in sorted(set(scan.clause) - read):
+            part = scan.part(clause)
+            unsure = any(scan.has(mark, clause) for mark in _UNSURE)
+            if unsure or not _STATED.search(part) or _MOMENT.search(part) or draft.classified >= _MOST:
+                continue
+            draft.classified += 1
+            kind = self.kind(part)
+            if kind == NONE and _TASTE.search(part):
+                kind = TASTE_KIND
+            if kind != NONE:
+                found.append((clause, kind))
+        return found
 
     def kind(self, text: str) -> str:
         """Classify the kind of attribute that a first-person text states; `NONE` if it states none."""
         outputs = self._kinds([text])[0]
         return NONE if outputs.max() < _LASTING else self._kinds.names[int(outputs.argmax())]
-
-    def _stated(self, part: str, whole: str, text: str = "") -> list[Attribute]:
-        """Read the attribute stated in `part` of the sentence `whole`; `text` is the original wording if it differs."""
-        words = content(part) or content(whole)
-        if _ABOUT_ANSWERS.search(part):
-            taste = self._declared.read(part)
-            if taste.understood:
-                sides = {name: float(np.sign(belief.mean)) for name, belief in taste.values.items()}
-                return [_attribute(text or part, STYLE_KIND, words, style=sides)]
-        if not words:
-            return []
-        kind = "home" if part.startswith(_HOME) else self.kind(part)
-        if kind == NONE and part != whole:
-            kind = self.kind(whole)
-        if kind == NONE and _TASTE.search(part):
-            kind = TASTE_KIND
-        if kind == NONE:
-            return []
-        against = _AGAINST.search(part) is not None
-        pieces = topic_units(part)
-        if against and pieces:
-            wanted = [word for piece in pieces if piece.sign < 0 for word in content(piece.text)]
-            words = tuple(dict.fromkeys(wanted)) or words
-        return [_attribute(text or part, kind, words, against=against)]
-
-
-def _attribute(
-    text: str, kind: str, words: tuple[str, ...], *, against: bool = False, style: dict[str, float] | None = None
-) -> Attribute:
-    known = corpus().kinds.get(kind)
-    sensitive = known is not None and known.sensitive
-    return Attribute(text=text, kind=kind, sensitive=sensitive, against=against, words=words, style=style or {})
 
 
 class Memory:
@@ -272,17 +392,20 @@ class Memory:
         """Update the memory with the attributes stated and retracted in a message."""
         for words, kind in said.retracted:
             of_kind = [each for each in self.standing if each.kind == kind]
-            gone = [each for each in self.standing if _alike(self._encoder, words, each.words)]
+            gone = [each for each in of_kind if _alike(self._encoder, words, each.words)]
+            gone = gone or [each for each in self.standing if same(words, each.words)]
             gone = gone or (of_kind if not words or len(of_kind) == 1 else [])
             self.retracted += gone
             self.standing = [each for each in self.standing if each not in gone]
             self.denied.update(words, *(each.words for each in gone))
         self.denied.update(said.other)
         for each in said.attributes:
-            again = [old for old in self.standing if old.kind == each.kind and same(old.words, each.words)]
-            self.standing = [old for old in self.standing if old not in again] + [each]
+            if len(self.standing) < _STANDING and not any(
+                old.kind == each.kind and same(old.words, each.words) for old in self.standing
+            ):
+                self.standing.append(each)
             self.denied -= set(each.words)
-        self.said.update(content(message))
+        self.said.update(content(message[:_CHARACTERS]))
 
 
 def _alike(encoder: Encoder, one: Sequence[str], other: Sequence[str]) -> bool:
@@ -297,11 +420,3 @@ def cosines(encoder: Encoder, one: Sequence[str], other: Sequence[str]) -> Float
     """Cosine similarities of two lists of words, float64[len(one), len(other)]."""
     found: Floats = encoder.encode(list(one)) @ encoder.encode(list(other)).T
     return found
-
-
-def normalised(sentence: str) -> str:
-    """Lower-case a sentence and normalise its spaces and contractions."""
-    text = " ".join(sentence.lower().split())
-    for pattern, by in _FORMS:
-        text = pattern.sub(by, text)
-    return text

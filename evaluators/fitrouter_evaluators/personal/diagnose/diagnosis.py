@@ -8,12 +8,15 @@ Failures, each a rate with a Wilson interval (Wilson 1927):
 * `invented`: an answer that claims something of its reader which they never said, or which holds no more;
 * `inappropriate`: a sensitive attribute named where it is irrelevant, or in a text for others.
 
-Attributes of earlier messages count, not those of the prompt itself. English only.
+Attributes of earlier messages count, not those of the prompt itself. Messages are read in English, German and Spanish,
+by rules or by a configured judge (`asking`). Of answers in German and Spanish only naming is judged (`over_retrieved`,
+`inappropriate`), since what follows an attribute takes words that only English has here.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,11 +24,22 @@ import msgspec
 import numpy as np
 
 from fitrouter.context.encoders import Encoder
-from fitrouter.stores.figures import interval
+from fitrouter.stores.figures import interval, many
 from fitrouter_evaluators.personal.diagnose.answers import AnswerReader
-from fitrouter_evaluators.personal.diagnose.attributes import STYLE_KIND, TASTE_KIND, Attribute, Memory, Reader, cosines
+from fitrouter_evaluators.personal.diagnose.asking import Asked, AttributeJudge
+from fitrouter_evaluators.personal.diagnose.attributes import (
+    HABIT_KIND,
+    STYLE_KIND,
+    TASTE_KIND,
+    Attribute,
+    Memory,
+    Reader,
+    StatedAttributes,
+    cosines,
+)
 from fitrouter_evaluators.personal.diagnose.conversations import FAILURES, Conversation
 from fitrouter_evaluators.personal.diagnose.kinds import Classifier, content, corpus, same
+from fitrouter_evaluators.personal.diagnose.phrases import LANGUAGES, domains, language
 
 _RELEVANT, _OF_FIRST, _TOPICAL, _NEAR = 0.22, 0.6, 0.62, 0.25
 """Output of a domain from which a prompt is of it, also as a share of the highest; cosines of words of one topic, and
@@ -33,6 +47,9 @@ of a taste and a prompt (as in `scoring.statements.topics`)."""
 _OUTWARD = re.compile(
     r"\b(?:write|draft|compose|help|polish|prepare|phrase|word)\b.*\b(?:emails?|letters?|messages?|posts?|speech|toast|bio"
     r"|profile|cv|resume|review|invitation|announcement|statement|note)\b"
+    r"|\b(?:schreib|schreibe|verfasse|formuliere|entwirf)\b.*\b\w*(?:mail|brief|nachricht|post|rede|anschreiben|absage"
+    r"|einladung|lebenslauf|dankschreiben)\b|\b(?:escribe|escríbeme|redacta|redactar|ponme|hazme)\b.*\b(?:correo|carta"
+    r"|mensaje|discurso|invitación|perfil|currículum|reseña|anuncio)\b"
     r"|\bto (?:my|our|the) (?:boss|landlord|colleagues?|manager|neighbou?rs?|team|clients?|customers?|teacher)\b",
     re.IGNORECASE,
 )
@@ -77,6 +94,16 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
     people: int
     conversations: int
+    messages: int
+    """Of people."""
+    languages: dict[str, int]
+    """Language → messages in it."""
+    unread: int
+    """Messages in languages that cannot be read."""
+    judged: int
+    """Messages that a judge read; rules read the others."""
+    notes: tuple[str, ...]
+    """What could not be read, in sentences."""
     answers: int
     attributes: int
     """That stand at the end."""
@@ -95,10 +122,11 @@ class Diagnostician:
 
     Args:
         encoder: of words, prompts and statements; constants were chosen with `static`.
+        judge: reads messages where it can.
     """
 
-    def __init__(self, encoder: Encoder) -> None:
-        self.encoder = encoder
+    def __init__(self, encoder: Encoder, judge: AttributeJudge | None = None) -> None:
+        self.encoder, self._judge = encoder, judge
         self.reader, self.answers = Reader(encoder), AnswerReader(encoder)
         self._domains = Classifier(encoder, corpus().domains)
 
@@ -106,17 +134,25 @@ class Diagnostician:
         """Whether each attribute is relevant to a prompt."""
         if not attributes:
             return []
-        outputs = self._domains([prompt])[0]
-        first = max(_RELEVANT, _OF_FIRST * float(outputs.max()))
-        domains = {name for name, value in zip(self._domains.names, outputs, strict=True) if value >= first}
+        spoken = language(prompt)
+        about_ = domains(prompt, spoken) if spoken in LANGUAGES else set()
+        if spoken == "English":
+            outputs = self._domains([prompt])[0]
+            first = max(_RELEVANT, _OF_FIRST * float(outputs.max()))
+            about_ |= {name for name, value in zip(self._domains.names, outputs, strict=True) if value >= first}
         asked = content(prompt)
         about, *tastes = self.encoder.encode([prompt, *(" ".join(each.words) for each in attributes)])
         return [
             each.kind == STYLE_KIND
-            or not domains.isdisjoint(corpus().kinds[each.kind].domains)
+            or not about_.isdisjoint(corpus().kinds[each.kind].domains)
             or bool(same(each.words, asked))
-            or (each.kind == TASTE_KIND and float(taste @ about) >= _NEAR)
-            or bool(asked and float(cosines(self.encoder, each.words, asked).max()) >= _TOPICAL)
+            or (each.kind in (TASTE_KIND, HABIT_KIND) and float(taste @ about) >= _NEAR)
+            or bool(
+                spoken == "English"
+                and asked
+                and each.words
+                and float(cosines(self.encoder, each.words, asked).max()) >= _TOPICAL
+            )
             for each, taste in zip(attributes, tastes, strict=True)
         ]
 
@@ -127,14 +163,18 @@ class Diagnostician:
         memories: dict[str, Memory] = {}
         marked: list[tuple[set[str], set[str]]] = []
         answers = relevant = 0
+        said, asked = self._said(history)
+        written: Counter[str] = Counter()
         for number, conversation in enumerate(history, 1):
             memory = memories.setdefault(conversation.user, Memory(self.encoder))
             found: set[str] = set()
             for prompt, answer in conversation.turns():
                 if answer:
                     answers += 1
-                    cases = self.judged(memory, prompt, answer)
-                    relevant += sum(name == "missed" for name, _, _ in cases)
+                    written[language(answer, said[prompt].language)] += 1
+                    relevances = self.relevant(memory.standing, prompt)
+                    relevant += sum(relevances)
+                    cases = self.judged(memory, prompt, answer, relevances)
                     for name, _, failed in cases:
                         counts[name][0] += failed
                         counts[name][1] += 1
@@ -150,13 +190,19 @@ class Diagnostician:
                         )
                         for name, attribute in wrong
                     ]
-                memory.add(prompt, self.reader.read(prompt))
+                memory.add(prompt, said[prompt])
             if conversation.marks is not None:
                 marked.append((found, set(conversation.marks)))
         standing = [each for memory in memories.values() for each in memory.standing]
+        messages = [said[prompt] for conversation in history for prompt, _ in conversation.turns()]
         return Diagnosis(
             people=len(memories),
             conversations=len(history),
+            messages=len(messages),
+            languages=dict(Counter(each.language for each in messages).most_common()),
+            unread=sum(not each.read for each in messages),
+            judged=sum(prompt in asked.read for conversation in history for prompt, _ in conversation.turns()),
+            notes=self._notes(messages, asked, written),
             answers=answers,
             attributes=len(standing),
             sensitive=sum(each.sensitive for each in standing),
@@ -167,13 +213,51 @@ class Diagnostician:
             failures=tuple(failures),
         )
 
-    def judged(self, memory: Memory, prompt: str, answer: str) -> list[tuple[str, str, bool]]:
+    def _said(self, history: Sequence[Conversation]) -> tuple[dict[str, StatedAttributes], Asked]:
+        """Read each message once: by the judge, where it answers, else by rules."""
+        prompts = list(dict.fromkeys(prompt for each in history for prompt, _ in each.turns()))
+        asked = Asked({}, "") if self._judge is None else self._judge.read(prompts)
+        return {each: asked.read.get(each) or self.reader.read(each) for each in prompts}, asked
+
+    def _notes(self, messages: list[StatedAttributes], asked: Asked, written: Counter[str]) -> tuple[str, ...]:
+        """Sentences about what could not be read."""
+        notes = []
+        unread = Counter(each.language for each in messages if not each.read)
+        if unread:
+            named = ", ".join(f"{name} ({n})" for name, n in unread.most_common())
+            notes.append(
+                f"{many(unread.total(), 'message')} of {len(messages)} cannot be read, for their language: {named}; "
+                "English, German and Spanish are read, others only by a judge"
+            )
+        if self._judge is not None and asked.failed:
+            notes.append(
+                f"the judge {self._judge.name!r} read {many(len(asked.read), 'message')}, and rules the others: "
+                f"{asked.failed}"
+            )
+        other = sum(n for name, n in written.items() if name != "English")
+        if other:
+            notes.append(
+                f"{many(other, 'answer')} of {written.total()} not in English: only whether they name an attribute is "
+                "judged in German and Spanish, and nothing in other languages"
+            )
+        return tuple(notes)
+
+    def judged(
+        self, memory: Memory, prompt: str, answer: str, relevances: Sequence[bool] | None = None
+    ) -> list[tuple[str, str, bool]]:
         """List the failures that an answer could have: (failure, attribute, whether it happened)."""
-        cases = [("invented", "", self.answers.invented(memory, prompt, answer))]
+        spoken = language(answer, language(prompt))
+        if spoken not in LANGUAGES:
+            return []
+        english = spoken == "English"
+        cases = [("invented", "", self.answers.invented(memory, prompt, answer))] if english else []
         outward = _OUTWARD.search(prompt) is not None
-        for attribute, relevant in zip(memory.standing, self.relevant(memory.standing, prompt), strict=True):
+        relevances = self.relevant(memory.standing, prompt) if relevances is None else relevances
+        for attribute, relevant in zip(memory.standing, relevances, strict=True):
+            if relevant and not english and not outward:
+                continue
             use = self.answers.use(attribute, prompt, answer)
-            if relevant and not (outward and attribute.sensitive):
+            if english and relevant and not (outward and attribute.sensitive):
                 cases.append(("missed", attribute.text, not use.adapted and not use.echo))
                 cases.append(("under_adapted", attribute.text, not use.adapted and use.echo))
             elif not relevant and not (outward and attribute.sensitive):

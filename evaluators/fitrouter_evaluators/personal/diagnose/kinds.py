@@ -17,6 +17,7 @@ import numpy as np
 
 from fitrouter.context.encoders import Encoder
 from fitrouter.types import Floats
+from fitrouter_evaluators.personal.diagnose.phrases import foreign, plain
 from fitrouter_evaluators.scoring.statements._polarity_words import FUNCTION
 from fitrouter_evaluators.scoring.statements._subject import WORD, stems
 from fitrouter_evaluators.scoring.statements.declared import Pieces
@@ -24,8 +25,11 @@ from fitrouter_evaluators.scoring.text.lexicons import phrases
 
 NONE = "none"
 _RIDGE = 0.3
-_COMMON = FUNCTION | frozenset(
-    phrases("""
+_COMMON = (
+    FUNCTION
+    | foreign()
+    | frozenset(
+        phrases("""
     year, years, old, week, weeks, day, days, daily, night, nights, morning, evening, month, months, new, good, bad
     back, long, short, first, second, two, three, four, five, ten, strictly, completely, fully, totally, never, lately
     since, called, last, ago, type, diagnosed
@@ -36,6 +40,7 @@ _COMMON = FUNCTION | frozenset(
     favorite, because, without, however, like, please, know, life, though, hello, also, actually, currently, owner, fan
     big, huge, strict, proud, keen, kind, person, man, woman, guy, someone, myself, fond, into, via, hi, hey, cannot
     """)
+    )
 )
 
 
@@ -68,7 +73,7 @@ def corpus() -> Kinds:
 
 def content(text: str) -> tuple[str, ...]:
     """Distinct content words of a text in order, in lower case."""
-    return tuple(dict.fromkeys(w for w in WORD.findall(text.lower()) if w not in _COMMON and len(w) > 1))
+    return tuple(dict.fromkeys(w for w in WORD.findall(plain(text)) if w not in _COMMON and len(w) > 1))
 
 
 def same(one: Iterable[str], other: Iterable[str]) -> set[str]:
