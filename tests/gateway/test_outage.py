@@ -142,6 +142,9 @@ def test_a_model_whose_answers_others_give_is_named(tmp_path: Path) -> None:
         shown = {each["name"]: each["unanswered"] for each in http.get("/console/api/models").json()["models"]}
         assert shown["n"] is None
         assert shown["m"]["calls"] >= 3
+        listed = {name: http.get(f"/console/api/decisions?model={name}").json()["decisions"] for name in "mn"}
+        assert (listed["m"], {each["served_by"] for each in listed["n"]}) == ([], {"n"})
+        assert "m" in {each["chosen"] for each in listed["n"]}, "it was drawn, and the other one answered"
         assert f"0 of {shown['m']['calls']}" in CliRunner().invoke(app, ["top", "--once", "--url", url]).output
 
 

@@ -11,7 +11,8 @@ from fitrouter_dashboards.console.reads import Reads
 PAGE = 50
 """Decisions of a page."""
 FILTERS = ("role", "model", "mode", "status", "rated", "id", "session", "run")
-"""Names that `filters` may hold; `rated` is `any`, `low` (below 0.5) or `high`; `id` is a prefix."""
+"""Names that `filters` may hold; `model` answered, or was drawn where none did; `rated` is `any`, `low` (below 0.5) or
+`high`; `id` is a prefix."""
 LATEST = 1000
 """Latest decisions of which the worst are found."""
 
@@ -23,9 +24,8 @@ _QUERY = f"""
         FROM decisions WHERE rowid IN (SELECT rowid FROM decisions  -- arrays are read for the rows of the page only
         WHERE ($1::VARCHAR IS NULL OR tenant = $1) AND ($2::BIGINT IS NULL OR seq < $2)
             AND ($3::VARCHAR IS NULL OR left(coalesce(role, ''), 200) = $3)
-            AND ($4::VARCHAR IS NULL OR chosen = $4)
             AND ($5::VARCHAR IS NULL OR mode = $5)
-            AND {{status}} AND {{rated}}
+            AND {{model}} AND {{status}} AND {{rated}}
             AND ($8::VARCHAR IS NULL OR starts_with(decision_id, $8))
             AND ($9::VARCHAR IS NULL OR session = $9) AND ($10::VARCHAR IS NULL OR run = $10){{since}}
         ORDER BY seq DESC LIMIT $11)
@@ -52,6 +52,10 @@ _QUERY = f"""
         LEFT JOIN rated USING (decision_id)
     ORDER BY CASE WHEN $13 THEN gap END NULLS LAST, page.seq DESC LIMIT $14
 """  # noqa: S608 - constants
+_MODEL = """(
+    decision_hash IN (SELECT decision_hash FROM executions WHERE served_by = $4)
+    OR chosen = $4 AND decision_hash NOT IN (SELECT decision_hash FROM executions WHERE served_by IS NOT NULL)
+)"""
 _STATUS = "decision_id IN (SELECT decision_id FROM executions WHERE status = $6)"
 _RATED = f"""decision_id IN (
     SELECT decision_id FROM feedback WHERE {RATED} GROUP BY decision_id
@@ -102,7 +106,8 @@ def decisions(
     values = [filters.get(name) for name in FILTERS]
     given = [tenant, before, *values, LATEST if worst else PAGE + 1, default, worst, PAGE + 1]
     sql = _QUERY.format(
-        status=_STATUS if "status" in filters else "$6::VARCHAR IS NULL",  # other tables are read for a filter only
+        model=_MODEL if "model" in filters else "$4::VARCHAR IS NULL",  # other tables are read for a filter only
+        status=_STATUS if "status" in filters else "$6::VARCHAR IS NULL",
         rated=_RATED if "rated" in filters else "$7::VARCHAR IS NULL",
         changed=_CHANGED if changed else "",
         since=_SINCE if changed else "",
