@@ -258,7 +258,7 @@ def calibrated() -> Any:
 
 
 def changed() -> Any:
-    (alike, other), few = (ratings().read([(True, None, y, 30, 30, 0.0)]).all for y in (1.0, 0.0)), 1e3
+    (alike, other), few = (ratings().read([(True, None, y, 30, 30, 0, 0.0)]).all for y in (1.0, 0.0)), 1e3
     return [_change(alike, other), _change(alike, alike), _change(other, alike, few)]
 
 
@@ -281,7 +281,7 @@ TABLE: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]] | str] = {
     "policy_control.Personalisation": "shows personalisation.Report",
     "status.Gain": "shows personalisation.Report",
     "figures.Rating": (
-        lambda _: [ratings().read([(True, None, 1.0, n, n, 0.0)]).all for n in (1, 2, 30)],
+        lambda _: [ratings().read([(True, None, 1.0, n, n, 0, 0.0)]).all for n in (1, 2, 30)],
         ("ratings", "people"),
     ),
     "figures.Estimate": (lambda _: certified(), ("rated",)),
