@@ -9,8 +9,9 @@ with a link (`POST /v1/links`, `/me/api/redeem`), answers the quiz to its end (`
 (`/me/api/report`). One comparison in ten is random. What they read is counted in words, at 240 a minute.
 
 Reported per world: share of people for whom the report's first model is the best or within .02, and the same of the
-model that the quiz ended with, and of everybody's first; the gap between the best and the second model, median; minutes of reading; how many of the report's
-80 % intervals cover; and how many of its claims, that the first model is better than everybody's, are true.
+model that the quiz ended with, and of everybody's first; the gap between the best and the second model, median; minutes
+of reading; how many of the report's 80 % intervals cover; and how many of its claims, that the first model is better
+than everybody's, are true.
 """
 
 from __future__ import annotations
