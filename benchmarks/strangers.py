@@ -27,6 +27,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -337,7 +338,7 @@ def measure(
 ) -> dict[str, dict[str, Person]]:
     """Play every cell: cell → person → results."""
     out: dict[str, dict[str, Person]] = {}
-    with ProcessPoolExecutor(jobs, initializer=_start, initargs=(file,)) as workers:
+    with ProcessPoolExecutor(jobs, get_context("forkserver"), _start, (file,)) as workers:
         for cell in cells:
             played = workers.map(_play, [(cell, seed, policy, tastes) for seed in range(seeds)])
             name = f"{cell.models} models, {'crowd' if cell.crowd else 'fresh'}{', change' if cell.change else ''}"

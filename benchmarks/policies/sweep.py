@@ -15,6 +15,7 @@ import os
 import sys
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +125,7 @@ def main() -> int:
         if setup.encoder == "static" or source.startswith("pool")
         for seed in range(FIRST, FIRST + options.seeds)
     ]
-    with ProcessPoolExecutor(os.cpu_count() or 1) as workers:
+    with ProcessPoolExecutor(os.cpu_count() or 1, get_context("forkserver")) as workers:
         work = [(source, chosen[name], seed, options.pool) for name, source, seed in tasks]
         results = dict(zip(tasks, workers.map(regret, work), strict=True))
     table = {name: _row(name, sources, options.seeds, results) for name in chosen}
