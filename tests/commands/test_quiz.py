@@ -11,7 +11,7 @@ from tests.kits.quiz import install
 from typer.testing import CliRunner, Result
 
 from fitrouter.config import load_config
-from fitrouter.errors import ConfigError, NotAuthorized
+from fitrouter.errors import BudgetExhausted, ConfigError, NotAuthorized
 from fitrouter.router import Router
 from fitrouter_evaluators.personal import ASKED
 from fitrouter_integrations import cli
@@ -101,3 +101,17 @@ def test_a_model_that_does_not_answer_is_left_out_of_fresh_answers(tmp_path: Pat
     assert end.output.count("dead is left out, as it does not answer: ") == 1
     rows = [json.loads(line) for line in (tmp_path / "d" / ASKED).read_text().splitlines()]
     assert [row["model"] for row in rows] == ["terse", "chatty"] * 2
+
+
+def test_a_spent_budget_is_no_model_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends the asking, with its own error; no model is left out for it."""
+    file = tmp_path / "fitrouter.yaml"
+    file.write_text(ASKING)
+
+    async def complete(*_: object) -> None:
+        raise BudgetExhausted("the budget of this period is spent")
+
+    monkeypatch.setattr(Router, "complete", complete)
+    end = run("--user", "ann", "--config", file, "--ask", "--yes", said="q\n")
+    assert isinstance(end.exception, BudgetExhausted)
+    assert "left out" not in end.output

@@ -118,6 +118,8 @@ def test_without_requests_models_are_ranked_for_the_recorded_answers(tmp_path: P
         await finish(quizzes, await quizzes.start(ANN))
         await copied(router)
         pool, who = quizzes.pool(), await router.people.recall(ANN)
+        reports = Reports(router, config)
+        assert reports.boards._pool is reports._quizzes.pool, "it takes seconds to read, once for both"
         board, names, own, _ = Leaderboards(router, config).drawn(who, ANN)
         assert (board.tasks, board.prompts) == (0, int(pool.typical.sum()))
         for k, name in enumerate(names):

@@ -146,10 +146,11 @@ class Leaderboards:
     Args:
         router: started, or `Router.offline`.
         config: locates recorded answers.
+        pool: reads them, where somebody reads them already; they take seconds.
     """
 
-    def __init__(self, router: Router, config: Config) -> None:
-        self.router, self._pool = router, PoolReader(router, config)
+    def __init__(self, router: Router, config: Config, pool: PoolReader | None = None) -> None:
+        self.router, self._pool = router, pool or PoolReader(router, config)
 
     async def of(self, identity: Identity) -> Leaderboard:
         """The leaderboard of a user (in a role, if one is given), or of a role.

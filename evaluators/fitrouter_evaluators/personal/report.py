@@ -119,7 +119,7 @@ class Reports:
 
     def __init__(self, router: Router, config: Config) -> None:
         self.router, self._quizzes = router, Quizzes(router, config)
-        self.boards = Leaderboards(router, config)
+        self.boards = Leaderboards(router, config, self._quizzes.pool)
 
     async def of(self, identity: Identity) -> FitReport:
         """The report of a user (in a role, if one is given), or of a role.

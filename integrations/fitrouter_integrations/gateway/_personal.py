@@ -62,7 +62,7 @@ class Personal:
         self._scores = Scores(router)
         self._profiles = Profiles(router)
         self._reports, self._quizzes = Reports(router, config), Quizzes(router, config)
-        self._boards = Leaderboards(router, config)
+        self._boards = Leaderboards(router, config, self._quizzes.pool)
         self._config = config
 
     async def score(self, call: AuthenticatedCall) -> Response:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from fitrouter.config import Config, load_config
 from fitrouter.context.features import estimate_tokens
-from fitrouter.errors import AllModelsFailed, ConfigError, Unavailable
+from fitrouter.errors import AllModelsFailed, BudgetExhausted, ConfigError, Unavailable
 from fitrouter.providers import Recorded
 from fitrouter.router import Router
 from fitrouter.serving.spending import spent
@@ -158,6 +158,7 @@ def _ask(settings: Config, prompts: tuple[str, ...], limit: float, console: Cons
 
     Raises:
         ConfigError: it would cost more than the limit, or the person declines.
+        BudgetExhausted: the installation's own budget is spent.
     """
     file = settings.data / ASKED
     known = Recorded(file) if file.is_file() and file.stat().st_size else None
@@ -190,6 +191,8 @@ def _ask(settings: Config, prompts: tuple[str, ...], limit: float, console: Cons
                     )
                     try:
                         answer = runner.run(router.complete(request))
+                    except BudgetExhausted:  # no model can be asked
+                        raise
                     except (AllModelsFailed, Unavailable) as error:
                         silent.add(card.name)
                         console.print(f"{card.name} is left out, as it does not answer: {error}", markup=False)
