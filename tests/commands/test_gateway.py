@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 import typer
-from tests.kits.gateway import serving
+from tests.kits.gateway import serving, wait_for
 from tests.kits.quiz import install
 from typer.testing import CliRunner, Result
 
 from fitrouter.config import load_config
 from fitrouter.errors import ConfigError, InvalidRequest, UnknownDecision
 from fitrouter.router import Router
+from fitrouter.stores.erasure import WAREHOUSE
 from fitrouter.stores.journal import SqliteJournal
 from fitrouter.types import Identity, Request
 from fitrouter_integrations import cli
@@ -161,6 +162,7 @@ def test_a_gateway_elsewhere_is_found(words: str, tmp_path: Path, monkeypatch: p
         assert url_of(load_config(here)) == "http://127.0.0.1:1"
         note = settings.data / LISTENS
         note.write_text(f"{os.getpid()} {url}")
+        wait_for((settings.data / WAREHOUSE).exists)  # `top` reads figures
         result = run(words, "--config", here)
         assert not result.exception or isinstance(result.exception, SystemExit), result.exception
         assert url in result.output

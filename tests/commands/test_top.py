@@ -12,7 +12,7 @@ from rich.console import Console
 from tests.kits.gateway import Echo, cards, chat, client, config, make_router, serving, wait_for
 from typer.testing import CliRunner, Result
 
-from fitrouter.errors import NotAuthorized
+from fitrouter.errors import NotAuthorized, StoreError
 from fitrouter.stores.figures import OUTCOMES
 from fitrouter.stores.journal import MemoryJournal
 from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
@@ -116,6 +116,29 @@ def test_it_goes_on_until_it_is_stopped(url: str, monkeypatch: pytest.MonkeyPatc
     assert result.exit_code == 0
     assert looks == [3.0] * 4
     assert "nobody answers" in result.output
+
+
+def test_it_waits_for_the_first_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a terminal a gateway that has no figures yet is watched until it has; once, that is an error."""
+    journal, file = MemoryJournal(), tmp_path / "fitrouter.duckdb"
+    feed = WarehouseFeed(journal, Warehouse(file))
+    router = make_router(tmp_path, {"echo": Echo()}, models=cards(["alpha"]), journal=journal, feed=feed)
+    looks: list[float] = []
+
+    def wait(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 2:
+            raise KeyboardInterrupt
+        feed.step()
+
+    with serving(router, config().model_copy(update={"data": tmp_path})) as url:
+        once = run("--once", "--url", url)
+        assert isinstance(once.exception, StoreError)
+        monkeypatch.setattr(top.time, "sleep", wait)
+        monkeypatch.setattr(top.Console, "is_terminal", True)
+        watched = run("--url", url)
+        assert watched.exit_code == 0
+        assert watched.output.index("there are no figures yet") < watched.output.index("no alarm")
 
 
 def test_a_tenants_key_shows_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

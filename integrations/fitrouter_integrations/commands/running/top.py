@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fitrouter.errors import FitrouterError
+from fitrouter.errors import FitrouterError, StoreError
 from fitrouter.stores.figures import OUTCOMES, Money, usd
 from fitrouter_integrations._http import call, url_of
 from fitrouter_integrations.commands._gateway import Url
@@ -45,14 +45,13 @@ def command(
         from fitrouter.config import load_config
 
         url = url_of(load_config(config))
-    found = _read(url, window)
     console = Console(highlight=False)
     if as_json:
-        typer.echo(json.dumps(found, indent=1))
+        typer.echo(json.dumps(_read(url, window), indent=1))
     elif once or not console.is_terminal:
-        console.print(_screen(found, url, console.width))
+        console.print(_screen(_read(url, window), url, console.width))
     else:
-        _watch(console, found, url, window, every)
+        _watch(console, url, window, every)
 
 
 def _read(url: str, window: str) -> dict[str, Any]:
@@ -63,10 +62,19 @@ def _read(url: str, window: str) -> dict[str, Any]:
     }
 
 
-def _watch(console: Console, found: dict[str, Any], url: str, window: str, every: float) -> None:
-    """Redraw the screen until Ctrl-C; while the gateway does not answer, the last figures stay."""
+def _watch(console: Console, url: str, window: str, every: float) -> None:
+    """Redraw the screen until Ctrl-C; while the gateway does not answer, the last figures stay.
+
+    Raises:
+        FitrouterError: the first answer is an error, other than that there are no figures yet.
+    """
+    found, late = None, ""
     try:
-        with Live(_screen(found, url, console.width), console=console, screen=True, auto_refresh=False) as live:
+        found = _read(url, window)
+    except StoreError as error:
+        late = str(error)
+    try:
+        with Live(_screen(found, url, console.width, late), console=console, screen=True, auto_refresh=False) as live:
             while True:
                 time.sleep(every)
                 try:
@@ -78,7 +86,10 @@ def _watch(console: Console, found: dict[str, Any], url: str, window: str, every
         pass
 
 
-def _screen(found: dict[str, Any], url: str, width: int, late: str = "") -> RenderableType:
+def _screen(found: dict[str, Any] | None, url: str, width: int, late: str = "") -> RenderableType:
+    """Build the screen: the figures, and the error of a read that failed; without figures the error alone."""
+    if found is None:
+        return Group(Text(f"fitrouter  {url}", style="bold"), Text(late, style="yellow"))
     now, shown, wide = found["now"], found["models"], width >= _WIDE
     head = Text.assemble(("fitrouter", "bold"), f"  {url}  {_SPOKEN[now['window']]}, {time.strftime('%H:%M:%S')}")
     return Group(
