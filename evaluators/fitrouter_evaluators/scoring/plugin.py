@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,7 +72,7 @@ class ScorerService:
         self._models: RewardModels | None = None
         if remote is not None:
             self._features.compute = lambda answers: remote("", [Item(answer=answer) for answer in answers])
-            named = [model.name for model in config.models if model.kind != "judge"]
+            named = [model.name for model in config.models if model.needs_torch]
             replaced["loaded"] = {name: _RemoteModel(remote, name) for name in named}
         if config.models:
             from fitrouter_evaluators.scoring.models import RewardModels
@@ -161,11 +161,13 @@ class ScorerService:
         moved = {} if remark is None else {name: value for name, value in remark.moved.items() if name in self.names}
         return ParsedRemark(moved, remark.y) if remark is not None and (moved or remark.y is not None) else None
 
-    def read(self, answers: Sequence[tuple[str, str]], declared: Sequence[str]) -> Floats:
-        """Compute the features of answers, float64[n, dim]; NaN where missing, as reward models always are."""
-        said = tuple(declared)
-        h = self._features.encode([Answer(prompt=prompt, text=text, declared=said) for prompt, text in answers])
-        return np.hstack([h, np.full((len(h), self.dim - h.shape[1]), np.nan)])
+    def read(self, answers: Sequence[tuple[str, str]], declared: Sequence[str], named: Collection[str] = ()) -> Floats:
+        """Compute the features of answers, float64[n, dim]; NaN where missing, as those of models and judges are."""
+        found = [Answer(prompt=prompt, text=text, declared=tuple(declared)) for prompt, text in answers]
+        h = self._features.encode(found)
+        if self._models is None:
+            return h
+        return np.hstack([h, self._models.metrics([Item(answer=each, named=frozenset(named)) for each in found])])
 
     def judge(self, name: str, identity: Identity, messages: Sequence[Message], answer: Message) -> float:
         """Judge an answer by one of the judges, whatever its `sample`; NaN for no verdict.

@@ -227,7 +227,10 @@ class Scorer:
             content = unpack_content(self._identities.decrypt(item.content))
             answer = Answer.of(content.prompt, content.message, content.tools)
             answer = msgspec.structs.replace(answer, declared=self._declared(job.execution))
-            return job._replace(item=Item(answer=answer, identity=job.execution.identity, decision_id=item.decision_id))
+            who = job.execution.identity
+            profile = self._journal.profile(who.user) if who.user and self._models is not None else None
+            named = frozenset(() if profile is None else profile.declared)
+            return job._replace(item=Item(answer=answer, identity=who, decision_id=item.decision_id, named=named))
         except Exception as error:
             if isinstance(error, StoreError) and not isinstance(error, UnknownSubject):
                 raise  # the disk's fault, not the answer's

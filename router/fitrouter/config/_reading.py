@@ -228,7 +228,7 @@ def _rooted(value: Any, root: Path) -> Any:
 
 def _local(model: RewardModelConfig, root: Path) -> RewardModelConfig:
     """Resolve the folder of a reward model; a name that is no local folder stays a hub id."""
-    if model.kind == "judge":
+    if not model.needs_torch:
         return model
     path = root / Path(model.model).expanduser()
     local = model.model.startswith((".", "/", "~")) or path.is_dir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -17,11 +18,19 @@ class RewardModelConfig(_Section):
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")
     """Name in features, metrics and messages."""
-    kind: Literal["sequence_classification", "embedding", "judge"]
-    """A Hugging Face model with a reward head; a model's embedding times a learnt basis; or an LLM that judges
-    principles."""
-    model: str = Field(min_length=1)
+    kind: Literal["sequence_classification", "embedding", "judge", "function", "http"]
+    """A Hugging Face model with a reward head; a model's embedding times a learnt basis; an LLM that judges
+    principles; or a metric of your own: a Python function or an HTTP endpoint."""
+    model: str = ""
     """Folder (with a leading `.`, `~` or `/`, or relative to this file) or hub id; judge: the provider's model name."""
+    function: str = ""
+    """function: `MODULE:FUNCTION`, called with prompt and answer; it returns a number."""
+    url: str = ""
+    """http: where prompts and answers are posted as JSON."""
+    api_key_env: str | None = None
+    """http: environment variable with the key, sent as a bearer token."""
+    private_addresses: bool = False
+    """http: whether `url` may be on this machine or in a private network."""
     dimensions: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,40}$")], ...] = ()
     """sequence_classification: names of the outputs; by default those in the model's own configuration."""
     head: str = ""
@@ -46,22 +55,35 @@ class RewardModelConfig(_Section):
     usd_per_day: float = Field(default=1.0, ge=0)
     """judge: limit of the cost per day (UTC)."""
     timeout_s: float = Field(default=20.0, gt=0)
-    """judge: seconds for a call."""
+    """judge, function, http: seconds for a call, or for a batch of answers."""
     send_text: bool = False
-    """judge: must be true, since prompts and answers are sent to `provider`."""
+    """judge, http: must be true, since prompts and answers are sent to `provider` or `url`."""
+
+    @property
+    def needs_torch(self) -> bool:
+        """Whether it is a model whose weights are loaded."""
+        return self.kind in {"sequence_classification", "embedding"}
 
     @pydantic.model_validator(mode="after")
     def _complete(self) -> RewardModelConfig:
+        needed = {"function": "function", "http": "url"}.get(self.kind, "model")
+        if not getattr(self, needed):
+            raise ValueError(f"{self.name!r} is of kind {self.kind!r}; give it {needed!r}")
+        if self.kind == "function" and not re.fullmatch(r"[\w.]+:\w+", self.function):
+            raise ValueError(f"{self.name!r} has the function {self.function!r}; write MODULE:FUNCTION")
+        if self.kind == "http" and not re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#]*)?", self.url):
+            raise ValueError(f"{self.name!r} has the url {self.url!r}; give an http or https URL without a password")
         if self.kind == "embedding" and self.basis is None:
             raise ValueError(f"{self.name!r} has no 'basis'; `fitrouter train basis` makes the file")
         if self.head and not self.dimensions:
             raise ValueError(f"{self.name!r} has the head {self.head!r}; list the names of its outputs as 'dimensions'")
         if self.kind == "judge" and not (self.provider and self.principles):
             raise ValueError(f"{self.name!r} is a judge; give it a 'provider' and 'principles' by role")
-        if self.kind == "judge" and not self.send_text:
+        if self.kind in {"judge", "http"} and not self.send_text:
+            where = f"the provider {self.provider!r}" if self.kind == "judge" else repr(self.url)
             raise ValueError(
-                f"{self.name!r} would send prompts and answers to the provider {self.provider!r}; "
-                f"allow it with 'send_text: true', or remove the judge"
+                f"{self.name!r} would send prompts and answers to {where}; allow it with 'send_text: true', or "
+                "remove it"
             )
         if len(set(self.dimensions)) < len(self.dimensions):
             raise ValueError(f"{self.name!r} has the dimensions {list(self.dimensions)}; names must be unique")

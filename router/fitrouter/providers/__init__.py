@@ -83,13 +83,16 @@ def preload(config: Config) -> None:
         load_litellm()
 
 
-def build_provider(name: str, settings: ProviderConfig, *, public: bool = False) -> Provider:
+def build_provider(
+    name: str, settings: ProviderConfig, *, public: bool = False, max_bytes: int = 32_000_000
+) -> Provider:
     """Build one provider.
 
     Args:
         name: of the provider.
         settings: its section of the configuration.
         public: whether a server is called at public addresses only.
+        max_bytes: of a server's answer.
 
     Raises:
         ConfigError: as `build_providers`.
@@ -108,6 +111,7 @@ def build_provider(name: str, settings: ProviderConfig, *, public: bool = False)
                 proxy=settings.proxy,
                 ca_file=settings.ca_file,
                 public=public,
+                max_bytes=max_bytes,
             )
         case "litellm":
             from fitrouter.providers._litellm import LiteLLM

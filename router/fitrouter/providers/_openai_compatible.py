@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 import json
 import socket
@@ -62,9 +63,8 @@ def _trusting(ca_file: Path | None) -> ssl.SSLContext | bool:
 
 def _public_socket(found: aiohttp.AddrInfoType) -> socket.socket:
     if not is_public(str(found[4][0])):
-        raise OSError(
-            "the address is on this machine or in a private network (see 'server.additions.private_addresses')"
-        )
+        said = "the address is on this machine or in a private network (see the setting 'private_addresses')"
+        raise OSError(errno.EACCES, said)
     return socket.socket(*found[:3])
 
 
@@ -143,6 +143,17 @@ class OpenAICompatible:
             try:
                 self._check(response, _WHOLE)
                 return self._embeddings(await self._received(response))
+            except BaseException:
+                response.close()
+                raise
+
+    async def post(self, body: Mapping[str, Any], timeout_s: float) -> bytes:
+        """Post to `base_url` itself, and return the body of the answer. Raises the same errors as `complete`."""
+        with self._translated():
+            response = await self._send("", body, timeout_s)
+            try:
+                self._check(response, _WHOLE)
+                return await self._received(response)
             except BaseException:
                 response.close()
                 raise

@@ -99,7 +99,8 @@ class People:
         """
         if self._scorer is None:
             raise InvalidRequest("score: there is no reward model without a scorer; set 'scorer.encoder'")
-        return self._scorer.read(answers, self.declared(identity)[1])
+        values, topics = self.declared(identity)
+        return self._scorer.read(answers, topics, values)
 
     def declared(self, identity: Identity) -> tuple[dict[str, float], list[str]]:
         """Return a person's declared values, dimension → −1 … 1, and statements about topics.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import metadata
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -166,12 +166,13 @@ class ScorerPlugin(Protocol):
         """Find a remark about the previous answer in a user's message, in microseconds; None if there is none."""
         ...
 
-    def read(self, answers: Sequence[tuple[str, str]], declared: Sequence[str]) -> Floats:
-        """Compute features of texts, float64[n, dim], NaN where missing: always for reward models and judges.
+    def read(self, answers: Sequence[tuple[str, str]], declared: Sequence[str], named: Collection[str] = ()) -> Floats:
+        """Compute features of texts, float64[n, dim], NaN where missing: always for models with weights and judges.
 
         Args:
             answers: (prompt, text) each.
             declared: statements about topics.
+            named: features that the person's profile names, by which they consent that their endpoints get the texts.
         """
         ...
 

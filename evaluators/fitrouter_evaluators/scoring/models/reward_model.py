@@ -29,6 +29,8 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     answer: Answer
     identity: Identity = Identity()
     decision_id: str = ""
+    named: frozenset[str] = frozenset()
+    """Features that the person's profile names; a metric's endpoint gets texts of those who name it."""
     sampled: dict[str, float] = {}
     """Filled in by models that score a sample of the answers: their name → the probability of being drawn."""
 

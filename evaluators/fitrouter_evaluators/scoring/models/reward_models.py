@@ -17,7 +17,7 @@ import numpy as np
 from fitrouter.errors import ProviderError, for_log
 from fitrouter.serving.services import ModelHealth
 from fitrouter.types import Floats
-from fitrouter_evaluators.scoring.models import embedding, judge, sequence_classification
+from fitrouter_evaluators.scoring.models import embedding, judge, metric, sequence_classification
 from fitrouter_evaluators.scoring.models.reward_model import Description, Item, ModelError, RewardModel, SlowModel
 from fitrouter_evaluators.scoring.models.state import ModelState, load_state
 
@@ -35,6 +35,7 @@ _DESCRIBE: Mapping[str, Callable[[RewardModelConfig], Description]] = {
     "sequence_classification": sequence_classification.describe,
     "embedding": embedding.describe,
     "judge": judge.describe,
+    **dict.fromkeys(metric.METRICS, metric.describe),
 }
 
 
@@ -103,6 +104,18 @@ class _Entry:
         self.seconds += time.perf_counter() - began
         return out
 
+    def measured(self, items: Sequence[Item]) -> Floats:
+        """Compute a metric's outputs on the scale on disk, float64[n, dimensions]; NaN for other models."""
+        out = np.full((len(items), len(self.state.dimensions)), np.nan)
+        if self.config.kind in metric.METRICS and (model := self.ready()) is not None:
+            try:
+                state = load_state(self.path, self.failed) if self.path else self.state
+                state.begin(self.state.fingerprint, self.state.dimensions)
+                out = state.scaled(model.score(items))
+            except Exception as error:  # noqa: BLE001 - as above
+                self.failed(error)
+        return out
+
     def _finished(self, items: Sequence[Item], shape: tuple[int, int]) -> Floats:
         out = np.full(shape, np.nan)
         for row, item in zip(out, items, strict=True):
@@ -126,7 +139,7 @@ class _Entry:
             raise ModelError(f"it gave outputs of shape {found.shape}, not {shape}; correct its 'dimensions'")
         spoken = np.array([item.answer.has_text for item in items], dtype=bool)
         broken = int((~np.isfinite(found[spoken])).any(axis=1).sum())
-        if broken and self.config.kind != "judge" and not self._reported:
+        if broken and self.config.kind in {"sequence_classification", "embedding"} and not self._reported:
             self.failed(ModelError(f"outputs for {broken} of {int(spoken.sum())} answers are no finite numbers"))
         elif np.isfinite(found).any() and not self._reported:
             self.error = ""
@@ -196,6 +209,10 @@ class RewardModels:
         """Compute the standardised outputs of all models, float64[n, len(names)]; NaN where a model has none."""
         return np.hstack([np.zeros((len(items), 0)), *(entry.features(items) for entry in self._entries)])
 
+    def metrics(self, items: Sequence[Item]) -> Floats:
+        """Compute what `features` does for the metrics alone, whose statistics stay; NaN for other models."""
+        return np.hstack([np.zeros((len(items), 0)), *(entry.measured(items) for entry in self._entries)])
+
     def outputs(self, name: str, items: Sequence[Item]) -> Floats:
         """Compute the outputs of one model on its own scale, float64[n, dimensions].
 
@@ -263,6 +280,8 @@ class RewardModels:
             return self._given[config.name]
         if config.kind == "judge":
             return judge.Judge(config, self._provider(config), entry.state, entry.path, entry.failed, self.clock)
+        if config.kind in metric.METRICS:
+            return metric.Metric(config, entry.failed)
         try:
             import torch
         except ImportError as error:

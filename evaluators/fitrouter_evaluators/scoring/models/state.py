@@ -63,7 +63,12 @@ class ModelState(msgspec.Struct, kw_only=True):
         m2 = np.array(self.m2) + squares + gap**2 * n * count / np.maximum(total, 1)
         mean = mean + gap * count / np.maximum(total, 1)
         self.n, self.mean, self.m2 = total.tolist(), mean.tolist(), m2.tolist()
-        sd = np.sqrt(m2 / np.maximum(total, 1))
+        return self.scaled(outputs)
+
+    def scaled(self, outputs: Floats) -> Floats:
+        """Return outputs as `standardise` does, without adding them to the statistics."""
+        total, mean, known = np.array(self.n), np.array(self.mean), np.isfinite(outputs)
+        sd = np.sqrt(np.array(self.m2) / np.maximum(total, 1))
         scaled = (outputs - mean) / np.where(sd > 0, sd, 1.0)
         usable = (total >= WARM_UP) & (sd > 1e-6 * (1e-6 + np.abs(mean)))
         out: Floats = np.where(known & usable, np.clip(scaled, -CLIP, CLIP), np.nan)

@@ -19,6 +19,6 @@ def missing_extras(config: Config) -> list[MissingExtra]:
             needs.append(("sentence_transformers", f"the encoder {encoder!r}"))
     if "://" in (config.cold.place or ""):
         needs.append(("obstore", "the setting cold.place"))
-    models = [model.name for model in config.scorer.models if model.kind != "judge"]
+    models = [model.name for model in config.scorer.models if model.needs_torch]
     needs += [(module, f"the reward model {name!r}") for name in models for module in ("torch", "transformers")]
     return [MissingExtra.of(module, user) for module, user in needs if find_spec(module) is None]

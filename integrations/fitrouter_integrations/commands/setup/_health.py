@@ -104,7 +104,7 @@ def limits() -> Check:
 
 def device(config: Config) -> Check:
     """Check the device of the encoder and of reward models."""
-    wanted, models = config.scorer.device, [model.name for model in config.scorer.models if model.kind != "judge"]
+    wanted, models = config.scorer.device, [model.name for model in config.scorer.models if model.needs_torch]
     if wanted == "cpu" or (wanted == "auto" and not models):
         return ok("device", "cpu")
     if importlib.util.find_spec("torch") is None:

@@ -53,7 +53,7 @@ def findings(config: Config, environ: Mapping[str, str] | None = None, *, start:
     found += _missing_prices(config)
     found += [_provider(name, provider, environ) for name, provider in config.providers.items()]
     found += [_encoder("encoder", config.encoder), _encoder("scorer", config.scorer.encoder)]
-    absent = (model for model in config.scorer.models if model.kind != "judge" and find_spec("torch") is None)
+    absent = (model for model in config.scorer.models if model.needs_torch and find_spec("torch") is None)
     found += [
         Finding("scorer", str(MissingExtra.of("torch", f"the model {model.name!r}")), ok=False) for model in absent
     ]
