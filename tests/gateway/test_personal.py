@@ -120,6 +120,11 @@ def test_leaderboard_over_http(http: httpx.Client) -> None:
     assert found["object"] == "fitrouter.leaderboard"
     assert {each["model"] for each in found["models"]} == {"brief", "listing", "long"}
     assert http.get("/v1/leaderboard").status_code == 400
+    ann = {"x-fitrouter-user": "ann"}
+    free = http.get("/v1/leaderboard", params={"max_price": "0"}, headers=ann)
+    assert "its price is not configured" in free.text
+    for wrong in ({"max_price": "low"}, {"domain": "law"}, {"min_context": "1.5"}, {"price": "1"}):
+        assert http.get("/v1/leaderboard", params=wrong, headers=ann).status_code == 400, wrong
     refused = http.get("/v1/leaderboard", headers={"x-fitrouter-role": "nurse"})
     assert (refused.status_code, "needs 5" in refused.json()["error"]["message"]) == (400, True)
 

@@ -1,6 +1,7 @@
 """Personal evaluation: quiz, scores of any text, leaderboard and fit report of a person."""
 
 from fitrouter_evaluators.personal.answers import ASKED
+from fitrouter_evaluators.personal.filters import Filters
 from fitrouter_evaluators.personal.leaderboard import Leaderboard, Leaderboards
 from fitrouter_evaluators.personal.profile import Mark, Profile, Profiles
 from fitrouter_evaluators.personal.profile import approve as approve_profile
@@ -18,6 +19,7 @@ __all__ = [
     "CHOICES",
     "LONGEST_TEXT",
     "MOST_TEXTS",
+    "Filters",
     "FitReport",
     "Leaderboard",
     "Leaderboards",

@@ -28,14 +28,18 @@ from fitrouter.stores.figures import chance, many
 from fitrouter.types import FeedbackKind, Floats, Identity
 from fitrouter_evaluators.personal import reasons
 from fitrouter_evaluators.personal.answers import AnswerPool, NoAnswers, PoolReader
+from fitrouter_evaluators.personal.filters import Filters, Found, domains
 from fitrouter_evaluators.personal.reasons import Difference, split
 from fitrouter_evaluators.personal.scores import CLAIM, votes_said
 
 DRAWS, CONTEXTS, ROLE_PEOPLE = 4000, 64, 5
 """Posterior draws; requests whose contexts are read; fewest people of a role's ranking."""
+SEARCHED = 1000
+"""Requests among which those about a domain are looked for."""
 NEAR = 0.02
 """Difference of ratings that nobody notices."""
 
+_ALL = Filters()
 _VOTES = """
     WITH vote AS (
         SELECT * FROM feedback WHERE tenant = ? AND "user" = ? AND dimension = 'overall' AND y IS NOT NULL
@@ -128,6 +132,29 @@ class Leaderboard(msgspec.Struct, frozen=True, kw_only=True):
     sentences: tuple[str, ...]
     unranked: tuple[str, ...] = ()
     """Models that have never answered here, while others have: of them there is nothing to rank."""
+    filters: Filters = Filters()
+    """What it is restricted to: all figures are among the models and prompts that fit."""
+    left_out: dict[str, str] = {}
+    """Model that does not fit, or of which that is not known → why."""
+    searched: int = 0
+    """Requests or recorded prompts among which those about the domain were looked for; 0 without a domain."""
+    told: Found | None = None
+    """How well the encoder tells domains; None without one."""
+
+
+class Tasks(NamedTuple):
+    """Tasks that models are ranked for."""
+
+    x: Floats
+    """Contexts, float64[n, d]."""
+    requests: int = 0
+    prompts: int = 0
+    searched: int = 0
+    """Requests or prompts among which they were looked for, where a domain is given."""
+    pool: AnswerPool | None = None
+    """The recorded answers, if they are of these."""
+    of_pool: Any = None
+    """Whether a prompt of the pool is one of the tasks, bool[P]."""
 
 
 class Drawn(NamedTuple):
@@ -151,33 +178,36 @@ class Leaderboards:
 
     def __init__(self, router: Router, config: Config, pool: PoolReader | None = None) -> None:
         self.router, self._pool = router, pool or PoolReader(router, config)
+        self._encoder = config.encoder
+        self._unknown = {each.name for each in config.models if "context_window" not in each.model_fields_set}
 
-    async def of(self, identity: Identity) -> Leaderboard:
-        """The leaderboard of a user (in a role, if one is given), or of a role.
+    async def of(self, identity: Identity, filters: Filters = _ALL) -> Leaderboard:
+        """The leaderboard of a user (in a role, if one is given), or of a role, among what fits the filters.
 
         Raises:
-            InvalidRequest: neither user nor role, or a role of too few people.
+            InvalidRequest: neither user nor role, a role of too few people, or nothing fits the filters.
             StoreError: a store cannot be read now.
         """
         require_somebody(identity, "leaderboard")
         who = await self.router.people.recall(identity)
-        return await asyncio.to_thread(self.read, who, identity)
+        return await asyncio.to_thread(self.read, who, identity, filters)
 
-    def read(self, who: Identity, identity: Identity) -> Leaderboard:
+    def read(self, who: Identity, identity: Identity, filters: Filters = _ALL) -> Leaderboard:
         """Compute the leaderboard of `who`, the identity as recorded in events; blocks."""
-        return self.drawn(who, identity).board
+        return self.drawn(who, identity, filters).board
 
-    def drawn(self, who: Identity, identity: Identity) -> Drawn:
+    def drawn(self, who: Identity, identity: Identity, filters: Filters = _ALL) -> Drawn:
         """Compute the leaderboard together with the draws behind it."""
         labels, people = votes_and_people(self.router, who, identity)
-        x, tasks, prompts, pool = self._tasks(who)
-        models = tuple(name for name, card in self.router.models.items() if card.variant is None)
+        cards = {name: card for name, card in self.router.models.items() if card.variant is None}
+        models, left = filters.models(cards, self._unknown)
+        tasks = self._tasks(who, filters.domain)
         bases = self._bases(who, models)
-        names = tuple(name for name in models if bases.get(name) != "prior") or models
+        names = tuple(name for name in models if bases.get(name) != "prior") or tuple(models)
         known = self.router.people
         votes = self.votes(who) if who.user and known.features else None  # without a scorer nothing has features
-        written = None if pool is None else _written(pool, names, len(known.features))
-        of_them, common = known.draw_ratings(who, x, names, DRAWS, [0], votes, written)
+        written = None if tasks.pool is None else _written(tasks.pool, tasks.of_pool, names, len(known.features))
+        of_them, common = known.draw_ratings(who, tasks.x, names, DRAWS, [0], votes, written)
         own = of_them.ratings
         rows = ranked(names, own, common.ratings)
         found = tuple(msgspec.structs.replace(each, basis=bases.get(each.model, "")) for each in rows)
@@ -196,36 +226,68 @@ class Leaderboards:
             why=() if a == b else split(of_them, common, known.features, a, b, found[0].basis),
             labels=labels,
             people=None if who.user else people,
-            tasks=tasks,
-            prompts=prompts,
+            tasks=tasks.requests,
+            prompts=tasks.prompts,
             sentences=(),
             unranked=tuple(name for name in models if name not in names),
+            filters=filters,
+            left_out=left,
+            searched=tasks.searched,
+            told=None if filters.domain is None else domains(self._encoder).measured,
         )
         return Drawn(msgspec.structs.replace(board, sentences=sentences(board)), names, of_them, common)
 
-    def _tasks(self, who: Identity) -> tuple[Floats, int, int, AnswerPool | None]:
-        """Contexts of the tasks that models are ranked for, of how many requests or prompts, and the recorded answers.
+    def _tasks(self, who: Identity, domain: str | None) -> Tasks:
+        """Find the tasks that models are ranked for: requests, else recorded answers, else prompts that were compared.
 
-        Without requests and recorded answers, prompts that were compared count, and without those an average task.
+        Without any of them an average task counts.
+
+        Raises:
+            InvalidRequest: none is about the domain.
         """
-        if found := self._contexts(who):
-            return np.array(found), len(found), 0, None
+        searched = 0
+
+        def about(x: Any) -> Any:
+            """Whether each is about the domain."""
+            nonlocal searched
+            searched += len(x)
+            told = domains(self._encoder).of(np.array(x)) if domain and len(x) else ["" for _ in x]
+            return np.array([name == (domain or "") for name in told], dtype=bool)
+
+        def looked() -> int:
+            return searched if domain else 0
+
+        if (found := self._contexts(who, domain)) and (fits := about(found)).any():
+            x = np.array(found)[fits][:CONTEXTS]
+            return Tasks(x, requests=len(x), searched=looked())
         try:
             pool = self._pool()
         except NoAnswers:
-            found = self._contexts(who, recorded=True)
-            return np.array(found or [self.router.people.average_context()]), 0, len(found), None
-        x = pool.x[pool.typical]
-        return x, 0, len(x), pool
+            found = self._contexts(who, domain, recorded=True)
+            if found and (fits := about(found)).any():
+                x = np.array(found)[fits][:CONTEXTS]
+                return Tasks(x, prompts=len(x), searched=looked())
+        else:
+            of_pool = pool.typical.copy()
+            of_pool[of_pool] = about(pool.x[pool.typical])
+            if of_pool.any():
+                return Tasks(pool.x[of_pool], 0, int(of_pool.sum()), looked(), pool, of_pool)
+        if domain:
+            raise InvalidRequest(
+                f"domain: none of {many(searched, 'request or recorded prompt', 'requests and recorded prompts')} is "
+                f"about {domain}, as far as the nearest examples tell; leave 'domain' out, or ask about it first"
+            )
+        return Tasks(np.array([self.router.people.average_context()]))
 
-    def _contexts(self, who: Identity, *, recorded: bool = False) -> list[Any]:
+    def _contexts(self, who: Identity, domain: str | None, *, recorded: bool = False) -> list[Any]:
         """Contexts of the latest requests of the person, else of the role or tenant, or of recorded answers."""
         past = "SELECT decision_hash FROM executions WHERE tenant = $1 AND status = 'recorded'"
         for column, value in (('"user"', who.user), ("role", who.role), ("tenant", who.tenant)):
             if value:
                 latest = (
                     f"SELECT rowid FROM decisions WHERE tenant = $1 AND {column} = $2 "  # noqa: S608 - constants
-                    f"AND decision_hash {'' if recorded else 'NOT '}IN ({past}) ORDER BY seq DESC LIMIT {CONTEXTS}"
+                    f"AND decision_hash {'' if recorded else 'NOT '}IN ({past}) ORDER BY seq DESC "
+                    f"LIMIT {SEARCHED if domain else CONTEXTS}"
                 )
                 rows = _rows(
                     self.router,
@@ -299,10 +361,10 @@ def _rows(router: Router, sql: str, params: Sequence[Any]) -> list[tuple[Any, ..
         return []
 
 
-def _written(pool: AnswerPool, names: Sequence[str], size: int) -> Floats:
-    """Mean features of the models' recorded answers, float64[K, size]; NaN for models without answers."""
+def _written(pool: AnswerPool, of_pool: Any, names: Sequence[str], size: int) -> Floats:
+    """Mean features of the models' answers to some prompts, float64[K, size]; NaN for models without answers."""
     found = np.full((len(names), size), np.nan)
-    mean = np.nan_to_num(pool.h[pool.typical]).mean(axis=0)
+    mean = np.nan_to_num(pool.h[of_pool]).mean(axis=0)
     for k, name in enumerate(names):
         if name in pool.models:
             found[k] = 0.0
@@ -380,6 +442,7 @@ def sentences(board: Leaderboard) -> tuple[str, ...]:
     if board.unranked:
         has, it = ("has", "it is") if len(board.unranked) == 1 else ("have", "they are")
         said.append(f"{', '.join(board.unranked)} {has} never answered here, so {it} not ranked")
+    said += restricted(board)
     if board.near > top.best + 0.05:
         said.append(f"Nothing fits noticeably better than {top.model}: {chance(board.near)} sure")
     if top.basis != "prior" and (words := reasons.said(top.model, board.why)):
@@ -387,6 +450,18 @@ def sentences(board: Leaderboard) -> tuple[str, ...]:
     if not board.labels:
         said.append("No feedback is known: this is a stranger's ranking")
     return tuple(f"{each}." for each in said)
+
+
+def restricted(board: Leaderboard) -> list[str]:
+    """Say what a leaderboard is restricted to, what that leaves out, and how well a domain is told."""
+    said = [f"{name} is left out: {why}" for name, why in board.left_out.items()]
+    if board.told is not None:
+        n = many(board.tasks, "request") if board.tasks else many(board.prompts, "recorded prompt")
+        said.append(
+            f"The ranking is for {n} about {board.filters.domain}, of {board.searched} that were looked at; domains "
+            f"are those of the nearest examples, right for {board.told.right:.0%} of the prompts that get one"
+        )
+    return said
 
 
 def unrated(top: LeaderboardRow, labels: int) -> str:

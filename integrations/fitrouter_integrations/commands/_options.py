@@ -17,6 +17,11 @@ JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the results
 User = Annotated[str | None, typer.Option(help="The person, by the user id in requests.")]
 OneUser = Annotated[str, typer.Option("--user", help="The person, by the user id in requests.")]
 Role = Annotated[str | None, typer.Option(help="Role of the user.")]
+Domain = Annotated[str | None, typer.Option(help="Rank for prompts about it alone, such as health or technology.")]
+MaxPrice = Annotated[
+    float | None, typer.Option(help="Rank models of at most that many USD per million tokens (3 in, 1 out) alone.")
+]
+MinContext = Annotated[int | None, typer.Option(help="Rank models with a context of that many tokens or more alone.")]
 
 
 def verbs(text: str, *, bare_help: bool = True) -> typer.Typer:

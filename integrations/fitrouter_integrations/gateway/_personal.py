@@ -31,11 +31,13 @@ from fitrouter_evaluators.personal import (
     page,
     parsed_profile,
 )
+from fitrouter_evaluators.personal.filters import parsed as filters_of
 from fitrouter_integrations.gateway._call import AuthenticatedCall
 from fitrouter_integrations.gateway.asgi._wire import Problem, dump
-from fitrouter_integrations.gateway.parsing._people import ProfileBody, QuizAnswerBody, QuizBody, ScoreBody
+from fitrouter_integrations.gateway.parsing._people import FILTERS, ProfileBody, QuizAnswerBody, QuizBody, ScoreBody
 from fitrouter_integrations.gateway.parsing._requests import identity
 from fitrouter_integrations.gateway.parsing._typed import typed
+from fitrouter_integrations.gateway.parsing._values import check_fields
 
 PATIENCE_S = 20.0
 """How long the answer to an erasure waits for other processes."""
@@ -76,11 +78,14 @@ class Personal:
         return _json("scores", {"items": [{"answers": msgspec.to_builtins(answers)} for answers in found]})
 
     async def leaderboard(self, call: AuthenticatedCall) -> Response:
-        """Rank the models for the user or role of the headers, beside the population's ranking."""
+        """Rank the models for the user or role of the headers, among what fits the query's filters."""
         who = identity(call.headers, call.tenant)
         _may_read(call, who)
+        query = dict(call.http.query_params)
+        check_fields(query, FILTERS)
+        filters = filters_of(query)
         with self._alone(call, 4):
-            return _json("leaderboard", msgspec.to_builtins(await self._boards.of(who)))
+            return _json("leaderboard", msgspec.to_builtins(await self._boards.of(who, filters)))
 
     async def report(self, call: AuthenticatedCall) -> Response:
         """The fit report of the user or role of the headers; as an HTML page where `accept` prefers it."""

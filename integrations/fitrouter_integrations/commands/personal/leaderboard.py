@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from fitrouter_integrations.commands._files import as_json, read_file
 from fitrouter_integrations.commands._gateway import Tenant, Url, connect
-from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, User
+from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, Domain, MaxPrice, MinContext, User
 from fitrouter_integrations.commands._text import table, wrapped
 
 
 def command(
     user: User = None,
     role: Annotated[str | None, typer.Option(help="Role of the user; alone, the ranking of the role.")] = None,
+    domain: Domain = None,
+    max_price: MaxPrice = None,
+    min_context: MinContext = None,
     config: ConfigFile = DEFAULT,
     url: Url = None,
     tenant: Tenant = None,
@@ -24,7 +27,11 @@ def command(
     ] = None,
     out: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Rank the models for a person or a role, with 80% intervals, beside the population's ranking."""
+    """Rank the models for a person or a role, with 80% intervals, beside the population's ranking.
+
+    With filters all figures are among the models and prompts that fit.
+    """
+    filters: dict[str, Any] = {"domain": domain, "max_price": max_price, "min_context": min_context}
     if suite is not None:
         from fitrouter_evaluators.personal.suite import results
         from fitrouter_integrations.commands.personal.suite import suite_table
@@ -33,5 +40,5 @@ def command(
         typer.echo(as_json(ran) if out else "\n".join(suite_table(ran)))
         return
     with connect(config, url, tenant=tenant) as gateway:
-        found = gateway.call("GET", "/v1/leaderboard", user=user, role=role)
+        found = gateway.call("GET", "/v1/leaderboard", user=user, role=role, **filters)
     typer.echo(as_json(found) if out else "\n".join(table(found["models"]) + wrapped(found["sentences"])))

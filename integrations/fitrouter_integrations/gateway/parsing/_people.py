@@ -6,10 +6,12 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from fitrouter_evaluators.personal import LONGEST_TEXT, MOST_TEXTS, Mark
+from fitrouter_evaluators.personal import LONGEST_TEXT, MOST_TEXTS, Filters, Mark
 from fitrouter_integrations.gateway.parsing._typed import BY_DIMENSION, Body, Name, OfPerson, OfUser, Statement, Taste
 
 MAX_QUESTIONS = 50
+FILTERS = Filters.__struct_fields__
+"""Of leaderboards."""
 Section = Literal["name", "ranking", "tastes", "worth"]
 Choice = Literal["first", "second", "same", "bad", "skip", "undo", "stop"]
 Priority = Annotated[float, Meta(extra_json_schema={"minimum": 0, "maximum": 10})]

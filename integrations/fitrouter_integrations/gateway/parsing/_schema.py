@@ -29,6 +29,7 @@ from fitrouter_integrations.client import About, Plan
 from fitrouter_integrations.gateway.me._links import Link, Withdrawn
 from fitrouter_integrations.gateway.parsing._external import ObservationBody, OutcomeBody
 from fitrouter_integrations.gateway.parsing._people import (
+    FILTERS,
     HistoryBody,
     LinkBody,
     ProfileBody,
@@ -107,7 +108,7 @@ OPERATIONS = {
     "unlink": Operation(Withdrawn, object="fitrouter.link", headers=("user",)),
     "answer_quiz": Operation(Progress, (QuizAnswerBody,), "fitrouter.quiz", ("user",)),
     "score": Operation(_Scores, (ScoreBody,), "fitrouter.scores", ("user", "role")),
-    "leaderboard": Operation(Leaderboard, object="fitrouter.leaderboard", headers=("user", "role")),
+    "leaderboard": Operation(Leaderboard, object="fitrouter.leaderboard", headers=("user", "role"), query=FILTERS),
     "report": Operation(FitReport, object="fitrouter.report", headers=("user", "role")),
     "certificate": Operation("certificate", headers=("user", "role")),
     "suite": Operation("suite", headers=("user", "role")),
