@@ -6,7 +6,9 @@
 People of the worlds of `benchmarks.personal.served` judge recorded answers of five models
 (`../shared/data/alpaca_eval`) by turns in gateways of their own with the default configuration: each opens the page
 with a link (`POST /v1/links`, `/me/api/redeem`), answers the quiz to its end (`/me/api/quiz`) and reads the report
-(`/me/api/report`). One comparison in ten is random. What they read is counted in words, at 240 a minute.
+(`/me/api/report`). Before the quiz the page asks what an answer should be like: they name those of the five properties
+that go with their ratings. One comparison and one wish in ten are random. What they read is counted in words, at 240 a
+minute.
 
 Reported per world: share of people for whom the report's first model is the best or within .02, and the same of the
 model that the quiz ended with, and of everybody's first; the gap between the best and the second model, median; minutes
@@ -26,8 +28,15 @@ import numpy as np
 import yaml
 from benchmarks.gateway.process import Gateway, new_client, wait_for
 from benchmarks.personal.served import FIVE, WORLDS, Answers, Home, Taste, draw_taste, installed, read_answers
-from benchmarks.strangers import DATA
+from benchmarks.strangers import DATA, RANDOM
 
+from fitrouter_evaluators.simulation.pool import ATTRIBUTES
+
+ASKED = ("length", "structure", "warmth", "hedging", "examples")
+"""Properties of answers that the page asks about before the quiz."""
+ASKED_WORDS = 60
+KNOWN = 0.25
+"""Least correlation of a property with a person's ratings, within prompts, at which they say that they want it."""
 NEAR, WORDS_A_MINUTE = 0.02, 240.0
 
 
@@ -49,13 +58,29 @@ class Visit(NamedTuple):
     """Whether the claim that the first model is better than everybody's is true; None without a claim."""
 
 
-def visit(url: str, home: Home, taste: Taste, user: str, rng: np.random.Generator) -> Visit:
+def said_of(home: Home, taste: Taste, rng: np.random.Generator) -> dict[str, float]:
+    """What a person says when they are asked: the properties that go with their ratings; one in ten at random."""
+    about = home.answers.attributes[:, home.models]
+    said: dict[str, float] = {}
+    for name in ASKED:
+        seen = about[:, :, ATTRIBUTES.index(name)]
+        ours, theirs = (each - each.mean(axis=1, keepdims=True) for each in (taste.ratings, seen))
+        r = float((ours * theirs).sum() / np.sqrt((ours**2).sum() * (theirs**2).sum()))
+        value = float(np.sign(r)) * (abs(r) >= KNOWN) if rng.random() > RANDOM else float(rng.integers(-1, 2))
+        if value:
+            said[name] = value
+    return said
+
+
+def visit(url: str, home: Home, taste: Taste, user: str, rng: np.random.Generator, said: bool) -> Visit:
     """Take the quiz and read the report as one person."""
-    words = questions = 0
+    words, questions = ASKED_WORDS, 0
     with new_client(url) as http:
         token = http.post("/v1/links", json={"user": user}).raise_for_status().json()["url"].partition("#")[2]
         http.post("/me/api/redeem", json={"token": token}).raise_for_status()
         http.headers["x-fitrouter-csrf"] = http.get("/me/api/session").raise_for_status().json()["csrf"]
+        if said:
+            http.put("/me/api/profile", json={"values": said_of(home, taste, rng)}).raise_for_status()
         step = http.post("/me/api/quiz", json={}).raise_for_status().json()
         while step.get("question"):
             asked = step["question"]
@@ -88,7 +113,7 @@ def visit(url: str, home: Home, taste: Taste, user: str, rng: np.random.Generato
     )
 
 
-def installation(answers: Answers, world: str, people: int, seed: int) -> list[Visit]:
+def installation(answers: Answers, world: str, people: int, seed: int, said: bool) -> list[Visit]:
     """Let people take their quizzes one after the other in a new gateway."""
     rng = np.random.default_rng([seed, 17])
     models = [answers.models.index(name) for name in FIVE]
@@ -97,7 +122,7 @@ def installation(answers: Answers, world: str, people: int, seed: int) -> list[V
         file.write_text(yaml.safe_dump(home.config("data", seed).model_dump(mode="json", exclude_unset=True)))
         with Gateway(file) as gateway:
             tastes = [draw_taste(answers, models, world, False, rng) for _ in range(people)]
-            return [visit(gateway.url, home, taste, f"person-{n}", rng) for n, taste in enumerate(tastes)]
+            return [visit(gateway.url, home, taste, f"person-{n}", rng, said) for n, taste in enumerate(tastes)]
 
 
 def summary(found: list[Visit]) -> dict[str, Any]:
@@ -124,6 +149,7 @@ def main() -> None:
     parser.add_argument("--worlds", nargs="+", choices=WORLDS, default=["form", "linear", "models"])
     parser.add_argument("--installations", type=int, default=6, help="gateways per world")
     parser.add_argument("--people", type=int, default=10, help="per gateway")
+    parser.add_argument("--silent", action="store_true", help="people leave the wishes before the quiz open")
     args = parser.parse_args()
     if not args.data.exists():
         print(f"skipped: there is no {args.data.name} in {args.data.parent.name} beside the project", file=sys.stderr)
@@ -132,7 +158,7 @@ def main() -> None:
     for world in args.worlds:
         found: list[Visit] = []
         for seed in range(args.installations):
-            found += installation(answers, world, args.people, seed)
+            found += installation(answers, world, args.people, seed, not args.silent)
             print(world, seed, json.dumps(summary(found)), file=sys.stderr, flush=True)
         out[world] = summary(found)
     print(json.dumps(out, indent=1))

@@ -55,8 +55,12 @@ def test_a_person_goes_through_the_page(url: str, scheme: str, width: int) -> No
         assert "#" not in page.url
         page.click("#open")
         look("#start")
+        page.check('input[name=structure][value="-1"]')
         page.click("#start")
         look(".answers")
+        with client(url) as http:
+            declared = http.get("/v1/profile", headers={"x-fitrouter-user": ADA}).json()["declared"]
+        assert {key: value for key, value in declared.items() if value} == {"structure": -1.0}
         for _ in range(20):
             short, other = (each.inner_text() for each in page.query_selector_all(".answer .text"))
             number = page.inner_text(".head .about")
@@ -82,8 +86,8 @@ def test_a_person_goes_through_the_page(url: str, scheme: str, width: int) -> No
         other.wait_for_selector(".rank")
         page.goto(f"{url}/me#/profile")
         page.goto(f"{url}/me#/report")
-        page.click(".list button")
-        page.wait_for_selector(".list button", state="detached")
+        page.click("form.share ~ .list button")
+        page.wait_for_selector("form.share ~ .list button", state="detached")
         page.wait_for_selector("form.share")
         other.reload()
         other.wait_for_selector("text=nothing is shared under this link, or no longer")

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fitrouter.posterior.draws import Draws
-from fitrouter.posterior.likelihoods import SIGNALS
+from fitrouter.posterior.likelihoods import SIGNALS, TIE
 from fitrouter.types import FeedbackKind, Floats
 from fitrouter_evaluators.personal.scores import within_scale
 
@@ -97,12 +97,13 @@ class Beliefs:
         p: Floats = 1.0 / (1.0 + np.exp(-np.clip(gap / PAIR.temperature, -30.0, 30.0)))
         return p
 
-    def learn(self, questions: Questions, first: Sequence[bool]) -> None:
-        """Reweigh the draws by answers; `first` tells for each question whether the first answer was preferred."""
-        if not first:
+    def learn(self, questions: Questions, first: Sequence[float]) -> None:
+        """Reweigh the draws by answers; `first`: 1 where the first was preferred, 0 the second, 0.5 neither."""
+        if not len(first):
             return
-        p = self.preferred(questions)
-        nats = np.log(np.where(np.array(first), p, 1.0 - p)).sum(axis=1) * PAIR.weight
+        p, y = self.preferred(questions), np.array(first)
+        nats = y * np.log(p) + (1.0 - y) * np.log1p(-p)
+        nats = nats @ np.where(y == 0.5, TIE.weight, PAIR.weight)
         weights = self.weights * np.exp(nats - nats.max())
         self.weights = weights / weights.sum()
 

@@ -24,6 +24,8 @@ from fitrouter_evaluators.personal.beliefs import Beliefs, Liking, ModelFit, Que
 Choice: TypeAlias = Literal["first", "second", "same", "bad", "skip"]
 """same: no preference; bad: neither is good; skip: no answer."""
 CHOICES: tuple[Choice, ...] = ("first", "second", "same", "bad", "skip")
+VALUES = {"first": 1.0, "second": 0.0, "same": 0.5, "bad": 0.5}
+"""Choice → value of the preference that is logged and learnt."""
 
 DRAWS = 4000
 """Posterior draws of a quiz."""
@@ -105,8 +107,8 @@ class QuizResult(msgspec.Struct, frozen=True, kw_only=True):
 def beliefs_of(quiz: Quiz, draws: Draws, h: Floats, typical: NDArray[np.bool_] | None = None) -> Beliefs:
     """Beliefs about the person after all replies of a quiz; arguments as of `Beliefs`."""
     beliefs = Beliefs(draws, h, typical)
-    told = [reply for reply in quiz.replies if reply.choice in {"first", "second"}]
-    beliefs.learn(_columns([reply.question for reply in told]), [reply.choice == "first" for reply in told])
+    told = [reply for reply in quiz.replies if reply.choice in VALUES]
+    beliefs.learn(_columns([reply.question for reply in told]), [VALUES[reply.choice] for reply in told])
     return beliefs
 
 

@@ -29,6 +29,7 @@ from fitrouter_evaluators.personal.quiz import (
     ALL_ANSWERED,
     CHOICES,
     DRAWS,
+    VALUES,
     Choice,
     Question,
     Quiz,
@@ -45,7 +46,6 @@ FILE = "quizzes.db"
 TRIES = 1000
 PAUSE_S = 0.01
 """Looks for an answer that was just logged, and the seconds between them."""
-_VALUES = {"first": 1.0, "second": 0.0, "same": 0.5, "bad": 0.5}
 _TOLD = tuple(name for name in FEATURES if name not in {"g", "refusal"} and not name.startswith("tool_"))
 
 
@@ -211,7 +211,7 @@ class Quizzes:
 
     async def _logged(self, reply: QuizReply, pool: AnswerPool, identity: Identity) -> tuple[str, ...]:
         """Log a reply as a vote; return the decisions of its two answers."""
-        value, decisions = _VALUES.get(reply.choice), reply.decisions
+        value, decisions = VALUES.get(reply.choice), reply.decisions
         if value is None:
             if decisions:  # a vote that was taken back cannot be removed, only superseded
                 await self._vote(decisions, 0.5, identity)

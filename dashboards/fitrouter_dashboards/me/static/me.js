@@ -125,7 +125,22 @@ async function draw() {
 // --- quiz ---
 
 async function quiz() {
-  show(card(T.quiz.head, {}, h("div", { class: "start" }, h("p", null, T.quiz.about), button(T.quiz.start, doing(begun), { class: "primary", id: "start" }))));
+  const found = await ask("profile"), w = T.quiz;
+  const rows = Object.entries(w.wants).map(([key, [less, more]]) => h("fieldset", { class: "want" }, h("legend", null, w.want(less, more)),
+    [[-1, less], [0, w.any], [1, more]].map(([value, text]) => h("label", { class: "choice" }, h("input", { type: "radio", name: key, value, checked: value === Math.sign(found.declared[key] ?? 0) }), text))));
+  const form = h("form", { class: "start", onsubmit: doing(async () => {
+    await wanted(found, new FormData(form));
+    await begun();
+  }) }, h("p", null, w.about), h("h2", null, w.before), note(w.beforeWhy), rows, h("button", { class: "primary", id: "start" }, w.start));
+  show(card(w.head, {}, form));
+}
+
+/** Declare what was chosen before the quiz, beside all that was declared earlier. */
+async function wanted(found, chosen) {
+  const values = Object.fromEntries(Object.entries(found.declared).filter(([, value]) => value));
+  const changed = Object.keys(T.quiz.wants).filter((key) => Number(chosen.get(key)) !== Math.sign(values[key] ?? 0));
+  for (const key of changed) values[key] = Number(chosen.get(key));
+  if (changed.length) await ask("profile", "PUT", { statements: [...found.topics], values });
 }
 
 /** Begin a quiz; why there is none stays on the page. */
