@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -12,6 +12,8 @@ from fitrouter_evaluators.scoring.text.language import OTHER, language_of
 from fitrouter_evaluators.scoring.text.reading import Reading
 from fitrouter_evaluators.scoring.text.sound import grader_talk
 
+Check = Literal["exact", "contains", "all", "json"]
+"""How an answer is compared with right ones: it is one of them, contains one, contains all, or is the same JSON."""
 LEAST = 0.9
 """Share of answers without a fault below which a model cannot be first."""
 _REPEATED = 0.5
@@ -40,6 +42,7 @@ _FENCED = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 _VERDICT = re.compile(
     r"\b(?i:verdict|winner|preferred|grade)\s*:?=+\s*\[*([ABC]|tie)\b(?!\s*(?:if|else)\b|[.(\[]\w|\s*[+*/-])"
 )
+_AROUND = " .!\"'()[]*`"
 _TRIPLES = 30
 """Words from which repetition is measured."""
 
@@ -124,6 +127,36 @@ def wrong(
     if tool is not None and not _calls(answer, tool["function"]):
         return ("tool",)
     return ()
+
+
+def unlike(answer: str, check: Check | None, reference: Sequence[str]) -> tuple[str, ...]:
+    """Faults of an answer to a prompt that came with right answers: empty, wrong, schema.
+
+    Case, white space and commas of thousands do not count, nor, for `exact`, what stands around it.
+
+    >>> unlike("It was 1,204 km.", "contains", ["1204"]), unlike("12040", "contains", ["1204"])
+    ((), ('wrong',))
+    """
+    if check is None:
+        return ()
+    if not answer.strip():
+        return ("empty",)
+    if check == "json":
+        fenced = answer.strip().removeprefix("```json").removesuffix("```")
+        try:
+            found, wanted = msgspec.json.decode(fenced), [msgspec.json.decode(each) for each in reference]
+        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+            return ("schema",)
+        return () if not wanted or found in wanted else ("wrong",)
+    text, known = _plain(answer), [_plain(each) for each in reference]
+    if check == "exact":
+        return () if text.strip(_AROUND) in [each.strip(_AROUND) for each in known] else ("wrong",)
+    there = [re.search(rf"(?<!\w)(?<!\d[.]){re.escape(each)}(?![.]?\w)", text) is not None for each in known]
+    return () if (all if check == "all" else any)(there) else ("wrong",)
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"(?<=\d),(?=\d{3}\b)", "", " ".join(text.casefold().split()))
 
 
 def _object(text: str) -> dict[str, Any]:

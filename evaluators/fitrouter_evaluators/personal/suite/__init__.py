@@ -2,6 +2,7 @@
 
 from fitrouter_evaluators.personal.suite import results
 from fitrouter_evaluators.personal.suite.generate import Generator, with_pairs, with_prompts, written, written_prompts
+from fitrouter_evaluators.personal.suite.importing import Imported, imported
 from fitrouter_evaluators.personal.suite.judge import PairJudge, Trust, Verdict
 from fitrouter_evaluators.personal.suite.ledger import Ledger
 from fitrouter_evaluators.personal.suite.models import Models
@@ -16,6 +17,7 @@ __all__ = [
     "GENERAL",
     "MARKS",
     "Generator",
+    "Imported",
     "Ledger",
     "ModelResult",
     "Models",
@@ -31,6 +33,7 @@ __all__ = [
     "blind",
     "decoded",
     "estimated",
+    "imported",
     "results",
     "surface_accuracy",
     "with_mark",

@@ -37,6 +37,10 @@ class ModelResult(msgspec.Struct, frozen=True, kw_only=True):
     """Mean rating on the anchor prompts, equated to the population's scale."""
     why: tuple[str, ...] = ()
     answers: int = 0
+    checked: int = 0
+    """Prompts whose right answers are known and compared with its answers,"""
+    right: int = 0
+    """and its right answers to them."""
     failed: int = 0
     """Calls that it did not answer; each counts as an empty answer."""
     unjudged: int = 0
@@ -49,6 +53,22 @@ class ModelResult(msgspec.Struct, frozen=True, kw_only=True):
     """Paid by this run, for all models and the judge; what an interrupted one paid before is not in it."""
     unpriced: int = 0
     """Calls without a price, which `usd` lacks."""
+    domains: dict[str, ModelResult] = {}
+    """Domain → its result among the prompts about it alone."""
+
+
+def about(found: Sequence[ModelResult], domain: str) -> list[ModelResult]:
+    """Results among the prompts about a domain, best first.
+
+    Raises:
+        InvalidRequest: none is about it; names the domains that there are.
+    """
+    rows = [each.domains[domain] for each in found if domain in each.domains]
+    if not rows:
+        there = {name: one.answers for each in found for name, one in each.domains.items()}
+        known = ", ".join(f"{name} ({number})" for name, number in there.items()) or "no domain that is known"
+        raise InvalidRequest(f"domain: none of the suite's prompts is about {domain[:60]!r}; they are about {known}")
+    return sorted(rows, key=lambda each: each.rank)
 
 
 def encoded(results: Sequence[ModelResult]) -> bytes:

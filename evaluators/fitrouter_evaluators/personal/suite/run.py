@@ -13,18 +13,21 @@ the same answers.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from fitrouter.errors import InvalidRequest, ProviderError, for_log
 from fitrouter.router import Router
 from fitrouter.stores.figures import interval
 from fitrouter.types import Floats, Identity
-from fitrouter_evaluators.personal.base import LEAST, base_of, faults, wrong
+from fitrouter_evaluators.personal.base import LEAST, base_of, faults, unlike, wrong
+from fitrouter_evaluators.personal.filters import domains
 from fitrouter_evaluators.personal.scores import Z80, on_scale, reasons_of
 from fitrouter_evaluators.personal.suite.judge import CALIBRATION, PairJudge, Trust, agreements
 from fitrouter_evaluators.personal.suite.models import Models
@@ -39,9 +42,10 @@ Progress = Callable[[int, int], None]
 """Called with steps done and steps in all."""
 
 
-def messages(prompt: str) -> list[dict[str, Any]]:
+def messages(prompt: str, system: str = "") -> list[dict[str, Any]]:
     """Build the messages that ask a prompt."""
-    return [{"role": "user", "content": prompt}]
+    said = [{"role": "system", "content": system}] if system else []
+    return [*said, {"role": "user", "content": prompt}]
 
 
 def estimated(suite: Suite, models: Models, names: Sequence[str], judge: str | None = None) -> tuple[int, float]:
@@ -49,7 +53,7 @@ def estimated(suite: Suite, models: Models, names: Sequence[str], judge: str | N
 
     Verdicts are counted as if every answer had 1,000 tokens.
     """
-    asked = [(name, messages(each.text)) for each in suite.prompts for name in names]
+    asked = [(name, messages(each.text, each.system)) for each in suite.prompts for name in names]
     left = [(models.card(name).prices, models.cost(name, each)) for name, each in asked if not models.kept(name, each)]
     calls, usd = sum(cost > 0.0 or not prices.known for prices, cost in left), sum(cost for _, cost in left)
     if judge is None:
@@ -78,10 +82,13 @@ class Runner:
         router: started, or `Router.offline`, with the person's reward model.
         models: asks.
         progress: called after each step.
+        encoder: that tells what a prompt is about, where its author does not say.
     """
 
-    def __init__(self, router: Router, models: Models, progress: Progress | None = None) -> None:
-        self.router, self.models, self._progress = router, models, progress
+    def __init__(
+        self, router: Router, models: Models, progress: Progress | None = None, encoder: str = "static"
+    ) -> None:
+        self.router, self.models, self._progress, self._encoder = router, models, progress, encoder
         self._done = self._of = 0
         self._failed: Counter[str] = Counter()
         self._unjudged = 0
@@ -113,7 +120,7 @@ class Runner:
         self._done = 0
         self._of = len(suite.prompts) * len(names) + len(personal) * (len(circle) if judge else 0)
         based = await asyncio.gather(*(self._base_faults(name, suite) for name in names))
-        texts = await asyncio.gather(*(self._answers(each.text, names) for each in personal))
+        texts = await asyncio.gather(*(self._answers(each, names) for each in personal))
         kept = [(prompt, row) for prompt, row in zip(personal, texts, strict=True) if None not in row]
         if not kept:
             raise InvalidRequest("suite run: no prompt has an answer of each model; see --ask-again")
@@ -131,7 +138,21 @@ class Runner:
             )
         who = await self.router.people.recall(identity)
         judged = None if verdicts is None else JudgeVerdicts(verdicts, circle, trust.weight)
-        return await asyncio.to_thread(self._ranked, suite, who, names, [p for p, _ in kept], answers, based, judged)
+        asked, ranked = [p for p, _ in kept], functools.partial(self._ranked, suite, who, names)
+        found = await asyncio.to_thread(ranked, asked, answers, based, judged)
+        told = await asyncio.to_thread(_domains, asked, self._encoder)
+        by_domain: dict[str, list[ModelResult]] = {}
+        for domain in dict.fromkeys(filter(None, told)):
+            of = [p for p, name in enumerate(told) if name == domain]
+            part = judged and judged._replace(verdicts=judged.verdicts[of])
+            rows = [asked[p] for p in of], [answers[p] for p in of]
+            by_domain[domain] = await asyncio.to_thread(ranked, *rows, based, part)
+        return [
+            msgspec.structs.replace(
+                each, domains={name: one for name, rows in by_domain.items() for one in rows if one.model == each.model}
+            )
+            for each in found
+        ]
 
     def _ranked(
         self,
@@ -151,7 +172,12 @@ class Runner:
         rng = np.random.default_rng(0)
         values, vectors = np.linalg.eigh(own.cov)
         theta = own.mean + (rng.standard_normal((DRAWS, len(values))) * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
-        draws = _wins(np.einsum("pkd,sd->spk", h, theta))
+        checked = [
+            [unlike(text, each.check, each.reference) for text in row] for each, row in zip(asked, answers, strict=True)
+        ]
+        amiss = np.array([[bool(each) for each in row] for row in checked])
+        rated = np.einsum("pkd,sd->spk", h, theta)
+        draws = _wins(np.where(amiss, rated - 2.0 * np.abs(rated).max() - 1.0, rated))  # no taste buys a wrong answer
         verdict_wins = None
         if judged is not None:
             verdict_wins = _judged_wins(judged.verdicts, judged.circle, len(names))
@@ -159,7 +185,10 @@ class Runner:
         sampled = rng.integers(len(prompts), size=(DRAWS, len(prompts)))
         wins = np.take_along_axis(draws, sampled[:, :, None], axis=1).mean(axis=1)
 
-        wrong = [[faults(p, text) for text in row] for p, row in zip(prompts, answers, strict=True)]
+        wrong = [
+            [tuple(dict.fromkeys((*faults(p, text), *amiss))) for text, amiss in zip(row, also, strict=True)]
+            for p, row, also in zip(prompts, answers, checked, strict=True)
+        ]
         broken = np.array([[bool(each) for each in row] for row in wrong])
         ratings, theirs = (on_scale(h @ taste.mean, broken) for taste in (own, common))
         anchors = [at for at, prompt in enumerate(asked) if prompt.source == "anchor"]
@@ -192,6 +221,8 @@ class Runner:
                 anchor=None if equated is None else float(equated[k]),
                 why=tuple(reason.words for reason in reasons_of(self.router.people.features, apart[k], own, common)),
                 answers=len(prompts),
+                checked=sum(each.check is not None for each in asked),
+                right=sum(not row[k] for each, row in zip(asked, checked, strict=True) if each.check is not None),
                 failed=self._failed[names[k]],
                 unjudged=self._unjudged,
                 suite=suite.id,
@@ -202,8 +233,8 @@ class Runner:
             for rank, k in enumerate(order, 1)
         ]
 
-    async def _answers(self, prompt: str, names: Sequence[str]) -> list[str | None]:
-        return list(await asyncio.gather(*(self._answer(prompt, name) for name in names)))
+    async def _answers(self, prompt: Prompt, names: Sequence[str]) -> list[str | None]:
+        return list(await asyncio.gather(*(self._answer(prompt.text, name, prompt.system) for name in names)))
 
     async def _base_faults(self, name: str, suite: Suite) -> list[tuple[str, ...]]:
         """Find faults in a model's answers to the known prompts of the base, as far as they are recorded."""
@@ -213,7 +244,7 @@ class Runner:
             if known is None:
                 continue
             try:
-                text = await self._answer(prompt.text, name, **({"tools": [known.tool]} if known.tool else {}))
+                text = await self._answer(prompt.text, name, "", **({"tools": [known.tool]} if known.tool else {}))
             except InvalidRequest:  # not recorded
                 self._step()
                 continue
@@ -221,10 +252,10 @@ class Runner:
                 found.append(wrong(text, accepts=known.accepts, fields=known.fields, tool=known.tool))
         return found
 
-    async def _answer(self, prompt: str, name: str, **params: Any) -> str | None:
+    async def _answer(self, prompt: str, name: str, system: str = "", **params: Any) -> str | None:
         """Ask a model and return its answer; empty if it failed, which is counted, None if it was lost in a crash."""
         try:
-            found = await self.models.ask(name, messages(prompt), **params)
+            found = await self.models.ask(name, messages(prompt, system), **params)
         except ProviderError as error:
             self._lost(name, error)
             found = ""
@@ -254,6 +285,12 @@ class Runner:
         self._done += 1
         if self._progress is not None:
             self._progress(self._done, self._of)
+
+
+def _domains(prompts: Sequence[Prompt], encoder: str) -> list[str]:
+    """What each prompt is about, as its author says, else as its nearest examples; empty where neither tells."""
+    told = domains(encoder).of_texts(each.text for each in prompts)
+    return [each.domain or name for each, name in zip(prompts, told, strict=True)]
 
 
 def _count_marks(marks: Any) -> int:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from fitrouter.errors import InvalidRequest
+from fitrouter_evaluators.personal.base import Check
 
 GENERAL = ("factuality", "relevance", "usefulness")
 """What the answers of a contrast pair do not differ in."""
@@ -71,7 +72,7 @@ ANCHORS = tuple(each["prompt"] for each in MATERIAL.anchors)
 """Prompts that all suites have, so that scores of different people can be equated."""
 
 
-class Prompt(msgspec.Struct, frozen=True, kw_only=True, tag_field="row", tag="prompt"):
+class Prompt(msgspec.Struct, frozen=True, kw_only=True, tag_field="row", tag="prompt", omit_defaults=True):
     """A prompt for the candidate models."""
 
     id: str
@@ -79,6 +80,14 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True, tag_field="row", tag="pr
     source: str
     """`anchor`, `own` (a task of the person), `given`, `written` (by a model), `pool`, `base`, or the
     dimension that it probes."""
+    domain: Annotated[str, msgspec.Meta(max_length=60, pattern=r"^[^\x00-\x1f\x7f]+$")] | None = None
+    """What it is about, where its author says so."""
+    system: Annotated[str, msgspec.Meta(max_length=LONGEST)] = ""
+    """Message of the system before it."""
+    reference: tuple[Annotated[str, msgspec.Meta(max_length=LONGEST)], ...] = ()
+    """Right answers."""
+    check: Check | None = None
+    """How an answer is compared with them; None for not at all."""
 
 
 class Pair(msgspec.Struct, frozen=True, kw_only=True, tag_field="row", tag="pair"):
@@ -147,6 +156,8 @@ def decoded(payload: bytes) -> Suite:
     )
     _check_unique("prompt", (each.id for each in found.prompts))
     _check_unique("pair", (each.id for each in found.pairs))
+    if found.prompts and all(each.source == "given" for each in found.prompts):
+        return found  # an imported set, whose scores are not equated
     missing = [text for text in ANCHORS if text not in {p.text for p in found.prompts if p.source == "anchor"}]
     if missing:
         raise InvalidRequest(f"suite: the anchor prompt {missing[0]!r} is missing; scores could not be equated")

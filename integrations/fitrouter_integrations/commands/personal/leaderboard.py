@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fitrouter.errors import InvalidRequest
 from fitrouter_integrations.commands._files import as_json, read_file
 from fitrouter_integrations.commands._gateway import Tenant, Url, connect
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, Domain, MaxPrice, MinContext, User
@@ -36,7 +37,11 @@ def command(
         from fitrouter_evaluators.personal.suite import results
         from fitrouter_integrations.commands.personal.suite import suite_table
 
+        if max_price is not None or min_context is not None:
+            raise InvalidRequest("--max-price and --min-context choose the models of a run: give them to `suite run`")
         ran = results.decoded(read_file(suite, "--suite"))
+        if domain is not None:
+            ran = results.about(ran, domain)
         typer.echo(as_json(ran) if out else "\n".join(suite_table(ran)))
         return
     with connect(config, url, tenant=tenant) as gateway:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,17 +20,21 @@ from fitrouter.providers import Recorded, build_providers
 from fitrouter.router import Router
 from fitrouter.stores.figures import Money, many
 from fitrouter.types import Identity
+from fitrouter_evaluators.personal.filters import Filters
 from fitrouter_evaluators.personal.suite import (
+    ANCHORS,
     Generator,
     Ledger,
     ModelResult,
     Models,
     PairJudge,
+    Prompt,
     Runner,
     Suite,
     blind,
     decoded,
     estimated,
+    imported,
     results,
     with_mark,
     with_pairs,
@@ -40,7 +45,7 @@ from fitrouter_evaluators.personal.suite import (
 from fitrouter_evaluators.personal.suite.generate import WRITTEN
 from fitrouter_evaluators.personal.suite.pairs import from_pool, from_recorded
 from fitrouter_integrations.commands._files import as_json, read_file, refuse_existing, replace_file, write_new
-from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, User, verbs
+from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, MaxPrice, MinContext, User, verbs
 from fitrouter_integrations.commands._text import WIDTH, printable, wrapped
 
 app = verbs("Generate a personal test suite, have people validate it, and run models on it.")
@@ -130,6 +135,41 @@ def generate(
     typer.echo(told)
 
 
+@app.command("import")
+def import_(
+    file: Annotated[Path, typer.Argument(help="Own evaluation set: JSON, JSON lines, CSV, or promptfoo's YAML.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Suite to write, JSON lines; it must not exist.")],
+    user: User = None,
+    role: Role = None,
+    anchors: Annotated[
+        bool, typer.Option("--anchors", help="Add the twelve anchor prompts, so that scores can be equated.")
+    ] = False,
+    config: ConfigFile = DEFAULT,
+    tenant: Tenant = "default",
+) -> None:
+    """Import an evaluation set as a suite; with --user or --role it has their rubric. What is not read is named."""
+    refuse_existing(out, "--out")
+    found = imported(read_file(file, "FILE"), file.suffix.lower().removeprefix("."))
+    rubric, statements = dict[str, float](), tuple[str, ...]()
+    if user or role:
+        with Router.offline(load_config(config)) as router:
+            who = Identity(tenant=tenant, user=user, role=role)
+            rubric, statements = asyncio.run(Generator(router).rubric(who))
+    more = [Prompt(id=f"anchor-{n}", text=text, source="anchor") for n, text in enumerate(ANCHORS, 1) if anchors]
+    prompts = (*more, *found.prompts)
+    suite = Suite(rubric=rubric, statements=statements, role=role, prompts=prompts)
+    write_new(out, decoded(suite.encoded()).encoded().decode(), "--out")
+    for each in found.left_out:
+        typer.echo(printable(each), err=True)
+    checks = Counter(each.check for each in found.prompts if each.check)
+    checked = f"{checks.total()} with answers to check" + "".join(f", {n} {name}" for name, n in checks.items())
+    kept = sum(bool(each.reference) and each.check is None for each in found.prompts)
+    told = (
+        f"{many(len(found.prompts), 'prompt')} written to {out}: {checked}; {kept} with a reference that is kept alone"
+    )
+    typer.echo(f"{told}; {many(len(found.left_out), 'note')} above" if found.left_out else told)
+
+
 @app.command()
 def validate(
     file: Annotated[Path, typer.Argument(help="A suite; marks are kept in it after each answer.")],
@@ -169,6 +209,8 @@ def run_(
     models: Annotated[
         str | None, typer.Option(help="Names of configured models, with commas; without it, all.")
     ] = None,
+    max_price: MaxPrice = None,
+    min_context: MinContext = None,
     answers: Answers = None,
     judge: Judge = None,
     limit: Limit = 0.5,
@@ -192,6 +234,11 @@ def run_(
             router = stack.enter_context(Router.offline(settings))
             asker = _models(settings, ledger, limit, recorded)
             names = models.split(",") if models else list(asker.cards)
+            filters = Filters(max_price=max_price, min_context=min_context)
+            given = {each.name for each in settings.models if "context_window" in each.model_fields_set}
+            names, left = filters.models({name: asker.card(name) for name in names}, {*names} - given)
+            for name, why in left.items():
+                typer.echo(f"{name} is left out: {why}", err=True)
             calls, usd = estimated(suite, asker, names, judge)
             if calls:
                 said = _most(usd, asker, [*names, *([judge] if judge else [])])
@@ -213,7 +260,9 @@ def run_(
                 )
             )
             task = bar.add_task("asking")
-            runner = Runner(router, asker, lambda done, of: bar.update(task, completed=done, total=of))
+            runner = Runner(
+                router, asker, lambda done, of: bar.update(task, completed=done, total=of), settings.encoder
+            )
             try:
                 return await runner.run(suite, who, names, None if judge is None else PairJudge(asker, judge, suite))
             finally:
@@ -302,6 +351,11 @@ def suite_table(found: Sequence[ModelResult]) -> list[str]:
             f"{judge:>6} {each.base:>5.0%} {each.population_rank:>11}"
         )
     said = [f"{each.model} {'; it '.join(each.why)}." for each in found[:1] if each.why]
+    said += [
+        f"{each.model} gave {each.right} of {each.checked} answers that were checked right."
+        for each in found
+        if each.checked
+    ]
     said += [f"{each.model} left {many(each.failed, 'call')} without an answer." for each in found if each.failed]
     said += [f"{many(each.unjudged, 'comparison')} got no verdict." for each in found[:1] if each.unjudged]
     said += [
