@@ -343,6 +343,53 @@ def test_shares_end(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         assert code(shared(place, third)) == GONE
 
 
+def test_a_ranking_is_shared_with_its_filters(place: Place) -> None:
+    """They are named, with what they leave out; one that leaves nothing to rank, or that ranks nothing, is refused."""
+    with place.visit("filtering") as http:
+        body = {"sections": ["ranking"], "min_context": 1}
+        refused = http.post("/me/api/shares", json=body)
+        assert "context window is not configured" in refused.json()["error"]["message"]
+        for wrong in ({"domain": "law"}, {"max_price": -1}, {"sections": ["name"], "max_price": 5}):
+            assert http.post("/me/api/shares", json=body | {"min_context": None} | wrong).status_code == 400, wrong
+    with place.as_key() as http:
+        body = {"user": "filtering", "sections": ["ranking", "tastes"], "max_price": 5}
+        assert "no model is left" in http.post("/v1/links", json=body).json()["error"]["message"]
+
+
+def test_a_key_that_speaks_for_users_shares_under_the_same_rules(place: Place) -> None:
+    """A person's sections and a role's: nobody else's key, nothing for a role of four, and each ends when withdrawn."""
+    nurses = {"role": "share-nurse", "sections": ["name", "ranking"]}
+    with place.as_key() as http, place.as_key(OTHER) as stranger, place.as_key(PLAIN) as plain:
+        mine = http.post("/v1/links", json={"user": "told", "sections": ["name"]}).json()["url"]
+        assert shared(place, mine.partition("/shared#")[2]).json()["name"] == "told"
+        assert code(plain.post("/v1/links", json=nurses)) == (403, "not_authorized")
+        assert http.post("/v1/links", json={"sections": ["name"]}).status_code == 400
+        for n in range(5):
+            refused = http.post("/v1/links", json=nurses)
+            assert f"{n} p" in refused.json()["error"]["message"]
+            asked = chat("What about 3?", user=f"nurse-{n}", metadata={"role": "share-nurse"})
+            decision = http.post("/v1/chat/completions", json=asked).headers["x-fitrouter-decision"]
+            vote = {"decision_id": decision, "user": f"nurse-{n}", "kind": "thumb", "value": 1}
+            assert http.post("/v1/feedback", json=vote).status_code == 200
+            folded(place.router)
+            wait_for(lambda: not place.router.status().lag.warehouse_events)
+        token = http.post("/v1/links", json=nurses).json()["url"].partition("/shared#")[2]
+        found = shared(place, token)
+        assert set(found.json()) == {"name", "ranking", "expires", "role"}
+        assert found.json()["name"] == "share-nurse"
+        assert not any(text in found.text for text in ("What about", "nurse-1", "Topic"))
+        for guess in (token[:-1], token.swapcase(), "role:share-nurse", mine):
+            assert code(shared(place, guess)) == GONE
+        role = {"x-fitrouter-role": "share-nurse"}
+        assert stranger.delete("/v1/links", headers=role).json()["links"] == 0
+        assert shared(place, token).status_code == 200
+        erased = http.request("DELETE", "/v1/profile", headers={"x-fitrouter-user": "nurse-0"})
+        assert erased.status_code == 200, erased.text
+        wait_for(lambda: shared(place, token).status_code == 401)
+        assert http.delete("/v1/links", headers=role).json()["links"] == 1
+        assert code(shared(place, token)) == GONE
+
+
 def test_tokens_of_links_and_shares_are_no_substitutes(place: Place) -> None:
     """A share opens no session, a link shows no report, guesses show nothing, and only the person's page shares."""
     with place.visit("swapped") as http:
@@ -393,6 +440,7 @@ def test_an_older_file_of_links_is_read(tmp_path: Path) -> None:
     token = links.make("a", "ada", "", 0.0)
     with contextlib.closing(sqlite3.connect(links.file, isolation_level=None)) as connection:
         connection.execute("ALTER TABLE links DROP COLUMN sections")
+        connection.execute("ALTER TABLE links DROP COLUMN filters")
     assert links.redeem(token, 1.0) is not None
     assert links.share("a", "ada", "", ["name"], 9.0, 1.0)[1].sections == ("name",)
 

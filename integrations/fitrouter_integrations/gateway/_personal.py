@@ -21,6 +21,7 @@ from fitrouter.router import Router
 from fitrouter.types import Identity
 from fitrouter_dashboards.quality import saved_in
 from fitrouter_evaluators.personal import (
+    Filters,
     Leaderboards,
     Profiles,
     Progress,
@@ -79,11 +80,14 @@ class Personal:
 
     async def leaderboard(self, call: AuthenticatedCall) -> Response:
         """Rank the models for the user or role of the headers, among what fits the query's filters."""
-        who = identity(call.headers, call.tenant)
-        _may_read(call, who)
         query = dict(call.http.query_params)
         check_fields(query, FILTERS)
-        filters = filters_of(query)
+        return await self.ranking(call, filters_of(query))
+
+    async def ranking(self, call: AuthenticatedCall, filters: Filters) -> Response:
+        """Rank the models that fit filters for the user or role of the headers."""
+        who = identity(call.headers, call.tenant)
+        _may_read(call, who)
         with self._alone(call, 4):
             return _json("leaderboard", msgspec.to_builtins(await self._boards.of(who, filters)))
 

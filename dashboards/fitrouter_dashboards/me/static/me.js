@@ -216,11 +216,15 @@ async function sharing() {
   const w = T.share, { shares } = await ask("shares"), day = (at) => new Date(1000 * at).toLocaleDateString();
   const boxes = Object.entries(w.sections).map(([value, text]) => h("label", { class: "choice" }, h("input", { type: "checkbox", value }), text));
   const days = h("select", { id: "days" }, [1, 7, 30, 90].map((n) => h("option", { value: n, selected: n === 7 }, w.days(n))));
+  const domain = h("select", { id: "domain" }, h("option", { value: "" }, w.any), session.domains.map((one) => h("option", { value: one }, one)));
+  const limit = (id, least, step) => h("input", { id, type: "number", min: least, step });
+  const price = limit("price", 0, "any"), context = limit("context", 1, 1);
+  const field = (text, input) => h("label", { class: "field" }, h("span", null, text), input);
   const made = h("div", { id: "made", role: "status" });
   const share = doing(async () => {
     const sections = boxes.map((box) => box.querySelector("input")).filter((box) => box.checked).map((box) => box.value);
     if (!sections.length) return say(w.none, true);
-    const { url } = await ask("shares", "POST", { sections, days: Number(days.value) });
+    const { url } = await ask("shares", "POST", { sections, days: Number(days.value), domain: domain.value || null, max_price: price.value ? Number(price.value) : null, min_context: context.value ? Number(context.value) : null });
     made.replaceChildren(h("p", null, w.made), h("p", null, h("a", { href: url }, url)));
   });
   const end = (id) => doing(async () => {
@@ -228,17 +232,25 @@ async function sharing() {
     await draw();
   });
   return card(w.head, {}, h("form", { class: "share", onsubmit: share }, h("p", null, w.about), h("fieldset", null, h("legend", null, w.what), boxes),
-    h("label", { class: "field" }, h("span", null, w.until), days), h("p", { class: "acts" }, h("button", { class: "primary" }, w.go))), made,
+    h("fieldset", null, h("legend", null, w.only), field(w.domain, domain), field(w.price, price), field(w.context, context)),
+    field(w.until, days), h("p", { class: "acts" }, h("button", { class: "primary" }, w.go))), made,
   shares.length ? h("ul", { class: "list" }, shares.map((one) => h("li", null, w.one(one.sections.map((part) => w.sections[part]).join(", "), day(one.expires)), " ", button(w.end, end(one.id), { class: "small" })))) : null);
 }
 
 async function shared() {
   const w = T.share, found = await ask("shared", "POST", { token }).catch((error) => ({ failed: error.message }));
   if (found.failed) return show(h("h1", null, w.title("")), card(found.failed, {}));
-  const title = w.title(found.name ?? "");
+  const title = w.title(found.name ?? "", found.role);
   document.title = T.page(title);
-  show(h("h1", null, title), note(w.ends(new Date(1000 * found.expires).toLocaleDateString())), found.ranking ? ranking(found.ranking, w) : null,
+  show(h("h1", null, title), note(w.ends(new Date(1000 * found.expires).toLocaleDateString(), found.role)), found.filters ? note(w.filters(found.filters)) : null, found.ranking ? restricted(found.ranking) : null,
+    found.ranking ? ranking(found.ranking, w) : null,
     list(w.sections.tastes, found.tastes ? liked(found.tastes) : []), list(w.sections.worth, found.worth ? gained(found.worth) : []));
+}
+
+/** Which models a ranking leaves out and why, and of how many prompts it is. */
+function restricted(board) {
+  const w = T.share, left = Object.entries(board.left_out).map(([model, why]) => [name(model), w.left(why)]);
+  return [board.searched ? note(w.of(count(board.tasks || board.prompts), count(board.searched))) : null, list(w.others, left)];
 }
 
 // --- profile ---

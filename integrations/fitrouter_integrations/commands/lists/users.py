@@ -25,7 +25,16 @@ from fitrouter_integrations._http import url_of
 from fitrouter_integrations.commands._files import as_json as text_of
 from fitrouter_integrations.commands._files import write_new
 from fitrouter_integrations.commands._gateway import Gateway, Tenant, Url, connect
-from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, OneUser, Role
+from fitrouter_integrations.commands._options import (
+    DEFAULT,
+    ConfigFile,
+    Domain,
+    MaxPrice,
+    MinContext,
+    OneUser,
+    Role,
+    User,
+)
 from fitrouter_integrations.commands.lists import _source
 from fitrouter_integrations.commands.lists._source import AsJson, Last
 
@@ -128,24 +137,34 @@ def export(
 
 @app.command()
 def link(
-    user: OneUser,
+    user: User = None,
     role: Role = None,
     config: ConfigFile = DEFAULT,
     url: Url = None,
     tenant: Tenant = None,
     withdraw: Annotated[
-        bool, typer.Option("--withdraw", help="End all links and sessions of the user instead.")
+        bool, typer.Option("--withdraw", help="End all links, sessions and shares of the user or role instead.")
     ] = False,
+    share: Annotated[
+        str | None,
+        typer.Option(help="Show these sections to whoever has the link: name, ranking, tastes, worth, with commas."),
+    ] = None,
+    days: Annotated[int, typer.Option(min=1, max=90, help="For which a share lasts.")] = 7,
+    domain: Domain = None,
+    max_price: MaxPrice = None,
+    min_context: MinContext = None,
 ) -> None:
-    """Make a one-time link to a user's own page: quiz, fit report and profile in the browser, for a day."""
+    """Make a one-time link to a user's own page; with --share, one to parts of the report of a user or a role."""
     with connect(config, url, tenant=tenant) as gateway:
         if withdraw:
-            ended = gateway.call("DELETE", "/v1/links", user=user)["links"]
-            typer.echo(f"{ended} links and sessions of {user} have ended")
+            ended = gateway.call("DELETE", "/v1/links", user=user, role=None if user else role)["links"]
+            typer.echo(f"{ended} links and sessions of {user or role} have ended")
             return
-        found = gateway.call("POST", "/v1/links", {}, user=user, role=role)
-    place = url or url_of(load_config(config))
-    typer.echo(f"{place.rstrip('/')}/me#{found['url'].partition('#')[2]}")
+        shown = {"domain": domain, "max_price": max_price, "min_context": min_context}
+        body = {} if share is None else {"sections": share.split(","), "days": days, **shown}
+        found = gateway.call("POST", "/v1/links", body, user=user, role=role)
+    place, page = url or url_of(load_config(config)), "me" if share is None else "shared"
+    typer.echo(f"{place.rstrip('/')}/{page}#{found['url'].partition('#')[2]}")
 
 
 @app.command()

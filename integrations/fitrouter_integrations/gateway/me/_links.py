@@ -16,6 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from fitrouter.errors import InvalidRequest, StoreError
+from fitrouter_evaluators.personal import Filters
 
 FILE = "links.db"
 VALID_S = 86_400.0
@@ -27,13 +28,14 @@ MOST_SHARES = 20
 LONGEST = 100
 """Characters of a token that are looked at."""
 
+_ALL = Filters()
 _ID = 16
 """Digits of a digest that name a share."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS links (
     digest TEXT PRIMARY KEY, tenant TEXT NOT NULL, user TEXT NOT NULL, role TEXT NOT NULL, until REAL NOT NULL,
-    redeemed INTEGER NOT NULL DEFAULT 0, sections TEXT NOT NULL DEFAULT ''
+    redeemed INTEGER NOT NULL DEFAULT 0, sections TEXT NOT NULL DEFAULT '', filters TEXT NOT NULL DEFAULT '{}'
 )
 """
 
@@ -70,6 +72,8 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     sections: tuple[str, ...]
     expires: float
     """Seconds since the epoch."""
+    filters: Filters = Filters()
+    """What the ranking is restricted to."""
 
 
 class Links:
@@ -124,7 +128,14 @@ class Links:
         return found is not None
 
     def share(
-        self, tenant: str, subject: str, role: str, sections: Sequence[str], until: float, now: float
+        self,
+        tenant: str,
+        subject: str,
+        role: str,
+        sections: Sequence[str],
+        until: float,
+        now: float,
+        filters: Filters = _ALL,
     ) -> tuple[str, Share]:
         """Return the secret token of a new share, and what it shows.
 
@@ -133,40 +144,42 @@ class Links:
         """
         token = secrets.token_urlsafe(32)
         digest = _digest(token)
-        row = (digest, tenant, subject, role, until, ",".join(sections), tenant, subject, now, MOST_SHARES)
+        kept = msgspec.json.encode(filters).decode()
+        row = (digest, tenant, subject, role, until, ",".join(sections), kept, tenant, subject, now, MOST_SHARES)
         with self._changing() as connection:
             made = connection.execute(
-                "INSERT INTO links (digest, tenant, user, role, until, sections) SELECT ?, ?, ?, ?, ?, ? WHERE"
-                " (SELECT count(*) FROM links WHERE tenant = ? AND user = ? AND sections != '' AND until >= ?) < ?",
+                "INSERT INTO links (digest, tenant, user, role, until, sections, filters) SELECT ?, ?, ?, ?, ?, ?, ?"
+                " WHERE (SELECT count(*) FROM links WHERE tenant = ? AND user = ? AND sections != '' AND until >= ?)"
+                " < ?",
                 row,
             )
             if not made.rowcount:
                 raise InvalidRequest(f"shares: {MOST_SHARES} are valid, the most of a person; end one of them")
-        return token, Share(id=digest[:_ID], sections=tuple(sections), expires=until)
+        return token, Share(id=digest[:_ID], sections=tuple(sections), expires=until, filters=filters)
 
     def shares(self, tenant: str, subject: str, now: float) -> list[Share]:
         """Return the valid shares of a person, the newest last."""
         with self._changing() as connection:
             found = connection.execute(
-                "SELECT digest, sections, until FROM links WHERE tenant = ? AND user = ? AND sections != ''"
+                "SELECT digest, sections, until, filters FROM links WHERE tenant = ? AND user = ? AND sections != ''"
                 " AND until >= ? ORDER BY rowid",
                 (tenant, subject, now),
             ).fetchall()
-        return [Share(id=each[:_ID], sections=tuple(parts.split(",")), expires=until) for each, parts, until in found]
+        return [_share(*each) for each in found]
 
     def shared(self, token: str, now: float) -> tuple[Opened, Share] | None:
         """Return whose report a share shows, and what of it; None if it is unknown, withdrawn or expired."""
         digest = _digest(token[:LONGEST])
         with self._changing() as connection:
             found = connection.execute(
-                "SELECT tenant, user, role, sections, until FROM links"
+                "SELECT tenant, user, role, sections, until, filters FROM links"
                 " WHERE digest = ? AND sections != '' AND until >= ?",
                 (digest, now),
             ).fetchone()
         if found is None:
             return None
-        *whose, parts, until = found
-        return Opened(digest, *whose), Share(id=digest[:_ID], sections=tuple(parts.split(",")), expires=until)
+        *whose, parts, until, filters = found
+        return Opened(digest, *whose), _share(digest, parts, until, filters)
 
     def withdraw(self, tenant: str, subject: str, share: str = "") -> int:
         """Withdraw a share of a person, by its id, or all links and shares; return how many there were.
@@ -192,13 +205,20 @@ class Links:
             with contextlib.closing(sqlite3.connect(self.file, timeout=5.0, isolation_level=None)) as connection:
                 connection.execute(_SCHEMA)
                 connection.execute("BEGIN IMMEDIATE")
-                # A file of before there were shares:
-                if "sections" not in {name for _, name, *_ in connection.execute("PRAGMA table_info(links)")}:
+                there = {name for _, name, *_ in connection.execute("PRAGMA table_info(links)")}
+                if "sections" not in there:  # a file of before there were shares
                     connection.execute("ALTER TABLE links ADD COLUMN sections TEXT NOT NULL DEFAULT ''")
+                if "filters" not in there:  # or of before these had filters
+                    connection.execute("ALTER TABLE links ADD COLUMN filters TEXT NOT NULL DEFAULT '{}'")
                 yield connection
                 connection.execute("COMMIT")
         except sqlite3.Error as error:
             raise StoreError(f"links: {str(self.file)!r} cannot be used now: {error}") from error
+
+
+def _share(digest: str, parts: str, until: float, filters: str) -> Share:
+    kept = msgspec.json.decode(filters, type=Filters)
+    return Share(id=digest[:_ID], sections=tuple(parts.split(",")), expires=until, filters=kept)
 
 
 def _digest(token: str) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -25,6 +25,8 @@ from fitrouter.serving.recorder import read_in_time
 from fitrouter.stores.audit_log import Act, AuditLog
 from fitrouter.types import Identity
 from fitrouter_dashboards import me
+from fitrouter_evaluators.personal import Filters
+from fitrouter_evaluators.personal.filters import examples
 from fitrouter_evaluators.personal.report import Like, PersonalGain
 from fitrouter_integrations.gateway._call import AuthenticatedCall
 from fitrouter_integrations.gateway._keys import ANYBODY, Caller, Keys
@@ -34,7 +36,7 @@ from fitrouter_integrations.gateway.asgi._wire import Problem, dump
 from fitrouter_integrations.gateway.console._calls import body_of, file_response, is_secure, json_response
 from fitrouter_integrations.gateway.console._sessions import Place, Sessions, check_origin
 from fitrouter_integrations.gateway.me._links import VALID_S, Link, Links, Withdrawn
-from fitrouter_integrations.gateway.parsing._people import LinkBody, Section, ShareBody
+from fitrouter_integrations.gateway.parsing._people import LinkBody, Section, ShareBody, Shown
 from fitrouter_integrations.gateway.parsing._requests import identity
 from fitrouter_integrations.gateway.parsing._typed import typed
 
@@ -71,6 +73,10 @@ class _Row(msgspec.Struct, frozen=True):
 class _Board(msgspec.Struct, frozen=True):
     models: tuple[_Row, ...]
     labels: int
+    left_out: dict[str, str] = {}
+    tasks: int = 0
+    prompts: int = 0
+    searched: int = 0
 
 
 class _Report(msgspec.Struct, frozen=True):
@@ -126,10 +132,12 @@ class Me:
     # --- links ---
 
     async def link(self, call: AuthenticatedCall) -> Response:
-        """Make a one-time link to a person's own page."""
+        """Make a one-time link to a person's own page, or one that shows sections of a person's or role's report."""
         call.require_people("make a link to somebody's page")
         body = typed(await body_of(call), LinkBody)
         who = identity(call.headers, call.tenant, body.user, {"role": body.role})
+        if body.sections is not None:
+            return await self._share(call, who, body.sections, body)
         if not who.user:
             raise InvalidRequest("user: missing; give the user whose page the link opens")
         known = await self._router.people.identify(who)
@@ -139,14 +147,14 @@ class Me:
         return _json("link", Link(url=_url(call, "me", token), expires=now + VALID_S))
 
     async def unlink(self, call: AuthenticatedCall) -> Response:
-        """Withdraw all links and shares of the user of the headers, and end the sessions that links began."""
+        """Withdraw all links and shares of the user or role of the headers, and end the sessions that links began."""
         call.require_people("withdraw links to somebody's page")
         who = identity(call.headers, call.tenant)
-        if not who.user:
-            raise InvalidRequest("user: missing; name the user in the header x-fitrouter-user")
+        if not who.user and not who.role:
+            raise InvalidRequest("user: missing; name the user in the header x-fitrouter-user, or a role in its own")
         known = await self._router.people.recall(who)
         await self._note(call, "link withdraw")
-        ended = await asyncio.to_thread(self._links.withdraw, who.tenant, known.user or "")
+        ended = await asyncio.to_thread(self._links.withdraw, who.tenant, known.user or _of_role(who))
         return _json("link", Withdrawn(links=ended))
 
     async def _note(self, call: AuthenticatedCall, act: str) -> None:
@@ -158,13 +166,23 @@ class Me:
     async def share(self, call: AuthenticatedCall) -> Response:
         """Make a link to chosen sections of the session's person's report."""
         person = await self._as_person(call)
-        seen, _ = await self._person(call)
         body = typed(await body_of(call), ShareBody)
-        sections = [each for each in get_args(Section) if each in body.sections]
-        now = self._router.clock()
-        await self._note(person, "share create")
-        until, share = now + body.days * 86_400.0, self._links.share
-        token, made = await asyncio.to_thread(share, seen.tenant, seen.subject, seen.role, sections, until, now)
+        return await self._share(person, identity(person.headers, person.tenant), body.sections, body)
+
+    async def _share(self, call: AuthenticatedCall, who: Identity, chosen: Sequence[str], body: Shown) -> Response:
+        """Make a link to sections of a report; a ranking with filters, and a role's report, must be there already."""
+        filters = body.filters()
+        if filters != Filters() and "ranking" not in chosen:
+            raise InvalidRequest("sections: filters are of the ranking; choose it, or leave them out")
+        if not who.user and not who.role:
+            raise InvalidRequest("user: missing; give the user or role whose report the link shows")
+        known = await self._router.people.identify(who)
+        if filters != Filters() or not who.user:  # a role of five people, and models and prompts that fit
+            await self._personal.ranking(self._acting(call, who.tenant, who.user or "", who.role or ""), filters)
+        now, sections = self._router.clock(), [each for each in get_args(Section) if each in chosen]
+        await self._note(call, "share create")
+        about = who.tenant, known.user or _of_role(who), who.role or "", sections, now + body.days * 86_400.0, now
+        token, made = await asyncio.to_thread(self._links.share, *about, filters)
         return _json("share", Link(url=_url(call, "shared", token), expires=made.expires))
 
     async def shares(self, call: AuthenticatedCall) -> Response:
@@ -189,21 +207,33 @@ class Me:
         token = (await body_of(call)).get("token")
         given = token if isinstance(token, str) else ""
         found = await asyncio.to_thread(self._links.shared, given, self._router.clock())
-        names = {} if found is None else await read_in_time(self._router.lists.names, [found[0].subject])
-        if found is None or found[0].subject not in names:
-            raise Problem(401, "no_session", "nothing is shared under this link, or no longer")
+        gone = Problem(401, "no_session", "nothing is shared under this link, or no longer")
+        if found is None:
+            raise gone
         who, shown = found
-        acting = self._acting(call, who.tenant, names[who.subject], who.role)
+        of_role = who.subject == _of_role(Identity(role=who.role))
+        names = {} if of_role else await read_in_time(self._router.lists.names, [who.subject])
+        if not of_role and who.subject not in names:
+            raise gone
+        acting = self._acting(call, who.tenant, names.get(who.subject, ""), who.role)
+        parts: dict[str, object] = {"name": names.get(who.subject, who.role)}
         async with self._sharing:
-            report = msgspec.json.decode((await self._personal.report(acting)).body, type=_Report)
-        parts: dict[str, object] = {
-            "name": names[who.subject],
-            "ranking": report.board,
-            "tastes": report.likes,
-            "worth": report.worth,
-        }
+            try:
+                if {"tastes", "worth"}.intersection(shown.sections):
+                    report = msgspec.json.decode((await self._personal.report(acting)).body, type=_Report)
+                    parts |= {"ranking": report.board, "tastes": report.likes, "worth": report.worth}
+                if "ranking" in shown.sections and ("ranking" not in parts or shown.filters != Filters()):
+                    ranking = (await self._personal.ranking(acting, shown.filters)).body
+                    parts["ranking"] = msgspec.json.decode(ranking, type=_Board)
+                elif of_role:  # is still one of five people
+                    await self._personal.ranking(acting, shown.filters)
+            except InvalidRequest:  # a role of too few people by now, or nothing that fits
+                raise gone from None
         chosen = {name: parts[name] for name in shown.sections}
-        return json_response({"expires": shown.expires, **msgspec.to_builtins(chosen)})
+        about: dict[str, object] = {"expires": shown.expires}
+        about |= {"filters": said} if (said := shown.filters.said()) else {}
+        about |= {"role": True} if of_role else {}
+        return json_response({**about, **msgspec.to_builtins(chosen)})
 
     # --- sessions ---
 
@@ -215,7 +245,8 @@ class Me:
             if problem.status != 401:
                 raise
             return json_response({"user": None, "keys": bool(self._keys)})
-        shown = {"user": who.user, "role": who.role, "keys": bool(self._keys), "features": FEATURES}
+        shown: dict[str, object] = {"user": who.user, "role": who.role, "keys": bool(self._keys), "features": FEATURES}
+        shown["domains"] = list(examples())
         return json_response({**shown, "csrf": self._sessions.token(headers_of(call.http.scope))})
 
     async def redeem(self, call: AuthenticatedCall) -> Response:
@@ -305,7 +336,8 @@ class Me:
         named = {
             name: value for name, value in headers.items() if name != "accept" and not name.startswith("x-fitrouter-")
         }
-        named["x-fitrouter-user"] = user.encode()
+        if user:
+            named["x-fitrouter-user"] = user.encode()
         if role:
             named["x-fitrouter-role"] = role.encode()
         return call.acting(named, Caller(tenant, admin=False, metrics=False, trusted=True, name="own page"))
@@ -323,6 +355,11 @@ class Me:
     quiz, answer_quiz = _own("quiz"), _own("answer_quiz")
     report, show_profile, profile = _own("report"), _own("show_profile"), _own("profile")
     erase_profile = _own("erase_profile")
+
+
+def _of_role(who: Identity) -> str:
+    """What the links of a role stand under; subjects of people have no colon."""
+    return f"role:{who.role}"
 
 
 def _url(call: AuthenticatedCall, page: str, token: str) -> str:

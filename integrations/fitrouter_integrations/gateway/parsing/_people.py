@@ -46,20 +46,39 @@ class QuizBody(OfPerson, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """start anew although a quiz of the user is unfinished"""
 
 
-class LinkBody(OfPerson, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whose page a link opens."""
+class Shown(Body, frozen=True, kw_only=True):
+    """What of a report a link shows, and for how long."""
+
+    days: Annotated[int, Meta(ge=1, le=90)] = 7
+    """for which it shows them"""
+    domain: str | None = None
+    """the ranking is for prompts about it alone"""
+    max_price: Annotated[float, Meta(ge=0)] | None = None
+    """the ranking is of models of at most that many USD per million tokens alone"""
+    min_context: Annotated[int, Meta(ge=1)] | None = None
+    """the ranking is of models with a context of that many tokens or more alone"""
+
+    def filters(self) -> Filters:
+        """What the ranking is restricted to."""
+        return Filters(domain=self.domain, max_price=self.max_price, min_context=self.min_context)
+
+
+class LinkBody(Shown, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whose page a link opens, or whose report it shows to others."""
 
     user: str | int | None = None
-    """required here or as x-fitrouter-user"""
+    """required here or as x-fitrouter-user; a report may also be that of a role"""
+    role: str | int | None = None
+    """or as x-fitrouter-role"""
+    sections: Annotated[list[Section], Meta(min_length=1, max_length=4)] | None = None
+    """parts of the report that the link shows to whoever has it; without them it opens the user's page, once"""
 
 
-class ShareBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ShareBody(Shown, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What of a person's report a link shows, and for how long."""
 
     sections: Annotated[list[Section], Meta(min_length=1, max_length=4)]
     """parts of the report that the link shows; no other is shown"""
-    days: Annotated[int, Meta(ge=1, le=90)] = 7
-    """for which it shows them"""
 
 
 class QuizAnswerBody(OfUser, frozen=True, kw_only=True, forbid_unknown_fields=True):
