@@ -204,6 +204,58 @@ def test_raters_are_blind_and_agreement_is_kept() -> None:
     assert made.validation["fit"]["marks"] == found["fit"].marks
 
 
+def test_three_raters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """κ of three raters who mark ten pairs by the command, at the same time, is the mean of three κ computed by hand.
+
+    Of ten pairs, f for the answer that follows, b for the one that breaks, s for the same:
+
+        ann  f f f f f b b b s s      f .5  b .3  s .2
+        bob  f f f f b b b b s f      f .5  b .4  s .1
+        cem  f f f f f f f f b s      f .8  b .1  s .1
+
+    ann, bob: agree on 8 of 10; by chance .5 · .5 + .3 · .4 + .2 · .1 = .39; κ = (.8 − .39) / (1 − .39) = 41/61 = .672.
+    ann, cem: agree on 6; by chance .40 + .03 + .02 = .45; κ = .15 / .55 = 3/11 = .273.
+    bob, cem: agree on 4; by chance .40 + .04 + .01 = .45; κ = −.05 / .55 = −1/11 = −.091.
+    Mean: (41/61 + 2/11) / 3 = 573/2013 = .2846. Of 30 marks 5 + 5 + 8 = 18 are f, as the suite claims: 60%.
+    In usefulness all three always say the same, as it claims: there is no κ, which is not for a lack of raters.
+    """
+    fit = {"ann": "fffffbbbss", "bob": "ffffbbbbsf", "cem": "ffffffffbs"}
+    made, file = suite(*PAIRS[:10]), tmp_path / "suite.jsonl"
+    file.write_bytes(made.encoded())
+    places = {pair.id: place for place, pair in enumerate(made.pairs)}
+    asked = {rater: list(blind(made, rater)) for rater in fit}
+    given = dict.fromkeys(fit, 0)
+
+    def answer(rater: str) -> str:
+        question = asked[rater][given[rater]]
+        given[rater] += 1
+        mark = fit[rater][places[question.pair]] if question.dimension == "fit" else "s"
+        return "same" if mark == "s" else "first" if (mark == "b") == question.swapped else "second"
+
+    def choose(_console: Any) -> str:  # bob and cem answer while ann is being asked
+        for rater in ("bob", "cem"):
+            question = asked[rater][given[rater]]
+            file.write_bytes(with_mark(decoded(file.read_bytes()), rater, question, answer(rater)).encoded())
+        return answer("ann")
+
+    monkeypatch.setattr("fitrouter_integrations.commands.personal.suite._choice", choose)
+    said = invoke(["validate", file, "--rater", "ann"])
+    found = agreements(decoded(file.read_bytes()).pairs)
+    assert {each.raters for each in found.values()} == {3}
+    assert (found["fit"].marks, found["fit"].agrees) == (30, 0.6)
+    assert found["fit"].kappa == pytest.approx(573 / 2013)
+    pairs = [("ann", "bob", 41 / 61), ("ann", "cem", 3 / 11), ("bob", "cem", -1 / 11)]
+    for one, other, kappa in pairs:
+        two = [
+            msgspec.structs.replace(pair, marks={rater: pair.marks[rater] for rater in (one, other)})
+            for pair in decoded(file.read_bytes()).pairs
+        ]
+        assert agreements(two)["fit"].kappa == pytest.approx(kappa)
+    assert "fit: 30 marks, 60% as the suite claims; κ 0.28" in said
+    assert "usefulness: 30 marks, 100% as the suite claims; no κ, as no two raters differ" in said
+    assert decoded(file.read_bytes()).validation["fit"]["kappa"] == found["fit"].kappa
+
+
 # --- base ---
 
 

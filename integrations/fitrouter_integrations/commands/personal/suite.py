@@ -31,6 +31,7 @@ from fitrouter_evaluators.personal.suite import (
     Prompt,
     Runner,
     Suite,
+    agreements,
     blind,
     decoded,
     estimated,
@@ -190,14 +191,17 @@ def validate(
             console.print(f"{_WORDS[asked.dimension]} 1 first · 2 second · 3 no difference · q stop", markup=False)
             if (choice := _choice(console)) is None:
                 break
-            suite = with_mark(suite, rater, asked, choice)
+            suite = with_mark(decoded(read_file(file, "FILE")), rater, asked, choice)  # others may be marking it too
             replace_file(file, suite.encoded().decode())
     except (KeyboardInterrupt, EOFError):
         console.print("\nInterrupted. Your answers are kept; the same command goes on.")
         raise typer.Exit(130) from None
-    for name, each in suite.validation.items():
-        kappa = "with one rater there is no κ" if each["kappa"] is None else f"κ {each['kappa']:.2f}"
-        console.print(f"{name}: {each['marks']} marks, {each['agrees']:.0%} as the suite claims; {kappa}", markup=False)
+    for name, each in agreements(suite.pairs).items():
+        if each.kappa is not None:
+            kappa = f"κ {each.kappa:.2f}"
+        else:
+            kappa = "no κ, as no two raters differ" if each.raters > 1 else "with one rater there is no κ"
+        console.print(f"{name}: {each.marks} marks, {each.agrees:.0%} as the suite claims; {kappa}", markup=False)
 
 
 @app.command("run")
