@@ -174,7 +174,7 @@ class Router:
             refused=self.refuse,
             uncovered=self._spending.uncovered,
         )
-        self.people = People(learner, identities, journal, scorer, contents, self.registry)
+        self.people = People(learner, identities, journal, scorer, contents, self.registry, encoder)
         self._embedder = Embedder(
             {card.name: card for card in embeddings},
             providers=self._caller.providers,

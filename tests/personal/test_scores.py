@@ -16,7 +16,15 @@ from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.posterior.heads import HINGES
 from fitrouter.router import Router
 from fitrouter.types import Identity
-from fitrouter_evaluators.personal import LONGEST_TEXT, MOST_TEXTS, PromptAnswers, Quizzes, Scores
+from fitrouter_evaluators.personal import (
+    LONGEST_HISTORY,
+    LONGEST_TEXT,
+    MOST_HISTORY,
+    MOST_TEXTS,
+    PromptAnswers,
+    Quizzes,
+    Scores,
+)
 from fitrouter_evaluators.personal.scores import FAULTY, on_scale, predicted, reasons_of
 
 BRIEF, LONG = text("brief", 3), text("rambling", 3)
@@ -73,6 +81,8 @@ def test_bounds(tmp_path: Path) -> None:
             [PromptAnswers("?", ())],
             [*many, PromptAnswers("?", ("a",))],
             [PromptAnswers("?", ("a" * (LONGEST_TEXT + 1),))],
+            [PromptAnswers("?", ("a",), ("b",) * MOST_HISTORY), PromptAnswers("?", ("a",), ("b",))],
+            [PromptAnswers("?", ("a",), ("b" * (LONGEST_HISTORY + 1),))],
         ):
             with pytest.raises(InvalidRequest, match="items"):
                 await scores.score(ANN, bad)
@@ -81,6 +91,36 @@ def test_bounds(tmp_path: Path) -> None:
             assert np.isfinite([scored.dimensions["overall"].mean, scored.dimensions["overall"].sd, scored.best]).all()
 
     played(install(tmp_path), test)
+
+
+def test_a_history_counts_as_what_it_states(tmp_path: Path) -> None:
+    """Own statements of relevant texts count, and only they; what a person declared outweighs them; nothing is kept."""
+    diet, short = "I don't eat meat.", "I prefer short answers."
+    more = "Cut the onions first, and brown the meat in oil before the wine goes in. Then let it simmer for hours."
+    answers = ("Beef with bacon.", f"Beef with bacon. {more} Serve it with potatoes, bread, or whatever else is there.")
+
+    async def test(router: Router, _quizzes: Quizzes, _config: Config) -> None:
+        scores = Scores(router)
+        items = [
+            PromptAnswers("What should I cook?", answers, history)
+            for history in ((), (f"{diet} Is fish fine?",), (short,), ("My cat eats meat.", "Do I eat meat?"))
+        ]
+        none, vegetarian, brief, nothing = await scores.score(ANN, items)
+        assert [each[0].heard for each in (none, vegetarian, brief, nothing)] == [(), (diet,), (short,), ()]
+        means = [[each.dimensions["overall"].mean for each in item] for item in (none, vegetarian, brief, nothing)]
+        assert means[1][0] < means[0][0]
+        assert means[3] == means[0]
+        assert means[2][0] - means[2][1] > means[0][0] - means[0][1]
+        assert brief[0].dimensions["overall"].population == none[0].dimensions["overall"].population
+        await router.declare(ANN, {"length": 1.0})
+        await router.settled()
+        plain, said = await scores.score(ANN, [items[0], items[2]])
+        length = [each[0].dimensions["overall"].mean - each[1].dimensions["overall"].mean for each in (plain, said)]
+        assert length[1] == pytest.approx(length[0], abs=0.01)
+
+    file = install(tmp_path)
+    file.write_text(file.read_text().replace("encoder: hashing", "encoder: static").replace("none", "shipped"))
+    played(file, test)
 
 
 def test_reasons_are_sure_and_say_whose_they_are() -> None:

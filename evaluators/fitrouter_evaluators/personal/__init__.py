@@ -11,13 +11,23 @@ from fitrouter_evaluators.personal.quiz import CHOICES, Quiz, QuizReply, QuizRes
 from fitrouter_evaluators.personal.quizzes import ACTIONS, Progress, Quizzes
 from fitrouter_evaluators.personal.report import FitReport, Reports
 from fitrouter_evaluators.personal.report_html import cost_words, page, seconds, worth_words
-from fitrouter_evaluators.personal.scores import LONGEST_TEXT, MOST_TEXTS, PromptAnswers, Scored, Scores
+from fitrouter_evaluators.personal.scores import (
+    LONGEST_HISTORY,
+    LONGEST_TEXT,
+    MOST_HISTORY,
+    MOST_TEXTS,
+    PromptAnswers,
+    Scored,
+    Scores,
+)
 
 __all__ = [
     "ACTIONS",
     "ASKED",
     "CHOICES",
+    "LONGEST_HISTORY",
     "LONGEST_TEXT",
+    "MOST_HISTORY",
     "MOST_TEXTS",
     "Filters",
     "FitReport",

@@ -19,14 +19,18 @@ from numpy.typing import NDArray
 from fitrouter.errors import InvalidRequest
 from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.posterior.heads import length_columns
+from fitrouter.posterior.tastes import TasteParams
 from fitrouter.router import Router
 from fitrouter.routing.explanation_text import FEATURES
 from fitrouter.stores.figures import many, percent
 from fitrouter.types import Floats, Identity
 from fitrouter_evaluators.personal.base import faults
+from fitrouter_evaluators.personal.history import Stated, stated
 
 MOST_TEXTS, LONGEST_TEXT = 64, 50_000
 """Most answers of a call, and characters of a prompt or an answer."""
+MOST_HISTORY, LONGEST_HISTORY = 1000, 2_000_000
+"""Most earlier texts of a call, and their characters in all."""
 FAULTY = 0.25
 """Factor of the rating of an answer that is empty, refused or broken (`base.faults`), whatever a taste says."""
 CLAIM = 0.8
@@ -34,6 +38,7 @@ CLAIM = 0.8
 Z80 = 1.2815515655446004
 """90% quantile of the standard normal: half of an 80% interval."""
 
+_UNIT = TasteParams().declared
 _REASONS, _LEAST, _DRAWS = 3, 0.005, 2000
 _ONE_SIDED = 0.8416212335729143
 """80% quantile of the standard normal: a sign is told from this many standard deviations."""
@@ -44,6 +49,8 @@ class PromptAnswers(msgspec.Struct, frozen=True):
 
     prompt: str
     answers: tuple[str, ...]
+    history: tuple[str, ...] = ()
+    """Earlier texts of the person, of whose ten most relevant to the prompt the stated tastes count (`history`)."""
 
 
 class Dimension(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +88,8 @@ class Scored(msgspec.Struct, frozen=True, kw_only=True):
     """Of the common base, such as `empty`; the ratings of an answer with one are a quarter of what they would be."""
     missing: tuple[str, ...]
     """Features that were not read, which count as average."""
+    heard: tuple[str, ...] = ()
+    """Sentences of the history that counted."""
 
 
 class Scores:
@@ -110,25 +119,50 @@ class Scores:
         """
         check(items)
         who = await self.router.people.recall(identity)
-        return await asyncio.to_thread(self._score, who, items, published)
+        heard = await asyncio.to_thread(self._heard, items)
+        style = [(await self.router.understand(words=each.style)).values if each.style else {} for each in heard]
+        return await asyncio.to_thread(self._score, who, items, heard, style, published)
 
-    def _score(self, who: Identity, items: Sequence[PromptAnswers], published: bool) -> list[tuple[Scored, ...]]:
-        texts = [(item.prompt, answer) for item in items for answer in item.answers]
-        h = self.router.people.read(who, texts)
-        people = self.router.people
+    def _heard(self, items: Sequence[PromptAnswers]) -> list[Stated]:
+        encoder = self.router.people.encoder
+        return [stated(encoder, item.prompt, item.history) if item.history else Stated() for item in items]
+
+    def _read(self, who: Identity, items: Sequence[PromptAnswers], heard: Sequence[Stated]) -> Floats:
+        texts = [[(item.prompt, answer) for answer in item.answers] for item in items]
+        if not any(each.topics for each in heard):
+            return self.router.people.read(who, [each for item in texts for each in item])
+        return np.vstack(
+            [self.router.people.read(who, each, said.topics) for each, said in zip(texts, heard, strict=True)]
+        )
+
+    def _score(
+        self,
+        who: Identity,
+        items: Sequence[PromptAnswers],
+        heard: Sequence[Stated],
+        style: Sequence[dict[str, float]],
+        published: bool,
+    ) -> list[tuple[Scored, ...]]:
+        h, people = self._read(who, items, heard), self.router.people
         tastes = {name: people.taste(who, name) for name in people.dimensions(who.tenant)}
         if published:
             tastes = {name: (copy, copy) for name in tastes for copy in [people.published(who.tenant, name)]}
+        declared = people.declared(who)[0] if any(style) else {}
         found, start = [], 0
-        for item in items:
+        for item, said, wanted in zip(items, heard, style, strict=True):
             rows = h[start : start + len(item.answers)]
             start += len(item.answers)
             wrong = [faults(item.prompt, answer) for answer in item.answers]
-            best = _best(tastes["overall"][0], np.nan_to_num(rows), np.array([bool(each) for each in wrong]))
+            own, common = tastes["overall"]
+            if wanted:  # what was declared outweighs what was said elsewhere
+                shift = [0.0 if name in declared else _UNIT * wanted.get(name, 0.0) for name in people.features]
+                own = Gaussian(own.mean + shift, own.cov)
+            here = tastes | {"overall": (own, common)}
+            best = _best(own, np.nan_to_num(rows), np.array([bool(each) for each in wrong]))
             found.append(
                 tuple(
-                    self._scored(row, tastes, share, found, personal=bool(who.user or who.role))
-                    for row, share, found in zip(rows, best.tolist(), wrong, strict=True)
+                    self._scored(row, here, share, each, said, personal=bool(who.user or who.role))
+                    for row, share, each in zip(rows, best.tolist(), wrong, strict=True)
                 )
             )
         return found
@@ -139,6 +173,7 @@ class Scores:
         tastes: dict[str, tuple[Gaussian, Gaussian]],
         best: float,
         wrong: tuple[str, ...],
+        heard: Stated,
         *,
         personal: bool,
     ) -> Scored:
@@ -154,7 +189,15 @@ class Scores:
         elif reasons:
             said += f" It {'; it '.join(reason.words for reason in reasons)}."
         missing = tuple(name for name, value in zip(names, row.tolist(), strict=True) if math.isnan(value))
-        return Scored(dimensions=dimensions, reasons=reasons, words=said, best=best, faults=wrong, missing=missing)
+        return Scored(
+            dimensions=dimensions,
+            reasons=reasons,
+            words=said,
+            best=best,
+            faults=wrong,
+            missing=missing,
+            heard=(*heard.style, *heard.topics),
+        )
 
 
 def check(items: Sequence[PromptAnswers]) -> None:
@@ -172,6 +215,12 @@ def check(items: Sequence[PromptAnswers]) -> None:
     longest = max(len(text) for item in items for text in (item.prompt, *item.answers))
     if longest > LONGEST_TEXT:
         raise InvalidRequest(f"items: got a text of {longest} characters; allowed are {LONGEST_TEXT}; shorten it")
+    sizes = [len(text) for item in items for text in item.history]
+    if len(sizes) > MOST_HISTORY or sum(sizes) > LONGEST_HISTORY:
+        raise InvalidRequest(
+            f"items: got a history of {len(sizes)} texts and {sum(sizes)} characters; allowed are {MOST_HISTORY} texts "
+            f"and {LONGEST_HISTORY} characters in a call; leave out the oldest, or make several calls"
+        )
 
 
 def on_scale(ratings: Floats, faulty: NDArray[np.bool_]) -> Floats:

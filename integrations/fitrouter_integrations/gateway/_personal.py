@@ -73,7 +73,7 @@ class Personal:
         with self._alone(call, 4):
             body = typed(await self._body(call), ScoreBody)
             who = identity(call.headers, call.tenant, body.user, {"role": body.role})
-            items = [PromptAnswers(item.prompt, tuple(item.answers)) for item in body.items]
+            items = [PromptAnswers(item.prompt, tuple(item.answers), item.history) for item in body.items]
             _may_read(call, who)
             found = await self._scores.score(who, items, published=not call.trusted)
         return _json("scores", {"items": [{"answers": msgspec.to_builtins(answers)} for answers in found]})

@@ -8,6 +8,7 @@ from functools import reduce
 import msgspec
 import numpy as np
 
+from fitrouter.context.encoders import Encoder
 from fitrouter.errors import InvalidRequest, StoreError
 from fitrouter.posterior.draws import Draws, RatingDraws, draw_ratings
 from fitrouter.posterior.gaussian import Gaussian
@@ -37,6 +38,7 @@ class People:
         scorer: computes response features, if any.
         contents: prompts, answers and comments, if they are kept.
         registry: the models in use.
+        encoder: of requests.
     """
 
     def __init__(
@@ -47,7 +49,9 @@ class People:
         scorer: ScorerPlugin | None,
         contents: ContentStore | None,
         registry: ModelRegistry,
+        encoder: Encoder,
     ) -> None:
+        self.encoder = encoder
         self._learner, self._identities, self._journal = learner, identities, journal
         self._scorer, self._contents, self._registry = scorer, contents, registry
 
@@ -85,7 +89,7 @@ class People:
         """The dimensions that people of a tenant have rated, `overall` first."""
         return (OVERALL, *self._learner.of(tenant).dimensions())
 
-    def read(self, identity: Identity, answers: Sequence[tuple[str, str]]) -> Floats:
+    def read(self, identity: Identity, answers: Sequence[tuple[str, str]], heard: Sequence[str] = ()) -> Floats:
         """Compute response features of any (prompt, text), float64[n, D], NaN where missing.
 
         Call it off the event loop.
@@ -93,6 +97,7 @@ class People:
         Args:
             identity: as events hold it; what its user declared about topics is a feature.
             answers: prompts and texts.
+            heard: statements about topics besides those that were declared.
 
         Raises:
             InvalidRequest: there is no scorer.
@@ -100,7 +105,7 @@ class People:
         if self._scorer is None:
             raise InvalidRequest("score: there is no reward model without a scorer; set 'scorer.encoder'")
         values, topics = self.declared(identity)
-        return self._scorer.read(answers, topics, values)
+        return self._scorer.read(answers, list(dict.fromkeys([*topics, *heard])), values)
 
     def declared(self, identity: Identity) -> tuple[dict[str, float], list[str]]:
         """Return a person's declared values, dimension → −1 … 1, and statements about topics.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,17 +11,21 @@ import msgspec
 import typer
 
 from fitrouter.errors import ConfigError, InvalidRequest
-from fitrouter_evaluators.personal import MOST_TEXTS, PromptAnswers
-from fitrouter_integrations.commands._gateway import Tenant, Url, connect
+from fitrouter_evaluators.personal import LONGEST_HISTORY, MOST_HISTORY, MOST_TEXTS, PromptAnswers
+from fitrouter_integrations.commands._gateway import Gateway, Tenant, Url, connect
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, Role
+from fitrouter_integrations.commands._text import printable
 
 LONGEST_FILE = 64 * 2**20
 """Bytes of a file."""
+_MOST = (MOST_TEXTS, MOST_HISTORY, LONGEST_HISTORY)
+"""Answers, texts of history and their characters, of a call."""
 
 
 def command(
     file: Annotated[
-        str, typer.Argument(help="JSONL with prompt and response (or answers), or any other text file: one answer.")
+        str,
+        typer.Argument(help="JSONL with prompt, response (or answers), history; or any other text file: one answer."),
     ],
     user: Annotated[
         str | None, typer.Option(help="User whose reward model is used; default: the population's.")
@@ -35,8 +39,9 @@ def command(
 ) -> None:
     """Score texts from anywhere as a person would rate them: rating, 80% interval, and reasons. Nothing is logged."""
     items = _read(file, prompt)
-    for batch, found in zip(_batches(items), _score_batches(items, user, role, config, url, tenant), strict=True):
-        for item, answers in zip(batch, found, strict=True):
+    who = {name: value for name, value in (("user", user), ("role", role)) if value is not None}
+    with connect(config, url, tenant=tenant) as gateway:
+        for item, answers in zip(items, scores_of(gateway, items, **who), strict=True):
             for number, scored in enumerate(answers):
                 if out:
                     row = {"prompt": item.prompt, "answer": number, **scored}
@@ -47,34 +52,30 @@ def command(
                     typer.echo(
                         f"  answer {number + 1} of {len(answers)}: the best with probability {scored['best']:.0%}"
                     )
+                if scored["heard"]:
+                    typer.echo(f"  by the history: {' | '.join(map(printable, scored['heard']))}")
                 for name, each in scored["dimensions"].items():
                     if name != "overall":
                         typer.echo(f"  {name}: {each['mean']:.2f} ({each['low']:.2f} to {each['high']:.2f})")
 
 
-def _score_batches(
-    items: Sequence[PromptAnswers],
-    user: str | None,
-    role: str | None,
-    config: Path,
-    url: str | None,
-    tenant: str | None,
-) -> Iterator[list[Any]]:
-    """Score items in batches; yields the scores of each batch."""
-    who = {name: value for name, value in (("user", user), ("role", role)) if value is not None}
-    with connect(config, url, tenant=tenant) as gateway:
-        for batch in _batches(items):
-            found = gateway.call("POST", "/v1/score", {**who, "items": [msgspec.to_builtins(item) for item in batch]})
-            yield [item["answers"] for item in found["items"]]
+def scores_of(gateway: Gateway, items: Iterable[PromptAnswers], **who: str) -> Iterator[list[dict[str, Any]]]:
+    """Score items by as few calls as take them; yields the scores of each item's answers."""
+    for batch in _batches(items):
+        found = gateway.call("POST", "/v1/score", {**who, "items": [msgspec.to_builtins(item) for item in batch]})
+        yield from (item["answers"] for item in found["items"])
 
 
-def _batches(items: Sequence[PromptAnswers]) -> Iterator[list[PromptAnswers]]:
-    """Group items so that each group has at most as many answers as one call takes."""
+def _batches(items: Iterable[PromptAnswers]) -> Iterator[list[PromptAnswers]]:
+    """Group items so that each group has at most as many answers, and as much history, as one call takes."""
     batch: list[PromptAnswers] = []
+    taken = [0, 0, 0]
     for item in items:
-        if batch and sum(len(each.answers) for each in (*batch, item)) > MOST_TEXTS:
+        size = [len(item.answers), len(item.history), sum(map(len, item.history))]
+        taken = [before + more for before, more in zip(taken, size, strict=True)]
+        if batch and any(now > most for now, most in zip(taken, _MOST, strict=True)):
             yield batch
-            batch = []
+            batch, taken = [], size
         batch.append(item)
     if batch:
         yield batch
@@ -85,6 +86,7 @@ class _Row(msgspec.Struct):
     answer: str | None = None
     prompt: str = ""
     answers: tuple[str, ...] = ()
+    history: tuple[str, ...] = ()
 
 
 def _read(file: str, prompt: str) -> list[PromptAnswers]:
@@ -114,4 +116,4 @@ def _row(line: str, number: int) -> PromptAnswers:
     given = row.answers or tuple(text for text in (row.response, row.answer) if text is not None)
     if not given or len(given) > MOST_TEXTS:
         raise InvalidRequest(f"line {number}: got {len(given)} answers; give response, or 1 to {MOST_TEXTS} answers")
-    return PromptAnswers(row.prompt, given)
+    return PromptAnswers(row.prompt, given, row.history)

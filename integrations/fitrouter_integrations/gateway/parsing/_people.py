@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from fitrouter_evaluators.personal import LONGEST_TEXT, MOST_TEXTS, Filters, Mark
+from fitrouter_evaluators.personal import LONGEST_TEXT, MOST_HISTORY, MOST_TEXTS, Filters, Mark
 from fitrouter_integrations.gateway.parsing._typed import BY_DIMENSION, Body, Name, OfPerson, OfUser, Statement, Taste
 
 MAX_QUESTIONS = 50
@@ -97,6 +97,8 @@ class AnsweredPrompt(Body, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     prompt: Text = ""
     answers: list[Text]
+    history: Annotated[tuple[str, ...], Meta(extra_json_schema={"maxItems": MOST_HISTORY})] = ()
+    """earlier texts of the person, 1,000 in all items; tastes that the ten most relevant state count"""
 
 
 class ScoreBody(OfPerson, frozen=True, kw_only=True, forbid_unknown_fields=True):
