@@ -8,7 +8,7 @@ generated: report accuracy with the profile, without it, and the difference.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,20 @@ from fitrouter_evaluators.datasets._sources import read_json
 
 SUBSETS = ("Art_and_Entertainment", "Lifestyle_and_Personal_Development", "Society_and_Culture")
 
+PUBLISHED = 0.7594
+"""Pair accuracy of the best reward model there, which saw no profile."""
+
 _SUFFIXES = (".parquet", ".jsonl", ".json")
 _NEEDED = ("id", "question", "chosen", "rejected", "profile")
+
+
+class BadRow(msgspec.Struct, frozen=True):
+    """A row that cannot be read."""
+
+    file: str
+    line: int
+    """Line of a JSONL file, or number of the row, from 1."""
+    reason: str
 
 
 def load(folder: str | os.PathLike[str], split: str = "test") -> list[Pair]:
@@ -40,18 +52,47 @@ def load(folder: str | os.PathLike[str], split: str = "test") -> list[Pair]:
     Raises:
         ConfigError: a subset has no file, or a row lacks a field. A benchmark is read whole or not at all.
     """
-    pairs = []
-    for subset in SUBSETS:
-        for path in _files(Path(folder), subset, split):
-            for line, row in _rows(path):
-                try:
-                    pairs.append(_pair(row, subset))
-                except (TypeError, ValueError) as error:
-                    raise ConfigError(f"row {line} of {str(path)!r} cannot be used: {error}; fetch it again") from None
+    pairs, bad = read([Path(folder)], split)
+    for row in bad[:1]:
+        raise ConfigError(f"row {row.line} of {row.file!r} cannot be used: {row.reason}; fetch it again")
     return pairs
 
 
-def _files(folder: Path, subset: str, split: str) -> list[Path]:
+def read(paths: Iterable[Path], split: str = "test", *, rubric: bool = False) -> tuple[list[Pair], list[BadRow]]:
+    """Read pairs as `load` does, and the rows that cannot be read.
+
+    Args:
+        paths: folders as of `load`, and files; the subset of a file is in its path, else its name.
+        split: name of the split, in folders.
+        rubric: keep the aspects of the rubric as `extra["rubric"]`, which a reward model must not see.
+
+    Raises:
+        ConfigError: a file is missing or of another type, or a folder has none of a subset.
+    """
+    pairs: list[Pair] = []
+    bad: list[BadRow] = []
+    for path, subset in [each for given in paths for each in _files(given, split)]:
+        try:
+            for line, row in _rows(path):
+                try:
+                    pairs.append(_pair(row, subset, rubric=rubric))
+                except (TypeError, ValueError) as error:
+                    bad.append(BadRow(str(path), line, str(error)))
+        except (msgspec.DecodeError, RecursionError, OSError) as error:
+            raise ConfigError(f"{str(path)!r} cannot be read: {error}; fetch it again") from None
+    return pairs, bad
+
+
+def _files(path: Path, split: str) -> Iterator[tuple[Path, str]]:
+    """Iterate over the files of a path, each with its subset."""
+    if not path.is_dir():
+        yield path, next((name for name in SUBSETS if name in path.as_posix()), path.stem)
+        return
+    for subset in SUBSETS:
+        yield from ((found, subset) for found in _of_subset(path, subset, split))
+
+
+def _of_subset(folder: Path, subset: str, split: str) -> list[Path]:
     """The files of a subset's split, in the order of their names."""
     for suffix in _SUFFIXES:
         found = [
@@ -73,29 +114,34 @@ def _rows(path: Path) -> Iterator[tuple[int, Any]]:
     return read_values(path)
 
 
-def _pair(row: Any, subset: str) -> Pair:
+def _pair(row: Any, subset: str, *, rubric: bool) -> Pair:
+    if isinstance(row, ValueError):
+        raise row
     if not isinstance(row, dict):
         raise ValueError(f"it is {row!r:.200}, not an object")  # noqa: TRY004
     missing = [name for name in _NEEDED if row.get(name) is None]
     if missing:
         raise ValueError(f"it has no {', '.join(missing)}")
+    about = {"subset": subset, "category": row.get("category") or subset, "profile": _objects(row["profile"], "text")}
+    if rubric:
+        about["rubric"] = [each["aspect"] for each in _objects(row.get("rubric_aspects") or [], "aspect")]
     fields = {
         "user": str(row["id"]),
         "prompt": row["question"],
         "a": {"text": row["chosen"]},
         "b": {"text": row["rejected"]},
         "label": 1.0,
-        "extra": {"subset": subset, "category": row.get("category") or subset, "profile": _posts(row["profile"])},
+        "extra": about,
     }
     return msgspec.convert(fields, Pair)
 
 
-def _posts(profile: Any) -> list[dict[str, Any]]:
-    """Parse posts that are stored as a list of objects or, as some writers do, as an object of lists."""
-    if isinstance(profile, dict):
-        profile = [dict(zip(profile, post, strict=True)) for post in zip(*profile.values(), strict=True)]
-    posts: list[dict[str, Any]] = list(profile)
-    wrong = [post for post in posts if not (isinstance(post, dict) and isinstance(post.get("text"), str))]
+def _objects(value: Any, name: str) -> list[dict[str, Any]]:
+    """Parse what is stored as a list of objects with this text or, as some writers do, as an object of lists."""
+    if isinstance(value, dict):
+        value = [dict(zip(value, each, strict=True)) for each in zip(*value.values(), strict=True)]
+    found: list[dict[str, Any]] = list(value)
+    wrong = [each for each in found if not (isinstance(each, dict) and isinstance(each.get(name), str))]
     if wrong:
-        raise ValueError(f"a post of its profile is {wrong[0]!r:.200}, which has no text")
-    return posts
+        raise ValueError(f"it has {wrong[0]!r:.200}, which has no {name}")
+    return found

@@ -14,10 +14,11 @@ from rich.table import Table
 from fitrouter.errors import ConfigError
 from fitrouter_integrations.commands._files import write_json
 from fitrouter_integrations.commands._options import JsonFile, verbs
-from fitrouter_integrations.commands.experiments import simulate
+from fitrouter_integrations.commands.experiments import rewardbench, simulate
 
 app = verbs("Benchmarks on your own data, in the open formats, and simulated users.")
 app.command("simulate")(simulate.command)
+app.command("rewardbench")(rewardbench.command)
 
 Data = Annotated[Path, typer.Option(help="JSONL or Parquet file in the open format of the same name.")]
 EncoderName = Annotated[str, typer.Option(help="Text encoder: static, minilm, hashing, or another by name.")]
