@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -91,6 +94,21 @@ def test_other_pages_read_nothing(place: tuple[str, str], origin: str) -> None:
 
 def url_has_keys(http: httpx.Client) -> bool:
     return httpx.get(f"{http.base_url}/v1/models").status_code == 401
+
+
+def test_of_extensions_only_fitrouters_own_is_served(tmp_path: Path) -> None:
+    """Without keys a browser's requests for it are no page's; those of other extensions are refused as pages are."""
+    manifest = json.loads((Path(__file__).parents[2] / "integrations" / "browser" / "manifest.json").read_text())
+    digest = hashlib.sha256(base64.b64decode(manifest["key"])).hexdigest()[:32]
+    own = "".join(chr(ord("a") + int(each, 16)) for each in digest)
+    with serving(make_router(tmp_path)) as url, client(url) as http:
+        for origin, status in ((own, 200), (own[::-1], 403), (f"{own}.example", 403)):
+            headers = {"origin": f"chrome-extension://{origin}"}
+            answer = http.post("/v1/chat/completions", json=chat(), headers=headers)
+            assert answer.status_code == status
+            assert "access-control-allow-origin" not in answer.headers
+        web = http.post("/v1/chat/completions", json=chat(), headers={"origin": f"https://{own}"})
+        assert web.json()["error"]["code"] == "foreign_origin"
 
 
 def test_without_the_setting_there_are_no_preflights(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from tests.kits.quiz import install, text
 
 from fitrouter.config import load_config
 from fitrouter.router import Router
+from fitrouter.stores.keys import FILE, StoredKey, change_keys, digest_of, new_key
 from fitrouter_evaluators.personal import FitReport
 from fitrouter_integrations.commands.personal import report
 from fitrouter_integrations.gateway import _personal
@@ -75,6 +76,48 @@ def test_an_applications_key_reads_no_tastes(http: httpx.Client) -> None:
         for path in ("/v1/leaderboard", "/v1/report", "/v1/profile"):
             assert http.get(path, headers=app | named).status_code == 403
     assert http.post("/v1/score", json={"items": ITEMS}, headers={"authorization": ""}).status_code == 401
+
+
+def test_a_persons_own_key_reads_that_persons_scores(tmp_path: Path) -> None:
+    """Whomever it names, and beside the published scores of the population; no role's, and none of the other lists."""
+    settings = load_config(install(tmp_path))
+    made = {name: new_key() for name in ("ann", "ops")}
+    stored = [
+        StoredKey(id=made["ann"][0], name="ann", digest=digest_of(made["ann"][1]), created=0.0, user="ann", scopes=()),
+        StoredKey(
+            id=made["ops"][0],
+            name="ops",
+            digest=digest_of(made["ops"][1]),
+            created=0.0,
+            scopes=("chat", "feedback", "read", "trusted"),
+        ),
+    ]
+    change_keys(settings.data / FILE, lambda _: stored)
+    with serving(Router.from_config(settings), settings) as url, client(url) as http:
+
+        def score(name: str, **who: str) -> Any:
+            headers = {"authorization": f"Bearer {made[name][1]}"}
+            return http.post("/v1/score", json={"items": ITEMS, **who}, headers=headers)
+
+        def overall(reply: httpx.Response) -> list[Any]:
+            return [each["dimensions"]["overall"] for each in reply.json()["items"][0]["answers"]]
+
+        ops = {"authorization": f"Bearer {made['ops'][1]}"}
+        before = overall(score("ann"))
+        for number in range(12):
+            body = {"model": "brief", "messages": [{"role": "user", "content": f"What about {number}?"}], "user": "ann"}
+            decision = http.post("/v1/chat/completions", json=body, headers=ops).headers["x-fitrouter-decision"]
+            vote = {"decision_id": decision, "kind": "thumb", "value": "up", "user": "ann"}
+            assert http.post("/v1/feedback", json=vote, headers=ops).status_code == 200
+        wait_for(lambda: overall(score("ann")) != before)
+        own, trusted = score("ann", user="bob"), score("ops", user="ann")
+        assert (own.json()["user"], trusted.json()["user"]) == ("ann", "ann")
+        for mine, exact, first in zip(overall(own), overall(trusted), before, strict=True):
+            assert {**mine, "population": None} == {**exact, "population": None}
+            assert mine["population"] == first["population"] != exact["population"]
+        assert score("ann", role="nurse").status_code == 403
+        for path in ("/v1/report", "/v1/leaderboard", "/v1/decisions"):
+            assert http.get(path, headers={"authorization": f"Bearer {made['ann'][1]}"}).status_code == 403
 
 
 def test_an_applications_key_erases_nobody(http: httpx.Client) -> None:

@@ -110,8 +110,8 @@ class Scores:
         Args:
             identity: whose taste; an unknown user is scored as a stranger, no user as the population.
             items: at most 64 answers in all.
-            published: for callers who may not read what was learnt of people: the population's scores by a copy of its
-                taste that tells of no single person; the identity has only a tenant then.
+            published: for callers who may not read what was learnt of other people: the population's scores are by a
+                copy of its taste that tells of no single person.
 
         Raises:
             InvalidRequest: nothing to score, too many or too long texts, or no scorer.
@@ -146,7 +146,9 @@ class Scores:
         h, people = self._read(who, items, heard), self.router.people
         tastes = {name: people.taste(who, name) for name in people.dimensions(who.tenant)}
         if published:
-            tastes = {name: (copy, copy) for name in tastes for copy in [people.published(who.tenant, name)]}
+            copies = {name: people.published(who.tenant, name) for name in tastes}
+            alone = not (who.user or who.role)
+            tastes = {name: (copy if alone else tastes[name][0], copy) for name, copy in copies.items()}
         declared = people.declared(who)[0] if any(style) else {}
         found, start = [], 0
         for item, said, wanted in zip(items, heard, style, strict=True):

@@ -108,6 +108,8 @@ _PARTS = {
 }
 """Attribute of the gateway that is made when it is first asked → its module: most workers are never asked for most."""
 _LOOPBACK_NAMES = frozenset({b"127.0.0.1", b"localhost", b"[::1]"})
+_EXTENSION = "chrome-extension://jdaccebcjfjpdnccleeijhhegepbigkj"
+"""Origin of `integrations/browser`, of the `key` in its manifest: without keys its requests are no other site's."""
 
 
 class PublicRoute(NamedTuple):
@@ -119,6 +121,8 @@ class PublicRoute(NamedTuple):
     """Attribute of the gateway; with a dot, of one of its `_PARTS`."""
     scope: str | None
     """That a key needs; empty for any key, None for no key."""
+    own: bool = False
+    """Whether a person's own key needs no scope: what it reads is that person's."""
 
 
 ROUTES = tuple(
@@ -145,7 +149,7 @@ ROUTES = tuple(
         ("POST", "/v1/quiz/{quiz_id}", "personal.answer_quiz", "feedback"),
         ("POST", "/v1/links", "me.link", "feedback"),
         ("DELETE", "/v1/links", "me.unlink", "feedback"),
-        ("POST", "/v1/score", "personal.score", "read"),
+        ("POST", "/v1/score", "personal.score", "read", True),
         ("GET", "/v1/leaderboard", "personal.leaderboard", "read"),
         ("GET", "/v1/report", "personal.report", "read"),
         ("GET", "/v1/certificate", "whole_log.certificate", "read"),
@@ -188,7 +192,8 @@ def create_app(
     """
     gateway = Gateway(router, config, metrics or Metrics(), operator)
     endpoints = {
-        (each.method, each.path): gateway.guarded(gateway.handler(each.handler), each.scope) for each in ROUTES
+        (each.method, each.path): gateway.guarded(gateway.handler(each.handler), each.scope, own=each.own)
+        for each in ROUTES
     }
     direct = {key: endpoint for key, endpoint in endpoints.items() if "{" not in key[1]}
     limit = Limit(config.server.max_requests, one_tenants_share(config))
@@ -231,7 +236,7 @@ class Gateway:
     def __init__(self, router: Router, config: Config, metrics: Metrics, operator: Caller | None = None) -> None:
         self.router, self.metrics, self._config, self._operator = router, metrics, config, operator
         self._limit = config.server.max_body_bytes
-        self._origins = frozenset(origin.encode() for origin in config.server.cors)
+        self._origins = frozenset(origin.encode() for origin in (*config.server.cors, _EXTENSION))
         keyed = (config.server, config.data / FILE) if operator is None else (ServerConfig(), None)
         self._keys, self._rates = Keys(keyed[0], file=keyed[1], report=router.hooks.trouble), Rates()
         total = config.server.max_inflight_bytes
@@ -343,6 +348,7 @@ class Gateway:
         handler: Handler,
         scope: str | None,
         headers: Callable[[HttpRequest], Mapping[str, bytes]] = lambda request: headers_of(request.scope),
+        own: bool = False,
     ) -> Endpoint:
         """Wrap a handler: authenticate the caller, and answer every exception in the error format of its API.
 
@@ -350,13 +356,14 @@ class Gateway:
             handler: of the route.
             scope: that a key needs; empty for any key, None for no key.
             headers: reads the headers of a request, for another way to authenticate than by its own.
+            own: whether a person's own key needs no scope.
         """
 
         async def endpoint(request: HttpRequest) -> Response:
             held: BodyMemory | None = None
             try:
                 found = headers(request)
-                call = AuthenticatedCall(request, found, self._admit(found, scope), self._bodies)
+                call = AuthenticatedCall(request, found, self._admit(found, scope, own=own), self._bodies)
                 if not call.admin:
                     request.scope[HIDES] = self._addresses
                 held = call.held
@@ -399,7 +406,7 @@ class Gateway:
         if code == "overloaded" and path in _ROUTED:
             self.router.refuse(Identity(tenant=tenant), code)
 
-    def _admit(self, headers: Mapping[str, bytes], scope: str | None) -> Caller:
+    def _admit(self, headers: Mapping[str, bytes], scope: str | None, *, own: bool = False) -> Caller:
         """Authenticate the caller of a request to a route that needs a scope."""
         if self._operator is not None:
             return self._operator
@@ -428,7 +435,7 @@ class Gateway:
                 "key of this gateway",
                 headers={"www-authenticate": "Bearer"},
             )
-        if scope and scope not in caller.scopes:
+        if scope and scope not in caller.scopes and not (own and caller.user):
             has = ", ".join(sorted(caller.scopes)) or "none"
             raise Problem(
                 403, "missing_scope", f"this needs a key with the scope {scope!r}; the key's scopes are {has}"

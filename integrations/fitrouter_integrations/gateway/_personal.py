@@ -1,7 +1,7 @@
 """Handlers about a person: profile, quiz, scores of any text, leaderboard and fit report.
 
-What was learnt of a person is read with a trusted key only, one that speaks for the users of its tenant; a key of an
-application gets the population's scores.
+What was learnt of a person is read with a trusted key, one that speaks for the users of its tenant; a person's own key
+gets scores of that person, and a key of an application the population's.
 """
 
 from __future__ import annotations
@@ -74,9 +74,10 @@ class Personal:
             body = typed(await self._body(call), ScoreBody)
             who = identity(call.headers, call.tenant, body.user, {"role": body.role})
             items = [PromptAnswers(item.prompt, tuple(item.answers), item.history) for item in body.items]
-            _may_read(call, who)
+            if who.role or not call.caller.user:
+                _may_read(call, who)
             found = await self._scores.score(who, items, published=not call.trusted)
-        return _json("scores", {"items": [{"answers": msgspec.to_builtins(answers)} for answers in found]})
+        return _json("scores", {"user": who.user, "items": [{"answers": msgspec.to_builtins(each)} for each in found]})
 
     async def leaderboard(self, call: AuthenticatedCall) -> Response:
         """Rank the models for the user or role of the headers, among what fits the query's filters."""

@@ -105,7 +105,7 @@ class ScoreBody(OfPerson, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Texts to score."""
 
     user: str | int | None = None
-    """whose taste, or as x-fitrouter-user; needs a trusted key; without user and role the population's"""
+    """whose taste, or as x-fitrouter-user, by a trusted key or their own; without it and role the population's"""
     items: Annotated[list[AnsweredPrompt], Meta(extra_json_schema={"minItems": 1, "maxItems": MOST_TEXTS})]
     """1 to 64 answers in all"""
 

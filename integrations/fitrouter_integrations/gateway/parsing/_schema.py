@@ -74,6 +74,8 @@ class _ScoredPrompt(msgspec.Struct):
 
 
 class _Scores(msgspec.Struct):
+    user: str | None
+    """Whose taste it is, by name; null for a role's and the population's."""
     items: tuple[_ScoredPrompt, ...]
 
 

@@ -1,0 +1,40 @@
+// What a person reads in the extension, but for the labels of its two pages.
+
+const percent = (share) => `${Math.round(100 * share)}%`;
+
+export const T = {
+  menu: "Score this answer",
+  reading: "Reading the marked text …", asking: "Asking your gateway …", working: "One moment …",
+  unmarked: "Mark an answer on the page, then click here again.",
+  closed: "The browser does not let extensions read this page.",
+  unset: "No gateway is set yet. Give its address in the settings.",
+  ungranted: (origin) => `The browser has not been allowed to reach ${origin}. Save the settings again, and allow it.`,
+  refused: "Nothing was saved: without this permission the extension reaches no gateway.",
+  address: "Give the gateway's address, such as http://127.0.0.1:8484 or https://fitrouter.example.com.",
+  insecure: "The address of another machine begins with https://: else the key could be read on its way.",
+  badKey: "A key has no spaces and none but plain letters, digits and signs. Copy it again.",
+  unreachable: (url) => `Nothing answers at ${url}. Check the address, and whether the gateway runs.`,
+  slow: (url) => `${url} took too long to answer. Try again.`,
+  moved: (url) => `${url} leads to another address. It was not followed, so that nobody else gets the key; give the gateway's own address.`,
+  nonsense: (url) => `What ${url} says is not a gateway's answer. Check the address.`,
+  codes: {
+    invalid_api_key: "The gateway does not know this key, or it has ended. Give another one in the settings.",
+    foreign_origin: "The gateway refuses this extension. Make a key of your own for it (fitrouter keys create), or list the extension in server.cors.",
+  },
+  says: (message) => `The gateway says: ${message}`,
+  rating: percent,
+  whose: (user) => `expected rating by ${user || "everybody"}`,
+  interval: (low, high, all) => `${percent(low)} to ${percent(high)} in four of five cases${all === null ? "" : `; everybody: ${percent(all)}`}`,
+  faults: (faults) => `No taste outweighs a fault: ${faults}.`,
+  unreasoned: "Nothing in its style stands out for you.",
+  cut: (most, all) => `Only the first ${most.toLocaleString("en")} of ${all.toLocaleString("en")} characters were scored.`,
+  nobody: "The settings name no person: a thumb would be nobody's.",
+  marked: (user, good) => `Kept as a ${good ? "good" : "bad"} example in the profile of ${user}, which moves what is chosen for ${user} from now on. It is no vote on a model. Press again to take it back.`,
+  markedPart: (most) => ` Its first ${most.toLocaleString("en")} characters count.`,
+  unmark: (user) => `Taken back: it is no example in the profile of ${user} any more.`,
+  stored: "A key is stored; leave this empty to keep it.", unstored: "Empty, if the gateway has no keys.",
+  sample: "Yes.",
+  saved: "Saved.", otherKey: "Saved. The key of the earlier address was forgotten: give the key of this one.",
+  works: (user) => (user ? `It works: the gateway scores for ${user}.` : "It works, for everybody's taste: name a person, or use a key of your own, for yours."),
+  forgotten: "Address, key and person are forgotten, and the permission is given back.",
+};
