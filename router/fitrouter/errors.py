@@ -143,7 +143,7 @@ _EXTRAS = {
     "flower": ("flwr",),
     "ray": ("ray",),
     "replay": ("jinja2", "scipy"),
-    "reward": ("bm25s", "sentence_transformers", "sklearn", "torch", "transformers"),
+    "reward": ("sentence_transformers", "sklearn", "torch", "transformers"),
 }
 """Extra → the modules that it installs; a module of several extras is under the smallest."""
 

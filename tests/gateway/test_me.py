@@ -434,17 +434,6 @@ def test_shares_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert links.share("a", "s", "", ["name"], 20.0, 11.0)
 
 
-def test_an_older_file_of_links_is_read(tmp_path: Path) -> None:
-    """A link that was made before there were shares still opens the page, and its person can share."""
-    links = Links(tmp_path)
-    token = links.make("a", "ada", "", 0.0)
-    with contextlib.closing(sqlite3.connect(links.file, isolation_level=None)) as connection:
-        connection.execute("ALTER TABLE links DROP COLUMN sections")
-        connection.execute("ALTER TABLE links DROP COLUMN filters")
-    assert links.redeem(token, 1.0) is not None
-    assert links.share("a", "ada", "", ["name"], 9.0, 1.0)[1].sections == ("name",)
-
-
 def test_links_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tenant has a bounded number of valid links; those that have ended make room."""
     monkeypatch.setattr(_links, "MOST", 2)

@@ -13,7 +13,6 @@ import pytest
 
 HEAVY = (
     "aiohttp",
-    "bm25s",
     "crewai",
     "cryptography",
     "duckdb",

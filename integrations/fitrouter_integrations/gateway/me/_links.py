@@ -205,11 +205,6 @@ class Links:
             with contextlib.closing(sqlite3.connect(self.file, timeout=5.0, isolation_level=None)) as connection:
                 connection.execute(_SCHEMA)
                 connection.execute("BEGIN IMMEDIATE")
-                there = {name for _, name, *_ in connection.execute("PRAGMA table_info(links)")}
-                if "sections" not in there:  # a file of before there were shares
-                    connection.execute("ALTER TABLE links ADD COLUMN sections TEXT NOT NULL DEFAULT ''")
-                if "filters" not in there:  # or of before these had filters
-                    connection.execute("ALTER TABLE links ADD COLUMN filters TEXT NOT NULL DEFAULT '{}'")
                 yield connection
                 connection.execute("COMMIT")
         except sqlite3.Error as error:
