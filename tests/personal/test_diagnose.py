@@ -7,9 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from benchmarks.personal.diagnose import measured, scenarios
-from benchmarks.personal.histories import DEVELOPED, FRESH, KEPT, figures
+from benchmarks.personal.histories import ASIDE, FRESH, figures
+from benchmarks.training.clauses import fit, marked, messages, rounded
 from tests.kits.tables import table_driven
 from typer.testing import CliRunner
 
@@ -17,7 +19,7 @@ from fitrouter.config import RewardModelConfig
 from fitrouter.context.encoders import get_encoder
 from fitrouter.errors import InvalidRequest
 from fitrouter.types import Call, Completion, Usage
-from fitrouter_evaluators.personal.diagnose import FAILURES, AttributeJudge, Diagnostician, parsed
+from fitrouter_evaluators.personal.diagnose import FAILURES, AttributeJudge, Diagnostician, clauses, parsed
 from fitrouter_evaluators.personal.diagnose.attributes import Memory
 from fitrouter_evaluators.personal.diagnose.diagnosis import rate
 from fitrouter_evaluators.personal.diagnose.kinds import corpus
@@ -297,11 +299,9 @@ def test_long_messages_are_not_sent() -> None:
     assert len(provider.calls) == 200
 
 
-@pytest.mark.parametrize(
-    ("file", "recall", "precision"), [(DEVELOPED, 0.95, 0.93), (KEPT, 0.75, 0.66), (FRESH, 0.57, 0.7)]
-)
+@pytest.mark.parametrize(("file", "recall", "precision"), [(FRESH, 0.71, 0.69), (ASIDE, 0.53, 0.6)])
 def test_histories_in_plain_language(file: Path, recall: float, precision: float) -> None:
-    """The figures of the results page hold: of the histories that the rules were made on, and of those kept apart."""
+    """The figures of the results page hold, of histories that the classifier was not trained on."""
     found = figures(file)["all"]
     assert found["recall"]["share"] >= recall
     assert found["precision"]["share"] >= precision
@@ -327,3 +327,11 @@ def test_held_out_wordings_are_held_out() -> None:
         for text in (*row["statements"], *row["prompts"]):
             assert text.lower().strip(" .?") not in plain
             assert text not in (*other["statements"], *other["prompts"])
+
+
+@pytest.mark.reproduction
+def test_the_classifier_is_made_by_the_command() -> None:
+    """The committed messages give the weights that ship, to one unit of rounding."""
+    shipped = np.load(Path(clauses.__file__).with_name("clauses.npy"), allow_pickle=False)
+    made = rounded(fit(list(marked(messages()))))
+    np.testing.assert_allclose(made.astype(int), shipped.astype(int), atol=1)

@@ -9,10 +9,9 @@ of the first person that have no such phrase.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
@@ -20,30 +19,35 @@ import numpy as np
 
 from fitrouter.context.encoders import Encoder
 from fitrouter.types import Floats
+from fitrouter_evaluators.personal.diagnose.clauses import (
+    HABIT_KIND,
+    KINDS,
+    STYLE_KIND,
+    TASTE_KIND,
+    Clause,
+    Scan,
+    outputs,
+    parts,
+    rules_of,
+)
 from fitrouter_evaluators.personal.diagnose.kinds import NONE, Classifier, content, corpus, same
 from fitrouter_evaluators.personal.diagnose.phrases import (
     LANGUAGES,
-    Found,
-    Phrases,
-    Sentence,
     language,
     sentences,
-    spoken,
     unquoted,
 )
 from fitrouter_evaluators.scoring.statements.declared import DeclaredValues
 from fitrouter_evaluators.scoring.statements.topics import topic_units
-from fitrouter_evaluators.scoring.text.lexicons import phrases
 
-STYLE_KIND, TASTE_KIND, HABIT_KIND = "style", "taste", "habit"
+_STATES = 0.6
+"""Log odds of the classifier of clauses from which one states something; on `fresh.jsonl`, and on planted histories."""
 _LASTING = 0.3
 """Output of the classifier from which a statement is of a kind; on statements of our own."""
 _NEAR = 0.6
 """Cosine of words from which they may mean the same."""
 _UNSURE = ("other", "block", "ask", "neg", "past", "quit", "end", "moment")
 """Marks of clauses that the classifier of kinds does not read."""
-_REACH = 4
-"""Words from a denial to what it denies."""
 _CHARACTERS = 100_000
 """Of a message, that are read; a longer one is a document."""
 _MOST, _STANDING = 100, 500
@@ -114,149 +118,6 @@ class StatedAttributes(msgspec.Struct, frozen=True, kw_only=True):
     """Whether messages in its language are read."""
 
 
-_SUBJECTS = ("you", "self", "mine", "thing", "house", "pronoun", "other", "none")
-_PASSING = frozenset(("habit", "taste", "craft", "sport", "home", "diet", "journeys", "reading", "garden"))
-"""Kinds that a word such as "today" makes no attribute."""
-
-
-class _Rules(NamedTuple):
-    phrases: Phrases
-    joins: frozenset[str]
-    expand: dict[str, str]
-
-
-class _Scan:
-    """One sentence, with who is spoken of at each word, and what holds in each clause."""
-
-    def __init__(self, sentence: Sentence, known: _Rules, third: str = "other") -> None:
-        self.words = sentence.words
-        self.texts = [word.text for word in sentence.words]
-        found = known.phrases.find(self.texts)
-        self.found = [each for each in found if self.words[each.start].segment == self.words[each.end - 1].segment]
-        self.clause = self._clauses(known.joins)
-        self.marks: dict[str, list[Found]] = {}
-        for each in self.found:
-            if each.name.startswith("m:"):
-                self.marks.setdefault(each.name[2:], []).append(each)
-        self.third = third
-        self.subject = self._subjects()
-        self.asked = sentence.asks
-
-    def _clauses(self, joins: frozenset[str]) -> list[int]:
-        found, number = [], 0
-        for i, word in enumerate(self.words):
-            if i and (word.segment != self.words[i - 1].segment or word.text in joins):
-                number += 1
-            found.append(number)
-        return found
-
-    def _subjects(self) -> list[str]:
-        firsts = {each.start for each in self.marks.get("drop", ())}
-        at: dict[int, Found] = {}
-        for each in (each for name in _SUBJECTS for each in self.marks.get(name, ())):
-            if each.start not in at or each.end > at[each.start].end:
-                at[each.start] = each
-        subjects, subject, past = [], "", 0
-        for i in range(len(self.words)):
-            mark = at.get(i)
-            if mark and i >= past:
-                past = mark.end
-                subject = self._spoken_of(mark.name[2:], subject)
-            if not subject and i in firsts and (not i or self.clause[i] != self.clause[i - 1]):
-                subject = "self"
-            subjects.append(subject)
-        return subjects
-
-    def _spoken_of(self, name: str, subject: str) -> str:
-        if name == "house":
-            self.third = subject = "self"
-        elif name == "other":
-            self.third = subject = "other"
-        elif name == "pronoun":
-            subject = self.third
-        elif name in ("self", "mine"):
-            subject = "self"
-        elif name != "none":
-            subject = name
-        return subject
-
-    def has(self, name: str, clause: int | None = None, before: int | None = None) -> bool:
-        """Whether a mark is in the sentence, in a clause of it, or there before a word."""
-        return any(
-            (clause is None or self.clause[each.start] == clause) and (before is None or each.start < before)
-            for each in self.marks.get(name, ())
-        )
-
-    def last(self, clause: int) -> str:
-        """Who is spoken of at the end of a clause."""
-        return next(s for s, c in zip(reversed(self.subject), reversed(self.clause), strict=True) if c == clause)
-
-    def span(self, clause: int | None) -> tuple[int, int]:
-        """Where a clause, or the sentence, begins and ends in the text."""
-        own = [word for word, c in zip(self.words, self.clause, strict=True) if clause in (None, c)]
-        return own[0].start, own[-1].end
-
-    def part(self, clause: int | None) -> str:
-        """The plain words of a clause, or of the sentence."""
-        return " ".join(text for text, c in zip(self.texts, self.clause, strict=True) if clause in (None, c))
-
-    def content(self, clause: int | None = None) -> tuple[str, ...]:
-        """Content words of a clause, or of the sentence."""
-        return content(self.part(clause))
-
-    def denied(self, found: Found) -> bool:
-        """Whether a phrase is denied: by a word in it or shortly before it, or, in its clause, shortly after."""
-        clause = self.clause[found.start]
-        near = [
-            *(
-                each
-                for each in self.marks.get("neg", ())
-                if each.start < found.end and found.start <= each.end + _REACH
-            ),
-            *(each for each in self.marks.get("after", ()) if found.end <= each.start <= found.end + _REACH),
-        ]
-        return any(self.clause[each.start] == clause for each in near)
-
-    def states(self, found: Found, role: str) -> bool:
-        """Whether the phrase of a kind states something lasting of the writer."""
-        clause = self.clause[found.start]
-        if (
-            self.has("play")
-            or self.has("joke")
-            or (role != "event" and (self.has("past", clause) or (role == "self" and self.has("quit", clause))))
-        ):
-            return False
-        if role in ("own", "event"):
-            return role == "own" or self.subject[found.start] != "other"
-        asks = self.asked is not None and self.words[found.start].segment >= self.asked
-        if (asks and self.has("ask", clause, found.start + 1)) or self.has("block", clause, found.start):
-            return False
-        kind = found.name.split(":")[1]
-        if kind in _PASSING and self.has("moment", clause):
-            return False
-        if kind == HABIT_KIND and not any(self.has(name, clause) for name in ("self", "mine", "drop")):
-            return False
-        subject = self.subject[found.start]
-        if role == "free":
-            return subject in ("", "self")
-        return "self" in (subject, self.subject[found.end - 1]) or (
-            subject != "other"
-            and any(
-                self.clause[each.start] == clause and each.start >= found.end for each in self.marks.get("self", ())
-            )
-        )
-
-
-@functools.cache
-def _rules(name: str) -> _Rules:
-    known = spoken(name)
-    named = {f"m:{mark}": text for mark, text in known.markers.items()} | {"s:": known.style}
-    named |= {f"e:{kind}": text for kind, text in known.ends.items()}
-    for kind, roles in known.kinds.items():
-        named |= {f"k:{kind}:{role}": text for role, text in roles.items()}
-    return _Rules(Phrases(named, known.sets), frozenset(phrases(known.joins)), known.expand)
-
-
 @dataclass
 class _Draft:
     """What was read of a message so far."""
@@ -267,6 +128,8 @@ class _Draft:
     retracted: list[Retraction]
     other: list[tuple[str, ...]]
     classified: int = 0
+    spans: list[tuple[int, int]] = field(default_factory=list)
+    """Where the attributes are in the text."""
 
 
 class Reader:
@@ -290,15 +153,18 @@ class Reader:
         if name not in LANGUAGES:
             return StatedAttributes(language=name, read=False)
         text, quoted = unquoted(message[:_CHARACTERS])
-        rules, third = _rules(name), "other"
+        rules, third = rules_of(name), "other"
+        clauses: list[Clause] = []
         draft = _Draft(text, name, [], [], [content(each) for each in quoted])
-        for sentence in sentences(text, rules.expand):
-            scan = _Scan(sentence, rules, third)
+        for number, sentence in enumerate(sentences(text, rules.expand)):
+            scan = Scan(sentence, rules, third)
+            clauses += parts(scan, sentence, text, number)
             if scan.has("play"):
                 draft.other.append(scan.content())
             elif len(draft.attributes) < _MOST:
                 self._sentence(scan, draft)
             third = scan.third
+        self._classified(draft, clauses)
         return StatedAttributes(
             attributes=tuple(draft.attributes),
             retracted=tuple(draft.retracted),
@@ -306,7 +172,7 @@ class Reader:
             language=name,
         )
 
-    def _sentence(self, scan: _Scan, draft: _Draft) -> None:
+    def _sentence(self, scan: Scan, draft: _Draft) -> None:
         """Add to the draft what a sentence states and retracts."""
         draft.retracted += [Retraction((), each.name[2:]) for each in scan.found if each.name.startswith("e:")]
         for each in scan.marks.get("end", ()):
@@ -333,9 +199,10 @@ class Reader:
                 self._add(draft, scan, clause, kind, against)
         draft.other += [scan.content(clause) for clause in set(scan.clause) if scan.last(clause) == "other"]
 
-    def _add(self, draft: _Draft, scan: _Scan, clause: int | None, kind: str, against: bool = False) -> None:
+    def _add(self, draft: _Draft, scan: Scan, clause: int | None, kind: str, against: bool = False) -> None:
         """Add the attribute that a clause states; without a clause, the sentence."""
         start, end = scan.span(clause)
+        draft.spans.append((start, end))
         text, part, style = draft.text[start:end], scan.part(clause), {}
         words = scan.content(clause) or scan.content() or (kind,)
         if draft.language == "English":
@@ -352,7 +219,23 @@ class Reader:
             Attribute(text=text, kind=kind, sensitive=sensitive, against=against, words=words, style=style)
         )
 
-    def _english(self, scan: _Scan, draft: _Draft, read: set[int]) -> list[tuple[int, str]]:
+    def _classified(self, draft: _Draft, clauses: list[Clause]) -> None:
+        """Add what the classifier reads in clauses in which rules read nothing."""
+        read = {start for each in draft.spans for start in range(*each)}
+        for clause, row in zip(clauses, outputs(clauses), strict=True):
+            new = not clause.play and read.isdisjoint((clause.start, clause.start + len(clause.text) - 1))
+            if row[0] < _STATES or not new or (clause.denied and not clause.kinds) or len(draft.attributes) >= _MOST:
+                continue
+            kind = clause.kinds[0] if clause.kinds else KINDS[int(row[2:].argmax())]
+            known = corpus().kinds.get(kind)
+            sensitive = known is not None and known.sensitive if clause.kinds else bool(row[1] > 0.0)
+            draft.attributes.append(
+                Attribute(
+                    text=clause.text, kind=kind, sensitive=sensitive, against=False, words=clause.content or (kind,)
+                )
+            )
+
+    def _english(self, scan: Scan, draft: _Draft, read: set[int]) -> list[tuple[int, str]]:
         """Clauses of plain statements of the first person that the classifier of kinds knows, and their kinds."""
         found: list[tuple[int, str]] = []
         if scan.has("joke") or scan.asked is not None:
