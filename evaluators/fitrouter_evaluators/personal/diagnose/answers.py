@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fitrouter.context.encoders import Encoder
-from fitrouter_evaluators.personal.diagnose.attributes import STYLE_KIND, Attribute, Memory, cosines
+from fitrouter_evaluators.personal.diagnose.attributes import Attribute, Memory, cosines
+from fitrouter_evaluators.personal.diagnose.clauses import STYLE_KIND
 from fitrouter_evaluators.personal.diagnose.kinds import content, corpus, same
 from fitrouter_evaluators.scoring.statements._polarity import units
 from fitrouter_evaluators.scoring.text.style import STYLE, measure, standardise

@@ -21,7 +21,8 @@ from fitrouter.errors import ConfigError, ProviderError
 from fitrouter.providers import Provider, build_provider
 from fitrouter.serving.spending import spent
 from fitrouter.types import Call, Completion
-from fitrouter_evaluators.personal.diagnose.attributes import STYLE_KIND, Attribute, Retraction, StatedAttributes
+from fitrouter_evaluators.personal.diagnose.attributes import Attribute, Retraction, StatedAttributes
+from fitrouter_evaluators.personal.diagnose.clauses import STYLE_KIND
 from fitrouter_evaluators.personal.diagnose.kinds import content, corpus
 from fitrouter_evaluators.personal.diagnose.phrases import language
 from fitrouter_evaluators.scoring.models.state import load_state

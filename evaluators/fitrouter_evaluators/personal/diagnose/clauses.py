@@ -240,7 +240,8 @@ def parts(scan: Scan, sentence: Sentence, text: str, number: int) -> Iterator[Cl
         inside[scan.clause[each.start]].append(each)
     for (first, past), own in zip(pairwise([*bounds, len(scan.words)]), inside, strict=True):
         names = frozenset(each.name for each in own)
-        of_kind = [(each, *each.name.split(":")[1:]) for each in own if each.name.startswith("k:")]
+        split = [(each, each.name.split(":")) for each in own if each.name.startswith("k:")]
+        of_kind = [(each, kind, role) for each, (_, kind, role) in split]
         ended = "m:end" in names
         denied = {
             kind
@@ -250,7 +251,7 @@ def parts(scan: Scan, sentence: Sentence, text: str, number: int) -> Iterator[Cl
         if any(each.name == "m:end" and scan.subject[each.start] == "self" for each in own):
             denied.add("")
         kinds = dict.fromkeys(kind for each, kind, role in of_kind if kind not in denied)
-        kinds |= {"style": None} if "s:" in names and "style" in scan.marks else {}
+        kinds |= dict.fromkeys(("style",)) if "s:" in names and "style" in scan.marks else {}
         start, end = scan.words[first].start, scan.words[past - 1].end
         yield Clause(
             text=text[start:end],

@@ -28,15 +28,13 @@ from fitrouter.stores.figures import interval, many
 from fitrouter_evaluators.personal.diagnose.answers import AnswerReader
 from fitrouter_evaluators.personal.diagnose.asking import Asked, AttributeJudge
 from fitrouter_evaluators.personal.diagnose.attributes import (
-    HABIT_KIND,
-    STYLE_KIND,
-    TASTE_KIND,
     Attribute,
     Memory,
     Reader,
     StatedAttributes,
     cosines,
 )
+from fitrouter_evaluators.personal.diagnose.clauses import HABIT_KIND, STYLE_KIND, TASTE_KIND
 from fitrouter_evaluators.personal.diagnose.conversations import FAILURES, Conversation
 from fitrouter_evaluators.personal.diagnose.kinds import Classifier, content, corpus, same
 from fitrouter_evaluators.personal.diagnose.phrases import LANGUAGES, domains, language
