@@ -38,7 +38,7 @@ from fitrouter_evaluators.personal.diagnose.diagnosis import rate
 from fitrouter_evaluators.personal.exposure import exposure, price_list
 from fitrouter_evaluators.personal.leaderboard import Drawn, Leaderboard, ranked, sentences
 from fitrouter_evaluators.personal.report import Reports, _personal_gain, _settled
-from fitrouter_evaluators.personal.scores import predicted
+from fitrouter_evaluators.personal.scores import metric_means, predicted
 from fitrouter_evaluators.personal.suite import ANCHORS, Ledger, Models, Runner, decoded
 
 
@@ -296,6 +296,12 @@ TABLE: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]] | str] = {
     "deepeval.measure": "a score over HTTP: scores.Dimension",
     "satisfaction.Interval": (lambda _: people_alike(), ("people",)),
     "diagnosis.Rate": (lambda _: [rate(0, 0), rate(0, 1), rate(1, 1), rate(40, 40)], ("cases",)),
+    "scores.MetricMean": (
+        lambda _: [
+            metric_means(("rm.a.score",), np.full((n, 1), 3.0), Gaussian(np.zeros(1), np.eye(1))) for n in (1, 2, 30)
+        ],
+        ("answers",),
+    ),
     "results.ModelResult": (suite_of_one, ("answers",)),
     "beliefs.ModelFit": (lambda _: believed(), ()),
     "quality.Estimate": (

@@ -30,12 +30,12 @@ from fitrouter_evaluators.personal import reasons
 from fitrouter_evaluators.personal.answers import AnswerPool, NoAnswers, PoolReader
 from fitrouter_evaluators.personal.filters import Filters, Found, domains
 from fitrouter_evaluators.personal.reasons import Difference, split
-from fitrouter_evaluators.personal.scores import CLAIM, votes_said
+from fitrouter_evaluators.personal.scores import CLAIM, MetricMean, metric_means, votes_said
 
 DRAWS, CONTEXTS, ROLE_PEOPLE = 4000, 64, 5
 """Posterior draws; requests whose contexts are read; fewest people of a role's ranking."""
-SEARCHED = 1000
-"""Requests among which those about a domain are looked for."""
+SEARCHED = LATEST = 1000
+"""Requests among which those about a domain are looked for; answers whose metrics are read, in whatever domain."""
 NEAR = 0.02
 """Difference of ratings that nobody notices."""
 
@@ -59,6 +59,10 @@ _VOTES = """
     FROM vote JOIN score AS a USING (decision_id) LEFT JOIN execution USING (decision_id)
     LEFT JOIN score AS b ON vote.other = b.decision_id
     ORDER BY vote.seq
+"""
+_MEASURED = """
+    SELECT served_by, h FROM scores WHERE tenant = ? AND {column} = ? AND status = 'ok' AND schema = ?
+    ORDER BY seq DESC LIMIT ?
 """
 _OWN = """
     WITH vote AS (SELECT DISTINCT decision_id, other FROM feedback WHERE tenant = ? AND {column} = ?),
@@ -99,6 +103,8 @@ class LeaderboardRow(msgspec.Struct, frozen=True, kw_only=True):
     population: float
     """Rating by the population."""
     population_rank: int
+    metrics: dict[str, MetricMean] = {}
+    """Metric → its mean over the model's latest answers to them; `mean` is that of all, weighted for them."""
     basis: str = ""
     """What its place rests on: `own`, votes of theirs on its answers; `others`, other people's alone; `answers`, which
     nobody has rated; `prior`, since no model has ever answered. Empty where the log cannot tell."""
@@ -210,7 +216,11 @@ class Leaderboards:
         of_them, common = known.draw_ratings(who, tasks.x, names, DRAWS, [0], votes, written)
         own = of_them.ratings
         rows = ranked(names, own, common.ratings)
-        found = tuple(msgspec.structs.replace(each, basis=bases.get(each.model, "")) for each in rows)
+        metrics = self._metrics(who)
+        found = tuple(
+            msgspec.structs.replace(each, basis=bases.get(each.model, ""), metrics=metrics.get(each.model, {}))
+            for each in rows
+        )
         first, theirs = found[0].model, min(found, key=lambda each: each.population_rank).model
         a, b = names.index(first), names.index(theirs)
         beats = 0.0 if a == b else float((own[:, a] > own[:, b]).mean())
@@ -314,6 +324,21 @@ class Leaderboards:
             for kind, y, tokens, arm, x, h, other, ox, oh in rows
             if kind != FeedbackKind.PAIR or other is not None
         ]
+
+    def _metrics(self, who: Identity) -> dict[str, dict[str, MetricMean]]:
+        """Means of the metrics of each model's latest answers to a person or role, as they were logged."""
+        people = self.router.people
+        if not any(name.startswith("rm.") for name in people.features):
+            return {}
+        column, value = ('"user"', who.user) if who.user else ("role", who.role)
+        rows = _rows(self.router, _MEASURED.format(column=column), (who.tenant, value, people.schema, LATEST))
+        answers: dict[str, list[Any]] = {}
+        for arm, h in rows:
+            answers.setdefault(_model(arm), []).append(h)
+        taste, _ = people.taste(who)
+        return {
+            name: metric_means(people.features, np.array(h, dtype=np.float64), taste) for name, h in answers.items()
+        }
 
     def _bases(self, who: Identity, names: Sequence[str]) -> dict[str, str]:
         """What is known of each model from votes: see `LeaderboardRow.basis`; empty without a log that can be read."""

@@ -22,10 +22,11 @@ from fitrouter.posterior.heads import length_columns
 from fitrouter.posterior.tastes import TasteParams
 from fitrouter.router import Router
 from fitrouter.routing.explanation_text import FEATURES
-from fitrouter.stores.figures import many, percent
+from fitrouter.stores.figures import interval, many, percent
 from fitrouter.types import Floats, Identity
 from fitrouter_evaluators.personal.base import faults
 from fitrouter_evaluators.personal.history import Stated, stated
+from fitrouter_evaluators.scoring.text.style import CLIP
 
 MOST_TEXTS, LONGEST_TEXT = 64, 50_000
 """Most answers of a call, and characters of a prompt or an answer."""
@@ -33,6 +34,8 @@ MOST_HISTORY, LONGEST_HISTORY = 1000, 2_000_000
 """Most earlier texts of a call, and their characters in all."""
 FAULTY = 0.25
 """Factor of the rating of an answer that is empty, refused or broken (`base.faults`), whatever a taste says."""
+MEAN = "mean"
+"""Name of the weighted mean of all metrics."""
 CLAIM = 0.8
 """Probability from which something is claimed of a person."""
 Z80 = 1.2815515655446004
@@ -76,6 +79,16 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
     words: str
 
 
+class MetricMean(msgspec.Struct, frozen=True, kw_only=True):
+    """Mean of a metric over answers, in standard deviations from the average answer, with an 80% interval."""
+
+    mean: float
+    low: float
+    high: float
+    answers: int
+    """Answers that have it."""
+
+
 class Scored(msgspec.Struct, frozen=True, kw_only=True):
     """Scores of one answer."""
 
@@ -90,6 +103,8 @@ class Scored(msgspec.Struct, frozen=True, kw_only=True):
     """Features that were not read, which count as average."""
     heard: tuple[str, ...] = ()
     """Sentences of the history that counted."""
+    metrics: dict[str, float] = {}
+    """Values of the metrics that were read, and their weighted `mean`, see `metric_means`."""
 
 
 class Scores:
@@ -191,6 +206,7 @@ class Scores:
         elif reasons:
             said += f" It {'; it '.join(reason.words for reason in reasons)}."
         missing = tuple(name for name, value in zip(names, row.tolist(), strict=True) if math.isnan(value))
+        metrics = {name: each.mean for name, each in metric_means(names, row[None], tastes["overall"][0]).items()}
         return Scored(
             dimensions=dimensions,
             reasons=reasons,
@@ -199,7 +215,27 @@ class Scores:
             faults=wrong,
             missing=missing,
             heard=(*heard.style, *heard.topics),
+            metrics=metrics,
         )
+
+
+def metric_means(names: Sequence[str], h: Floats, taste: Gaussian) -> dict[str, MetricMean]:
+    """Average the metrics, which are the outputs of all reward models, over answers with features h, float64[n, D].
+
+    `mean` is their weighted mean; each weighs as much as it counts for the person, as declared or assumed, and learnt.
+    """
+    columns = [j for j, name in enumerate(names) if name.startswith("rm.")]
+    values, weights = h[:, columns], taste.mean[columns]
+    whole = np.isfinite(values) @ np.abs(weights)
+    together = np.where(whole > 0.0, np.nan_to_num(values) @ weights, np.nan) / np.where(whole > 0.0, whole, 1.0)
+    found = {}
+    for name, each in ((MEAN, together), *((names[j], values[:, i]) for i, j in enumerate(columns))):
+        seen = each[np.isfinite(each)]
+        if n := len(seen):
+            half = Z80 * float(seen.std(ddof=1)) / math.sqrt(n) if n > 1 else 0.0
+            low, high = interval(float(seen.mean()), half, n, z=Z80, low=-CLIP, high=CLIP)
+            found[name] = MetricMean(mean=float(seen.mean()), low=low, high=high, answers=n)
+    return found
 
 
 def check(items: Sequence[PromptAnswers]) -> None:

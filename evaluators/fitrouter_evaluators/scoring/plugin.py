@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
@@ -10,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fitrouter.config import ProviderConfig, ScorerConfig
+from fitrouter.config import ProviderConfig, RewardModelConfig, ScorerConfig
 from fitrouter.context.encoders import get_encoder
 from fitrouter.context.features import read_prompt
 from fitrouter.hooks import Hooks
-from fitrouter.posterior.tastes import TastePrior
+from fitrouter.identity import canonical_role
+from fitrouter.posterior.tastes import TasteParams, TastePrior, Tastes
 from fitrouter.serving.services import ModelHealth, ParsedRemark
 from fitrouter.state.learner import Learner
 from fitrouter.stores.identities import Identities
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 
 _CLAUSES = 16
 """Most clauses of a comment that are read."""
+_OUTPUT = {"judge": "principles", "function": "score", "http": "score"}
+"""Kind of reward model → its only output."""
 _SURE = 0.5
 """Standard deviations from which a statement counts for a dimension."""
 
@@ -80,7 +84,7 @@ class ScorerService:
             self._models = RewardModels(config.models, data, device=config.device, providers=providers, **replaced)
             self.schema, self.names = f"{self.schema}/{self._models.schema}", self.names + self._models.names
         self.dim = len(self.names)
-        self.prior = _prior(config.prior, self.names, encoder.id)
+        self.prior = _weighted(_prior(config.prior, self.names, encoder.id), config.models, self.names)
         self._scorer: Scorer | None = None
 
     def attach(
@@ -219,6 +223,25 @@ def _prior(name: str, names: Sequence[str], encoder: str) -> TastePrior | None:
     if name == "none":
         return None
     return shipped_prior(names, encoder) if name == "shipped" else load_prior(Path(name), names, encoder)
+
+
+def _weighted(prior: TastePrior | None, models: Sequence[RewardModelConfig], names: Sequence[str]) -> TastePrior | None:
+    """Add to a prior the weighted mean of metrics that roles are assumed to want, as strongly as one declared ±1."""
+    weighted = [each for each in models if each.weights]
+    given = [(list(names).index(f"rm.{each.name}.{_OUTPUT[each.kind]}"), each.weights) for each in weighted]
+    if not given:
+        return prior
+    if prior is None:
+        plain = Tastes(len(names), TasteParams(), names).population
+        prior = TastePrior("none", plain.mean, plain.cov)
+    means = {}
+    for role in dict.fromkeys(role for _, weights in given for role in weights):
+        whole, mean = sum(weights.get(role, 0.0) for _, weights in given), np.zeros(len(names))
+        for column, weights in given:
+            mean[column] = TasteParams().declared * weights.get(role, 0.0) / (whole or 1.0)
+        means[role if role == "*" else canonical_role(role) or ""] = mean
+    digest = hashlib.sha256(f"{prior.id} {[(role, mean.tolist()) for role, mean in sorted(means.items())]}".encode())
+    return TastePrior(digest.hexdigest(), prior.mean + means.pop("*", 0.0), prior.cov, means)
 
 
 def make_scorer(

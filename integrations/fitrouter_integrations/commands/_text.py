@@ -6,6 +6,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from fitrouter.stores.figures import chance, percent
 
 WIDTH = 80
@@ -20,6 +22,17 @@ def printable(text: str) -> str:
 def wrapped(sentences: Sequence[str]) -> list[str]:
     """Wrap sentences into lines of at most 80 columns."""
     return [line for each in sentences for line in textwrap.wrap(printable(each), WIDTH)]
+
+
+def metric_lines(models: Sequence[Any]) -> list[str]:
+    """Format the metrics of models as lines of at most 80 columns; none where there are none."""
+    found = [
+        f"    {printable(each['model'])[:26]:<26} {name[:22]:<22} {of['mean']:>+6.2f}"
+        f" {of['low']:>+6.2f} to {of['high']:+.2f}"
+        for each in map(msgspec.to_builtins, models)
+        for name, of in each.get("metrics", {}).items()
+    ]
+    return found and [f"    {'':<26} {'metric':<22} {'mean':>6} {'80% interval':>15}", *found]
 
 
 def table(models: Sequence[dict[str, Any]]) -> list[str]:

@@ -50,6 +50,9 @@ class RewardModelConfig(_Section):
     """judge: USD per million tokens, for `usd_per_day`."""
     principles: dict[str, tuple[Annotated[str, Field(min_length=1, max_length=500)], ...]] = Field(default={})
     """judge: role → what its people want of answers, in words; `*` is everybody."""
+    weights: dict[str, Annotated[float, Field(ge=0, le=100)]] = Field(default={})
+    """judge, function, http: role → weight in the mean of these that its people are assumed to want before they vote;
+    `*` is everybody. A change starts new tastes from it."""
     sample: Fraction = 0.05
     """judge: share of the answers that are judged."""
     usd_per_day: float = Field(default=1.0, ge=0)
@@ -85,6 +88,8 @@ class RewardModelConfig(_Section):
                 f"{self.name!r} would send prompts and answers to {where}; allow it with 'send_text: true', or "
                 "remove it"
             )
+        if self.weights and self.needs_torch:
+            raise ValueError(f"{self.name!r} has 'weights', which only judges and metrics have; votes weigh models")
         if len(set(self.dimensions)) < len(self.dimensions):
             raise ValueError(f"{self.name!r} has the dimensions {list(self.dimensions)}; names must be unique")
         return self

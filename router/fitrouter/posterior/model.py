@@ -212,7 +212,7 @@ class Fit:
         if not self.params.personal:
             return None, None
         nobody = self.tastes.nobody
-        role = (self.tastes.role(identity) or nobody) if role_key(identity) else None
+        role = (self.tastes.role(identity) or self.tastes.unmet(identity)) if role_key(identity) else None
         return role, (self.tastes.user(identity) or nobody) if identity.user and self.params.users else None
 
     def context(self, identity: Identity) -> Context:

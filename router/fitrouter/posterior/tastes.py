@@ -7,12 +7,13 @@ Routing reads the dimension `overall`, in which a role and a user are mixtures o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from fitrouter.identity import role_key
+from fitrouter.identity import canonical_role, role_key
 from fitrouter.posterior.gaussian import Gaussian, GaussianUpdate
 from fitrouter.posterior.heads import HINGES, CompactTaste, DenseHeads, HeadPriors, LowRankHeads, Width, evenly
 from fitrouter.posterior.people import Person
@@ -63,7 +64,8 @@ class TastePrior(NamedTuple):
     mean: Floats
     cov: Floats
     """N(mean, cov) of w_0: float64[D] and float64[D, D]."""
-    """Variances of roles and users around it: float64[D]."""
+    roles: Mapping[str, Floats] = MappingProxyType({})
+    """Canonical role → mean of its people's deviation from it, as if the role had declared it: float64[D]."""
 
 
 def voter_key(identity: Identity) -> str:
@@ -104,6 +106,7 @@ class Tastes:
         """Models whose offsets all people have forgotten, in order; each person does so when next read."""
         self.nobody = self.new_person()
         """A role or user without labels."""
+        self._unmet = {role: self.new_role(role) for role in (prior.roles if prior else ())}
 
     def _spread(self, spread: float, intercept: float) -> Floats:
         """Return prior variances under which hᵀw has variance `spread` for features of variance 1."""
@@ -115,9 +118,16 @@ class Tastes:
         """Make a user's terms as before any label."""
         return Person(self.D, [LowRankHeads(priors) for priors in self._heads], len(self.forgotten), self._compact)
 
-    def new_role(self) -> Person:
+    def new_role(self, role: str | None = None) -> Person:
         """Make a role's terms as before any label."""
-        return Person(self.D, [DenseHeads(priors) for priors in self._heads], len(self.forgotten))
+        made = Person(self.D, [DenseHeads(priors) for priors in self._heads], len(self.forgotten))
+        if self.prior is not None and (mean := self.prior.roles.get(canonical_role(role) or "")) is not None:
+            made.declare(mean)
+        return made
+
+    def unmet(self, identity: Identity) -> Person:
+        """Return the terms of a role that no label has named yet; they are read, never taught."""
+        return self._current(self._unmet.get(canonical_role(identity.role) or "")) or self.nobody
 
     # --- reading ---
 
@@ -164,7 +174,7 @@ class Tastes:
         if key and key not in self.roles:
             tenant = key.partition("\x1f")[0]
             if sum(known.partition("\x1f")[0] == tenant for known in self.roles) < self.params.roles:
-                self.roles[key] = self.new_role()
+                self.roles[key] = self.new_role(identity.role)
         if identity.user:
             self.voter(identity)
 

@@ -1,8 +1,9 @@
 """Statements of a person, kept encrypted, and the declared values derived from them.
 
-Goals are statements, and are read like them. A priority scales a taste. An example is a comparison with the average
-answer, which a standardised text has at zero, with the likelihood of people's comparisons; a declared ±1 is taken as
-one standard deviation between people. The population's taste in it is the published copy
+Goals are statements, and are read like them. A priority scales a taste; that of a metric or another reward model, of
+which nothing may be known yet, is its weight in their mean, and a sum of 1 is a declared taste of 1. An example is a
+comparison with the average answer, which a standardised text has at zero, with the likelihood of people's comparisons;
+a declared ±1 is taken as one standard deviation between people. The population's taste in it is the published copy
 (`People.published`), so that what comes out tells nothing of other people's votes.
 """
 
@@ -52,7 +53,7 @@ def declared(
 
     Args:
         values: what was said, or read from goals.
-        priorities: dimension → factor.
+        priorities: dimension → factor, or weight of a metric.
         examples: marked answers.
         names: of the features.
         common: the population's taste in them, float64[D].
@@ -62,8 +63,11 @@ def declared(
     for name, value in values.items():
         if name in at:
             own[at[name]] = UNIT * value
+    metrics = {name: weight for name, weight in priorities.items() if name in at and name.startswith("rm.")}
+    for name, weight in metrics.items():
+        own[at[name]] += UNIT * weight / (sum(metrics.values()) or 1.0)
     for name, weight in priorities.items():
-        if name in at:
+        if name in at and name not in metrics:
             own[at[name]] = weight * (common[at[name]] + own[at[name]]) - common[at[name]]
     own = np.clip(own, -UNIT, UNIT)
     taste = Gaussian.prior(own, np.full(len(names), UNIT**2))

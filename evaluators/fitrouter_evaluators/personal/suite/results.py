@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from fitrouter.errors import InvalidRequest
+from fitrouter_evaluators.personal.scores import MetricMean
 
 
 class ModelResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +37,8 @@ class ModelResult(msgspec.Struct, frozen=True, kw_only=True):
     anchor: float | None = None
     """Mean rating on the anchor prompts, equated to the population's scale."""
     why: tuple[str, ...] = ()
+    metrics: dict[str, MetricMean] = {}
+    """Metric → its mean over the answers; `mean` is that of all, weighted for the person."""
     answers: int = 0
     checked: int = 0
     """Prompts whose right answers are known and compared with its answers,"""

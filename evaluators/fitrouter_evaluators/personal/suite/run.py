@@ -28,7 +28,7 @@ from fitrouter.stores.figures import interval
 from fitrouter.types import Floats, Identity
 from fitrouter_evaluators.personal.base import LEAST, base_of, faults, unlike, wrong
 from fitrouter_evaluators.personal.filters import domains
-from fitrouter_evaluators.personal.scores import Z80, on_scale, reasons_of
+from fitrouter_evaluators.personal.scores import Z80, metric_means, on_scale, reasons_of
 from fitrouter_evaluators.personal.suite.judge import CALIBRATION, PairJudge, Trust, agreements
 from fitrouter_evaluators.personal.suite.models import Models
 from fitrouter_evaluators.personal.suite.results import ModelResult
@@ -167,7 +167,8 @@ class Runner:
         """Rank the models by their answers to each prompt, and by the faults of their answers to the base."""
         prompts = [each.text for each in asked]
         pairs = [(prompt, text) for prompt, row in zip(prompts, answers, strict=True) for text in row]
-        h = np.nan_to_num(self.router.people.read(who, pairs)).reshape(len(prompts), len(names), -1)
+        read = self.router.people.read(who, pairs).reshape(len(prompts), len(names), -1)
+        h = np.nan_to_num(read)
         own, common = self.router.people.taste(who)
         rng = np.random.default_rng(0)
         values, vectors = np.linalg.eigh(own.cov)
@@ -220,6 +221,7 @@ class Runner:
                 faults=bases[k].faults,
                 anchor=None if equated is None else float(equated[k]),
                 why=tuple(reason.words for reason in reasons_of(self.router.people.features, apart[k], own, common)),
+                metrics=metric_means(self.router.people.features, read[:, k], own),
                 answers=len(prompts),
                 checked=sum(each.check is not None for each in asked),
                 right=sum(not row[k] for each, row in zip(asked, checked, strict=True) if each.check is not None),

@@ -11,7 +11,7 @@ from fitrouter.errors import InvalidRequest
 from fitrouter_integrations.commands._files import as_json, read_file
 from fitrouter_integrations.commands._gateway import Tenant, Url, connect
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, Domain, MaxPrice, MinContext, User
-from fitrouter_integrations.commands._text import table, wrapped
+from fitrouter_integrations.commands._text import metric_lines, table, wrapped
 
 
 def command(
@@ -46,4 +46,5 @@ def command(
         return
     with connect(config, url, tenant=tenant) as gateway:
         found = gateway.call("GET", "/v1/leaderboard", user=user, role=role, **filters)
-    typer.echo(as_json(found) if out else "\n".join(table(found["models"]) + wrapped(found["sentences"])))
+    lines = table(found["models"]) + metric_lines(found["models"]) + wrapped(found["sentences"])
+    typer.echo(as_json(found) if out else "\n".join(lines))

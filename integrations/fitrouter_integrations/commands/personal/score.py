@@ -54,6 +54,8 @@ def command(
                     )
                 if scored["heard"]:
                     typer.echo(f"  by the history: {' | '.join(map(printable, scored['heard']))}")
+                for name, value in scored["metrics"].items():
+                    typer.echo(f"  {name}: {value:+.2f}")
                 for name, each in scored["dimensions"].items():
                     if name != "overall":
                         typer.echo(f"  {name}: {each['mean']:.2f} ({each['low']:.2f} to {each['high']:.2f})")

@@ -47,7 +47,7 @@ from fitrouter_evaluators.personal.suite.generate import WRITTEN
 from fitrouter_evaluators.personal.suite.pairs import from_pool, from_recorded
 from fitrouter_integrations.commands._files import as_json, read_file, refuse_existing, replace_file, write_new
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, MaxPrice, MinContext, User, verbs
-from fitrouter_integrations.commands._text import WIDTH, printable, wrapped
+from fitrouter_integrations.commands._text import WIDTH, metric_lines, printable, wrapped
 
 app = verbs("Generate a personal test suite, have people validate it, and run models on it.")
 
@@ -365,4 +365,4 @@ def suite_table(found: Sequence[ModelResult]) -> list[str]:
     said += [
         f"The judge counts {each.trust:.0%} beside the reward model." for each in found[:1] if each.judge is not None
     ]
-    return [line[:WIDTH].rstrip() for line in lines] + wrapped(said)
+    return [line[:WIDTH].rstrip() for line in lines] + metric_lines(found) + wrapped(said)
