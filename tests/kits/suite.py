@@ -88,11 +88,13 @@ def judge(folder: Path, suite: Suite, verdict: Verdict) -> PairJudge:
 
 
 class Server(FakeOpenAI):
-    """A server whose model `judge` prefers what is warmer in tone, and whose other models answer in their style."""
+    """A server whose model `judge` prefers what is warmer, and plays a user; its other models answer in their style."""
 
     def _message(self, body: dict[str, Any]) -> tuple[dict[str, Any], str]:
         content = str(body["messages"][-1]["content"])
-        if body["model"] == "judge":
+        if content.startswith("You play a person"):
+            text = f"And what about part {content.count('Assistant:')}?"
+        elif body["model"] == "judge":
             text = decided(warmer, content)
         else:
             text = says(str(body["model"]), TEXTS.index(content) if content in TEXTS else 0)

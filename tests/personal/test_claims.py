@@ -308,6 +308,7 @@ TABLE: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]] | str] = {
         lambda _: savings([("a", 0.5, ["a", "b"], [1.0, 2.0], [], 1.0)] * LEAST, "b").usd._asdict(),  # type: ignore[union-attr]
         (),
     ),
+    "results.TurnsResult": "made by what makes results.ModelResult: Runner._turns, of the same resampling",
     "models.calibration": (lambda _: calibrated(), ("ratings", "people")),
     "overview._change": (lambda _: changed(), ()),
     "_pages._Row": "what leaderboard.LeaderboardRow expects",

@@ -7,9 +7,9 @@ from fitrouter_evaluators.personal.suite.judge import PairJudge, Trust, Verdict
 from fitrouter_evaluators.personal.suite.ledger import Ledger
 from fitrouter_evaluators.personal.suite.models import Models
 from fitrouter_evaluators.personal.suite.pairs import surface_accuracy
-from fitrouter_evaluators.personal.suite.results import ModelResult
+from fitrouter_evaluators.personal.suite.results import ModelResult, TurnsResult
 from fitrouter_evaluators.personal.suite.run import Runner, estimated
-from fitrouter_evaluators.personal.suite.suite import ANCHORS, GENERAL, MARKS, Pair, Prompt, Suite, decoded
+from fitrouter_evaluators.personal.suite.suite import ANCHORS, GENERAL, MARKS, Pair, Prompt, Suite, Task, decoded
 from fitrouter_evaluators.personal.suite.validation import RaterAgreement, agreements, blind, with_mark
 
 __all__ = [
@@ -27,7 +27,9 @@ __all__ = [
     "RaterAgreement",
     "Runner",
     "Suite",
+    "Task",
     "Trust",
+    "TurnsResult",
     "Verdict",
     "agreements",
     "blind",

@@ -17,6 +17,7 @@ from fitrouter.routing.explanation_text import FEATURES
 from fitrouter.types import Identity
 from fitrouter_evaluators.personal.leaderboard import require_somebody, votes_and_people
 from fitrouter_evaluators.personal.profile import Profiles, values_of
+from fitrouter_evaluators.personal.suite.conversations import STYLES
 from fitrouter_evaluators.personal.suite.judge import PairJudge
 from fitrouter_evaluators.personal.suite.pairs import (
     FORM,
@@ -27,12 +28,15 @@ from fitrouter_evaluators.personal.suite.pairs import (
     pair_of,
     surface_accuracy,
 )
-from fitrouter_evaluators.personal.suite.suite import ANCHORS, KNOWN, MATERIAL, POOL, Pair, Prompt, Suite
+from fitrouter_evaluators.personal.suite.suite import ANCHORS, KNOWN, MATERIAL, POOL, Pair, Prompt, Suite, Task
 
 _log = logging.getLogger(__name__)
 OWN, PAIRS, TASKS, WRITTEN = 20, 40, 24, 12
 """Prompts from a person's tasks; contrast pairs; prompts of tasks, given and written ones and the pool's, which makes
 them up to that number; and prompts that a judge's model writes. Unless it is said otherwise."""
+TURNED, _TURNS = 4, 3
+"""Tasks over several turns, unless it is said otherwise, and answers of a model in each."""
+_GOAL = "to get what their first message asks for, in a form that they can use for their own case"
 _LEAST = 0.1
 """Smallest preference that a suite tests."""
 _TOKENS = 1500
@@ -98,6 +102,7 @@ class Generator:
         recorded: Recorded | None = None,
         pairs: int = PAIRS,
         pool: bool = True,
+        turned: int = TURNED,
     ) -> Suite:
         """Generate a suite; its pairs come from the pool and recorded answers, none from a model.
 
@@ -108,6 +113,7 @@ class Generator:
             recorded: answers of which pairs are made, too.
             pairs: contrast pairs, if there are so many whose length and format do not give them away.
             pool: whether prompts and pairs of the pool that ships are among them.
+            turned: tasks over several turns, of the pool.
 
         Raises:
             InvalidRequest: neither user nor role, a role of too few people, or nothing is known of what they want.
@@ -119,6 +125,7 @@ class Generator:
             statements=statements,
             role=identity.role,
             prompts=tuple(_prompts(rubric, tasks, given, pool=pool)),
+            tasks=_turned(rubric, turned if pool else 0),
         )
         made = await asyncio.to_thread(
             lambda: [*(from_pool(rubric) if pool else ()), *(from_recorded(rubric, recorded) if recorded else ())]
@@ -189,6 +196,15 @@ def _of_pool(rubric: dict[str, float], most: int) -> list[str]:
         sorted(texts, key=lambda text: hashlib.sha256(seed + text.encode()).digest()) for texts in POOL.prompts.values()
     ]
     return [text for texts in zip(*shuffled, strict=True) for text in texts][: max(most, 0)]
+
+
+def _turned(rubric: dict[str, float], most: int) -> tuple[Task, ...]:
+    """Make tasks of the pool's prompts that follow those which are asked once, of each style in turn."""
+    texts, styles = _of_pool(rubric, TASKS + most)[TASKS:], list(STYLES)
+    return tuple(
+        Task(id=f"t{i}", text=text, goal=_GOAL, style=styles[i % len(styles)], turns=_TURNS)
+        for i, text in enumerate(texts, 1)
+    )
 
 
 def with_pairs(suite: Suite, candidates: Sequence[Pair], most: int) -> Suite:

@@ -10,6 +10,29 @@ from fitrouter.errors import InvalidRequest
 from fitrouter_evaluators.personal.scores import MetricMean
 
 
+class TurnsResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of a model in tasks over several turns, where the last answer is rated with the conversation before it."""
+
+    tasks: int
+    answers: int
+    """Of all turns."""
+    wins: float
+    """Probability that its last answer suits the person better than another model's in the same task."""
+    low: float
+    high: float
+    rating: float
+    """Mean rating that the person's reward model predicts; a quarter for a conversation with a fault."""
+    sound: float
+    """Share of conversations without a fault of the common base at any turn."""
+    faults: dict[str, int]
+    metrics: dict[str, MetricMean]
+    """Over the answers of all turns."""
+    user: str
+    """Model that played the user; `scripted` without one."""
+    unplayed: int
+    """Messages that it did not write; the style's follow-up stands for each."""
+
+
 class ModelResult(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a model. Shares and ratings are from 0 to 1, with 80% intervals."""
 
@@ -36,6 +59,8 @@ class ModelResult(msgspec.Struct, frozen=True, kw_only=True):
     """Fault → answers that have it."""
     anchor: float | None = None
     """Mean rating on the anchor prompts, equated to the population's scale."""
+    turns: TurnsResult | None = None
+    """In tasks over several turns, which are not in `wins` but whose faults are in `base`."""
     why: tuple[str, ...] = ()
     metrics: dict[str, MetricMean] = {}
     """Metric → its mean over the answers; `mean` is that of all, weighted for the person."""

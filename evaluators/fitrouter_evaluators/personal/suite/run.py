@@ -29,10 +29,11 @@ from fitrouter.types import Floats, Identity
 from fitrouter_evaluators.personal.base import LEAST, base_of, faults, unlike, wrong
 from fitrouter_evaluators.personal.filters import domains
 from fitrouter_evaluators.personal.scores import Z80, metric_means, on_scale, reasons_of
+from fitrouter_evaluators.personal.suite.conversations import Held, dearest, hold
 from fitrouter_evaluators.personal.suite.judge import CALIBRATION, PairJudge, Trust, agreements
 from fitrouter_evaluators.personal.suite.models import Models
-from fitrouter_evaluators.personal.suite.results import ModelResult
-from fitrouter_evaluators.personal.suite.suite import FIT, KNOWN, Prompt, Suite
+from fitrouter_evaluators.personal.suite.results import ModelResult, TurnsResult
+from fitrouter_evaluators.personal.suite.suite import FIT, KNOWN, Prompt, Suite, Task
 
 _log = logging.getLogger(__name__)
 DRAWS = 1000
@@ -48,20 +49,29 @@ def messages(prompt: str, system: str = "") -> list[dict[str, Any]]:
     return [*said, {"role": "user", "content": prompt}]
 
 
-def estimated(suite: Suite, models: Models, names: Sequence[str], judge: str | None = None) -> tuple[int, float]:
+def estimated(
+    suite: Suite, models: Models, names: Sequence[str], judge: str | None = None, user: str | None = None
+) -> tuple[int, float]:
     """Estimate the number of calls of a run that cost money, or may, and the most USD they cost; kept answers do not.
 
     Verdicts are counted as if every answer had 1,000 tokens.
     """
     asked = [(name, messages(each.text, each.system)) for each in suite.prompts for name in names]
     left = [(models.card(name).prices, models.cost(name, each)) for name, each in asked if not models.kept(name, each)]
-    calls, usd = sum(cost > 0.0 or not prices.known for prices, cost in left), sum(cost for _, cost in left)
+    turned = [dearest(models, name, task, user) for task in _tasks(suite, models) for name in names]
+    calls = sum(cost > 0.0 or not prices.known for prices, cost in left) + sum(each for each, _ in turned)
+    usd = sum(cost for _, cost in left) + sum(cost for _, cost in turned)
     if judge is None:
         return calls, usd
     prices = models.card(judge).prices
     circle = len(names) if len(names) > 2 else 1
     verdicts = 2 * (len(suite.prompts) * circle + sum(_count_marks(each.marks) for each in suite.pairs)) + CALIBRATION
     return calls + verdicts, usd + verdicts * (prices.input * 2500 + prices.output * _JUDGED_TOKENS) / 1e6
+
+
+def _tasks(suite: Suite, models: Models) -> Sequence[Task]:
+    """Tasks over several turns that can be held: none on recorded answers, which do not answer to what is said."""
+    return suite.tasks if models.recorded is None else ()
 
 
 class JudgeVerdicts(NamedTuple):
@@ -91,10 +101,15 @@ class Runner:
         self.router, self.models, self._progress, self._encoder = router, models, progress, encoder
         self._done = self._of = 0
         self._failed: Counter[str] = Counter()
-        self._unjudged = 0
+        self._unjudged = self._unplayed = 0
 
     async def run(
-        self, suite: Suite, identity: Identity, names: Sequence[str], judge: PairJudge | None = None
+        self,
+        suite: Suite,
+        identity: Identity,
+        names: Sequence[str],
+        judge: PairJudge | None = None,
+        user: str | None = None,
     ) -> list[ModelResult]:
         """Run a suite and return the results, best first. What was answered before is read from the ledger.
 
@@ -103,6 +118,7 @@ class Runner:
             identity: whose reward model scores; their user or role.
             names: of two or more models.
             judge: for verdicts besides.
+            user: model that plays the user of tasks over several turns; None for the follow-ups of their styles.
 
         Raises:
             InvalidRequest: fewer than two models, an unknown one, no scorer, or no prompt that all of them answered.
@@ -117,8 +133,8 @@ class Runner:
         circle = [(i, (i + 1) % len(names)) for i in range(len(names) if len(names) > 2 else 1)]
         marks = [(p, _SIDES[m[FIT]]) for p in suite.pairs for m in p.marks.values() if FIT in m]
         personal = [each for each in suite.prompts if each.source != "base"]
-        self._done = 0
-        self._of = len(suite.prompts) * len(names) + len(personal) * (len(circle) if judge else 0)
+        tasks, self._done = _tasks(suite, self.models), 0
+        self._of = (len(suite.prompts) + len(tasks)) * len(names) + len(personal) * (len(circle) if judge else 0)
         based = await asyncio.gather(*(self._base_faults(name, suite) for name in names))
         texts = await asyncio.gather(*(self._answers(each, names) for each in personal))
         kept = [(prompt, row) for prompt, row in zip(personal, texts, strict=True) if None not in row]
@@ -126,6 +142,8 @@ class Runner:
             raise InvalidRequest("suite run: no prompt has an answer of each model; see --ask-again")
         prompts, answers = [p.text for p, _ in kept], [[text or "" for text in row] for _, row in kept]
 
+        talks = await asyncio.gather(*(self._talks(task, names, user) for task in tasks))
+        held = [row for row in talks if row is not None]
         trust, verdicts = Trust(), None
         if judge is not None:
             await judge.calibrate()
@@ -139,7 +157,7 @@ class Runner:
         who = await self.router.people.recall(identity)
         judged = None if verdicts is None else JudgeVerdicts(verdicts, circle, trust.weight)
         asked, ranked = [p for p, _ in kept], functools.partial(self._ranked, suite, who, names)
-        found = await asyncio.to_thread(ranked, asked, answers, based, judged)
+        found = await asyncio.to_thread(ranked, asked, answers, based, judged, held, user)
         told = await asyncio.to_thread(_domains, asked, self._encoder)
         by_domain: dict[str, list[ModelResult]] = {}
         for domain in dict.fromkeys(filter(None, told)):
@@ -163,6 +181,8 @@ class Runner:
         answers: Sequence[Sequence[str]],
         based: Sequence[Sequence[tuple[str, ...]]],
         judged: JudgeVerdicts | None,
+        held: Sequence[Sequence[Held]] = (),
+        user: str | None = None,
     ) -> list[ModelResult]:
         """Rank the models by their answers to each prompt, and by the faults of their answers to the base."""
         prompts = [each.text for each in asked]
@@ -183,9 +203,7 @@ class Runner:
         if judged is not None:
             verdict_wins = _judged_wins(judged.verdicts, judged.circle, len(names))
             draws = (draws + judged.weight * verdict_wins) / (1.0 + judged.weight)
-        sampled = rng.integers(len(prompts), size=(DRAWS, len(prompts)))
-        wins = np.take_along_axis(draws, sampled[:, :, None], axis=1).mean(axis=1)
-
+        wins, spans = _resampled(draws, rng)
         wrong = [
             [tuple(dict.fromkeys((*faults(p, text), *amiss))) for text, amiss in zip(row, also, strict=True)]
             for p, row, also in zip(prompts, answers, checked, strict=True)
@@ -194,16 +212,13 @@ class Runner:
         ratings, theirs = (on_scale(h @ taste.mean, broken) for taste in (own, common))
         anchors = [at for at, prompt in enumerate(asked) if prompt.source == "anchor"]
         equated = _equated(ratings[anchors], theirs[anchors])
-        bases = [base_of([*based[k], *(row[k] for row in wrong)]) for k in range(len(names))]
+        turns = self._turns(who, held, theta, user, rng) if held else [None] * len(names)
+        talked = [[row[k].faults() for row in held] for k in range(len(names))]
+        bases = [base_of([*based[k], *(row[k] for row in wrong), *talked[k]]) for k in range(len(names))]
         order = sorted(range(len(names)), key=lambda k: (bases[k].sound < LEAST, -wins[:, k].mean(), names[k]))
         population = {k: rank for rank, k in enumerate(np.argsort(-theirs.mean(axis=0), kind="stable").tolist(), 1)}
         best = np.bincount(wins.argmax(axis=1), minlength=len(names)) / DRAWS
         apart = h.mean(axis=0) - h.mean(axis=(0, 1))
-        ends = np.quantile(wins, (0.1, 0.9), axis=0)
-        spans = [
-            (low, high) if low < high else interval(low, 0.0, len(prompts), z=Z80)
-            for low, high in zip(*ends.tolist(), strict=True)
-        ]
         return [
             ModelResult(
                 model=names[k],
@@ -221,6 +236,7 @@ class Runner:
                 faults=bases[k].faults,
                 anchor=None if equated is None else float(equated[k]),
                 why=tuple(reason.words for reason in reasons_of(self.router.people.features, apart[k], own, common)),
+                turns=turns[k],
                 metrics=metric_means(self.router.people.features, read[:, k], own),
                 answers=len(prompts),
                 checked=sum(each.check is not None for each in asked),
@@ -234,6 +250,52 @@ class Runner:
             )
             for rank, k in enumerate(order, 1)
         ]
+
+    def _turns(
+        self, who: Identity, held: Sequence[Sequence[Held]], theta: Floats, user: str | None, rng: np.random.Generator
+    ) -> list[TurnsResult]:
+        """Rate conversations, a row of models for each task, by their last answers."""
+        people, K = self.router.people, len(held[0])
+        pairs = [each.pairs() for row in held for each in row]
+        read = people.read(who, [pair for each in pairs for pair in each])
+        ends = np.cumsum([len(each) for each in pairs])
+        h, own = np.nan_to_num(read[ends - 1]).reshape(len(held), K, -1), people.taste(who)[0]
+        wins, spans = _resampled(_wins(np.einsum("pkd,sd->spk", h, theta)), rng)
+        wrong = [[each.faults() for each in row] for row in held]
+        ratings = on_scale(h @ own.mean, np.array([[bool(each) for each in row] for row in wrong]))
+        rows = np.split(read, ends[:-1])
+        found = []
+        for k in range(K):
+            base, answers = base_of([row[k] for row in wrong]), np.concatenate(rows[k::K])
+            found.append(
+                TurnsResult(
+                    tasks=len(held),
+                    answers=len(answers),
+                    wins=float(wins[:, k].mean()),
+                    low=spans[k][0],
+                    high=spans[k][1],
+                    rating=float(ratings[:, k].mean()),
+                    sound=base.sound,
+                    faults=base.faults,
+                    metrics=metric_means(people.features, answers, own),
+                    user=user or "scripted",
+                    unplayed=self._unplayed,
+                )
+            )
+        return found
+
+    async def _talks(self, task: Task, names: Sequence[str], user: str | None) -> list[Held] | None:
+        """Hold a task's conversation with each model; None if one was lost in a crash."""
+
+        def failed(model: str, error: ProviderError) -> None:
+            self._unplayed += model == user
+            self._lost(model, error)
+
+        found = await asyncio.gather(*(hold(self.models, name, task, user, failed) for name in names))
+        for _ in names:
+            self._step()
+        held = [each for each in found if each is not None]
+        return held if len(held) == len(names) else None
 
     async def _answers(self, prompt: Prompt, names: Sequence[str]) -> list[str | None]:
         return list(await asyncio.gather(*(self._answer(prompt.text, name, prompt.system) for name in names)))
@@ -305,6 +367,17 @@ def _wins(ratings: Floats) -> Floats:
     same = ratings[..., :, None] == ratings[..., None, :]
     found: Floats = (above.sum(axis=-1) + 0.5 * (same.sum(axis=-1) - 1)) / (ratings.shape[-1] - 1)
     return found
+
+
+def _resampled(draws: Floats, rng: np.random.Generator) -> tuple[Floats, list[tuple[float, float]]]:
+    """Mean wins of draws float64[S, P, K] over resampled prompts, float64[S, K], and their 80% intervals."""
+    sampled = rng.integers(draws.shape[1], size=draws.shape[:2])
+    wins: Floats = np.take_along_axis(draws, sampled[:, :, None], axis=1).mean(axis=1)
+    ends = np.quantile(wins, (0.1, 0.9), axis=0)
+    return wins, [
+        (low, high) if low < high else interval(low, 0.0, draws.shape[1], z=Z80)
+        for low, high in zip(*ends.tolist(), strict=True)
+    ]
 
 
 def _judged_wins(verdicts: Floats, circle: Sequence[tuple[int, int]], models: int) -> Floats:

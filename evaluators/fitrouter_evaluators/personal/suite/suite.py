@@ -1,4 +1,4 @@
-"""A personal test suite as a file: a header, prompts, and contrast pairs, as JSON lines.
+"""A personal test suite as a file: a header, prompts, tasks, and contrast pairs, as JSON lines.
 
 It names nobody, so that it can be shared: a rubric (dimension → −1 wants less … 1 wants more), what was said in words,
 and texts. The texts of a person's own tasks are in it; they are left out with `own=False` when it is generated.
@@ -25,6 +25,8 @@ LONGEST = 50_000
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST)]
 Choice = Literal["follows", "breaks", "same"]
 """The answer of a pair that a person marked as the better one."""
+Style = Literal["terse", "chatty", "doubting", "forgetful"]
+"""Of a simulated user."""
 Marks = dict[str, dict[str, Choice]]
 """Rater → dimension → choice."""
 
@@ -90,6 +92,20 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True, tag_field="row", tag="pr
     """How an answer is compared with them; None for not at all."""
 
 
+class Task(msgspec.Struct, frozen=True, kw_only=True, tag_field="row", tag="task"):
+    """A task over several turns with a simulated user."""
+
+    id: str
+    text: Text
+    """The user's first message."""
+    goal: Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]
+    """What the user wants, for the model that plays them."""
+    style: Style
+    turns: Annotated[int, msgspec.Meta(ge=2, le=8)]
+    """Answers of a model."""
+    source: str = "pool"
+
+
 class Pair(msgspec.Struct, frozen=True, kw_only=True, tag_field="row", tag="pair"):
     """A contrast pair: one answer follows the rubric in a dimension, the other is as good in general and breaks it."""
 
@@ -104,7 +120,7 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True, tag_field="row", tag="pair
 
 
 class Suite(msgspec.Struct, frozen=True, kw_only=True, tag_field="row", tag="suite"):
-    """A suite; its prompts and pairs are rows of their own in the file."""
+    """A suite; its prompts, tasks and pairs are rows of their own in the file."""
 
     object: Literal["fitrouter.suite"] = "fitrouter.suite"
     version: Literal[1] = 1
@@ -114,6 +130,7 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True, tag_field="row", tag="sui
     surface: float | None = None
     """Cross-validated accuracy with which length and format tell the answers of a pair apart; None with few pairs."""
     prompts: tuple[Prompt, ...] = ()
+    tasks: tuple[Task, ...] = ()
     pairs: tuple[Pair, ...] = ()
     validation: dict[str, dict[str, Any]] = {}
     """Dimension → `Agreement` of the raters."""
@@ -122,12 +139,12 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True, tag_field="row", tag="sui
     def id(self) -> str:
         """Digest of what models are asked, and of the rubric."""
         what = (sorted(self.rubric.items()), self.statements, self.prompts, [(p.prompt, p.follows) for p in self.pairs])
-        return hashlib.sha256(msgspec.json.encode(what)).hexdigest()[:16]
+        return hashlib.sha256(msgspec.json.encode((*what, self.tasks) if self.tasks else what)).hexdigest()[:16]
 
     def encoded(self) -> bytes:
         """Encode the suite as JSON lines."""
-        header = msgspec.structs.replace(self, prompts=(), pairs=())
-        return b"".join(msgspec.json.encode(row) + b"\n" for row in (header, *self.prompts, *self.pairs))
+        header = msgspec.structs.replace(self, prompts=(), tasks=(), pairs=())
+        return b"".join(msgspec.json.encode(row) + b"\n" for row in (header, *self.prompts, *self.tasks, *self.pairs))
 
 
 def decoded(payload: bytes) -> Suite:
@@ -136,8 +153,8 @@ def decoded(payload: bytes) -> Suite:
     Raises:
         InvalidRequest: a line is not a row of a suite, or the rows do not fit together; names the line.
     """
-    decoder = msgspec.json.Decoder(Suite | Prompt | Pair)
-    rows: list[Suite | Prompt | Pair] = []
+    decoder = msgspec.json.Decoder(Suite | Prompt | Task | Pair)
+    rows: list[Suite | Prompt | Task | Pair] = []
     for number, line in enumerate(payload.splitlines(), 1):
         if line.strip():
             try:
@@ -147,14 +164,16 @@ def decoded(payload: bytes) -> Suite:
                     f"suite: line {number}: {error}; give a file of `fitrouter personal suite generate`"
                 ) from None
     headers = [row for row in rows if isinstance(row, Suite)]
-    if len(headers) != 1 or headers[0].prompts or headers[0].pairs:
+    if len(headers) != 1 or headers[0].prompts or headers[0].tasks or headers[0].pairs:
         raise InvalidRequest(f'suite: {len(headers)} lines with "row": "suite"; there must be one, without prompts')
     found = msgspec.structs.replace(
         headers[0],
         prompts=tuple(row for row in rows if isinstance(row, Prompt)),
+        tasks=tuple(row for row in rows if isinstance(row, Task)),
         pairs=tuple(row for row in rows if isinstance(row, Pair)),
     )
     _check_unique("prompt", (each.id for each in found.prompts))
+    _check_unique("task", (each.id for each in found.tasks))
     _check_unique("pair", (each.id for each in found.pairs))
     if found.prompts and all(each.source == "given" for each in found.prompts):
         return found  # an imported set, whose scores are not equated

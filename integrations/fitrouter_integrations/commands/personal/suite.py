@@ -43,7 +43,7 @@ from fitrouter_evaluators.personal.suite import (
     written,
     written_prompts,
 )
-from fitrouter_evaluators.personal.suite.generate import WRITTEN
+from fitrouter_evaluators.personal.suite.generate import TURNED, WRITTEN
 from fitrouter_evaluators.personal.suite.pairs import from_pool, from_recorded
 from fitrouter_integrations.commands._files import as_json, read_file, refuse_existing, replace_file, write_new
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, MaxPrice, MinContext, User, verbs
@@ -83,6 +83,9 @@ def generate(
     answers: Answers = None,
     pairs: Annotated[int, typer.Option(min=0, max=200, help="Maximum number of contrast pairs.")] = 40,
     pool: Annotated[bool, typer.Option(help="Whether prompts and pairs of the pool that ships are among them.")] = True,
+    turned: Annotated[
+        int, typer.Option("--tasks", min=0, max=40, help="Number of tasks over several turns, from the pool.")
+    ] = TURNED,
     judge: Judge = None,
     new: Annotated[
         int, typer.Option("--written", min=0, max=40, help="Maximum number of prompts that --judge writes.")
@@ -103,7 +106,7 @@ def generate(
         with Router.offline(settings) as router:
             tasks = await _tasks(router, who, own)
             suite = await Generator(router).suite(
-                who, tasks=tasks, given=given, recorded=recorded, pairs=pairs, pool=pool
+                who, tasks=tasks, given=given, recorded=recorded, pairs=pairs, pool=pool, turned=turned
             )
         if judge is None:
             return suite
@@ -217,6 +220,10 @@ def run_(
     min_context: MinContext = None,
     answers: Answers = None,
     judge: Judge = None,
+    user_model: Annotated[
+        str | None,
+        typer.Option(help="A configured model that plays the user of tasks over several turns; default: --judge's."),
+    ] = None,
     limit: Limit = 0.5,
     yes: Yes = False,
     ask_again: AskAgain = False,
@@ -243,9 +250,10 @@ def run_(
             names, left = filters.models({name: asker.card(name) for name in names}, {*names} - given)
             for name, why in left.items():
                 typer.echo(f"{name} is left out: {why}", err=True)
-            calls, usd = estimated(suite, asker, names, judge)
+            player = (user_model or judge) if suite.tasks and recorded is None else None
+            calls, usd = estimated(suite, asker, names, judge, player)
             if calls:
-                said = _most(usd, asker, [*names, *([judge] if judge else [])])
+                said = _most(usd, asker, [*names, *filter(None, (judge, player))])
                 _agree(f"{calls} calls of {len(names)} models {said}", usd, limit, yes)
             if ledger.lost:
                 typer.echo(
@@ -268,7 +276,8 @@ def run_(
                 router, asker, lambda done, of: bar.update(task, completed=done, total=of), settings.encoder
             )
             try:
-                return await runner.run(suite, who, names, None if judge is None else PairJudge(asker, judge, suite))
+                judging = None if judge is None else PairJudge(asker, judge, suite)
+                return await runner.run(suite, who, names, judging, player)
             finally:
                 await asker.aclose()
 
@@ -354,6 +363,14 @@ def suite_table(found: Sequence[ModelResult]) -> list[str]:
             f"{each.rank:>2}  {printable(each.model)[:26]:<26} {each.wins:>5.0%} {interval:>14} {each.rubric:>7.0%} "
             f"{judge:>6} {each.base:>5.0%} {each.population_rank:>11}"
         )
+    turned = [(each.model, each.turns) for each in found if each.turns is not None]
+    if turned:
+        lines += [f"    {'over several turns':<26} {'wins':>5} {'80% interval':>14} {'tasks':>7} {'base':>13}"]
+    for name, turns in turned:
+        interval = f"{turns.low:.0%} to {turns.high:.0%}"
+        lines.append(
+            f"    {printable(name)[:26]:<26} {turns.wins:>5.0%} {interval:>14} {turns.tasks:>7} {turns.sound:>13.0%}"
+        )
     said = [f"{each.model} {'; it '.join(each.why)}." for each in found[:1] if each.why]
     said += [
         f"{each.model} gave {each.right} of {each.checked} answers that were checked right."
@@ -362,6 +379,11 @@ def suite_table(found: Sequence[ModelResult]) -> list[str]:
     ]
     said += [f"{each.model} left {many(each.failed, 'call')} without an answer." for each in found if each.failed]
     said += [f"{many(each.unjudged, 'comparison')} got no verdict." for each in found[:1] if each.unjudged]
+    said += [
+        f"{turns.user} did not write {many(turns.unplayed, 'message')} of the user; follow-ups stand for them."
+        for _, turns in turned[:1]
+        if turns.unplayed
+    ]
     said += [
         f"The judge counts {each.trust:.0%} beside the reward model." for each in found[:1] if each.judge is not None
     ]
