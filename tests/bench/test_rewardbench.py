@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from fitrouter.context.encoders import get_encoder
 from fitrouter_evaluators.bench.rewardbench import Ratings, accuracy, candidates, others
 from fitrouter_evaluators.datasets import Pair, personalized_rewardbench
-from fitrouter_evaluators.personal.history import RELEVANT, bm25, relevant, stated
+from fitrouter_evaluators.scoring.statements.history import RELEVANT, bm25, relevant, stated
 from fitrouter_integrations.cli import app
 
 MEAT, PLANTS = "Roast the beef with bacon.", "Roast the aubergine with lentils."

@@ -25,7 +25,7 @@ from fitrouter.routing.explanation_text import FEATURES
 from fitrouter.stores.figures import interval, many, percent
 from fitrouter.types import Floats, Identity
 from fitrouter_evaluators.personal.base import faults
-from fitrouter_evaluators.personal.history import Stated, stated
+from fitrouter_evaluators.scoring.statements.history import Stated, stated
 from fitrouter_evaluators.scoring.text.style import CLIP
 
 MOST_TEXTS, LONGEST_TEXT = 64, 50_000
