@@ -107,7 +107,7 @@ def test_candidates_and_other_people() -> None:
     assert all(len(set(each)) == len(each) == 5 for i, each in enumerate(found) if i != 2)
     assert not any("far" in each for i, each in enumerate(found) if i != 2)
     assert candidates(pairs, 5) == found != candidates(pairs, 5, seed=1)
-    assert others(pairs)[:3] == [1, 3, 2]
+    assert others(pairs)[:3] == [1, 3, None]
 
 
 def test_accuracy_is_that_of_the_ratings() -> None:
@@ -128,6 +128,8 @@ def test_accuracy_is_that_of_the_ratings() -> None:
     assert (domain.gain.low, domain.gain.high) == pytest.approx((1 / 6 - half, 1 / 6 + half))
     assert domain.personal.mean == pytest.approx((1.0 + 0.5 - 1.0) / 3)
     assert (domain.best_without.mean, domain.best_history.mean) == pytest.approx((0.5, 0.5))
+    [alone, _] = accuracy([pair("1", "q", "c", "r")], [Ratings([0.9, 0.1], [0.9, 0.1], [])])
+    assert (alone.other, alone.personal) == (None, None), "nobody else has posts"
     assert (everybody.pairs, everybody.gain) == (3, domain.gain)
 
 

@@ -31,11 +31,11 @@ class DomainAccuracy(msgspec.Struct, frozen=True, kw_only=True):
     pairs: int
     without: Mean
     history: Mean
-    other: Mean
-    """With the posts of another person of the domain."""
+    other: Mean | None
+    """With the posts of another person of the domain; None where all have the same posts."""
     gain: Mean
     """`history` − `without`."""
-    personal: Mean
+    personal: Mean | None
     """`history` − `other`."""
     best_without: Mean
     """Share of best-of-n in which the chosen answer is scored highest of `candidates`, equal shares for equal ones."""
@@ -50,7 +50,7 @@ class Ratings(msgspec.Struct, frozen=True):
     without: Sequence[float]
     history: Sequence[float]
     other: Sequence[float]
-    """Of the first two."""
+    """Of the first two; empty where nobody else has posts."""
 
 
 def candidates(pairs: Sequence[Pair], n: int, seed: int = 0) -> list[tuple[str, ...]]:
@@ -75,17 +75,17 @@ def candidates(pairs: Sequence[Pair], n: int, seed: int = 0) -> list[tuple[str, 
     return found
 
 
-def others(pairs: Sequence[Pair]) -> list[int]:
-    """Choose for each pair the next one of its domain that has other posts; itself where none has."""
+def others(pairs: Sequence[Pair]) -> list[int | None]:
+    """Choose for each pair the next one of its domain that has other posts; None where none has."""
     domains: dict[str, list[int]] = {}
     for place, pair in enumerate(pairs):
         domains.setdefault(pair.extra["subset"], []).append(place)
-    found = list(range(len(pairs)))
+    found: list[int | None] = [None] * len(pairs)
     for places in domains.values():
         for at, place in enumerate(places):
             following = (*places[at + 1 :], *places[:at])
             own = pairs[place].extra["profile"]
-            found[place] = next((each for each in following if pairs[each].extra["profile"] != own), place)
+            found[place] = next((each for each in following if pairs[each].extra["profile"] != own), None)
     return found
 
 
@@ -98,20 +98,21 @@ def accuracy(pairs: Sequence[Pair], ratings: Sequence[Ratings]) -> list[DomainAc
 
 
 def _accuracy(domain: str, rows: Sequence[Ratings]) -> DomainAccuracy:
-    def mean(of: Callable[[Ratings], float], low: float = 0.0) -> Mean:
+    def mean(of: Callable[[Ratings], float], low: float = 0.0, rows: Sequence[Ratings] = rows) -> Mean:
         values = np.array([of(row) for row in rows])
         half = Z * float(values.std(ddof=1)) / len(rows) ** 0.5 if len(rows) > 1 else 0.0
         found = float(values.mean())
         return Mean(found, *interval(found, half, len(rows), low=low))
 
+    compared = [row for row in rows if row.other]
     return DomainAccuracy(
         domain=domain,
         pairs=len(rows),
         without=mean(lambda row: first(row.without[:2])),
         history=mean(lambda row: first(row.history[:2])),
-        other=mean(lambda row: first(row.other)),
+        other=mean(lambda row: first(row.other), rows=compared) if compared else None,
         gain=mean(lambda row: first(row.history[:2]) - first(row.without[:2]), -1.0),
-        personal=mean(lambda row: first(row.history[:2]) - first(row.other), -1.0),
+        personal=mean(lambda row: first(row.history[:2]) - first(row.other), -1.0, compared) if compared else None,
         best_without=mean(lambda row: first(row.without)),
         best_history=mean(lambda row: first(row.history)),
         chance=float(np.mean([1.0 / len(row.history) for row in rows])),

@@ -78,9 +78,11 @@ def _ratings(
     prompts = [pair.prompt for pair in pairs]
     without = rated([PromptAnswers(*each) for each in zip(prompts, answers, strict=True)])
     own = rated([PromptAnswers(*each) for each in zip(prompts, answers, histories, strict=True)])
-    theirs = [histories[place] for place in others(pairs)]
-    other = rated([PromptAnswers(p, a[:2], h) for p, a, h in zip(prompts, answers, theirs, strict=True)])
-    return [Ratings(*each) for each in zip(without, own, other, strict=True)]
+    theirs = others(pairs)
+    compared = zip(prompts, answers, theirs, strict=True)
+    other = iter(rated([PromptAnswers(p, a[:2], histories[place]) for p, a, place in compared if place is not None]))
+    found = [[] if place is None else next(other) for place in theirs]
+    return [Ratings(*each) for each in zip(without, own, found, strict=True)]
 
 
 def _table(found: Sequence[DomainAccuracy], n: int, *, rubric: bool) -> Table:
@@ -104,9 +106,9 @@ def _table(found: Sequence[DomainAccuracy], n: int, *, rubric: bool) -> Table:
     return table
 
 
-def _share(mean: Mean) -> str:
-    return f"{mean.mean:.1%} ({mean.low:.1%} … {mean.high:.1%})"
+def _share(mean: Mean | None) -> str:
+    return "–" if mean is None else f"{mean.mean:.1%} ({mean.low:.1%} … {mean.high:.1%})"
 
 
-def _points(mean: Mean) -> str:
-    return f"{100 * mean.mean:+.1f} ({100 * mean.low:+.1f} … {100 * mean.high:+.1f})"
+def _points(mean: Mean | None) -> str:
+    return "–" if mean is None else f"{100 * mean.mean:+.1f} ({100 * mean.low:+.1f} … {100 * mean.high:+.1f})"
