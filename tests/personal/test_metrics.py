@@ -34,8 +34,13 @@ UNIT = TasteParams().declared
 NAMES = ("one", "warmth", "rm.a.score", "rm.b.score")
 
 
+ASKED: list[str] = []
+"""Answers that the metric was asked for."""
+
+
 def marks(_prompt: str, answer: str) -> float:
     """A metric: exclamation marks."""
+    ASKED.append(answer)
     return float(answer.count("!"))
 
 
@@ -136,7 +141,10 @@ def test_metrics_in_suites_scores_and_leaderboards(tmp_path: Path) -> None:
             assert after.metrics[MEAN] == pytest.approx(after.metrics["rm.marks.score"])
             with Ledger(tmp_path / "calls.db") as ledger:
                 models = Models({card.name: card for card in config.cards()}, {}, ledger, recorded=recorded)
+                ASKED.clear()
                 found = await Runner(router, models).run(suite, who, STYLES)
+            assert len(ASKED) == 2 * len(STYLES) * found[0].answers, "both metrics, each answer once, whatever domains"
+            assert found[0].domains
             ran = {each.model: each.metrics for each in results.decoded(results.encoded(found))}
             assert ran["warm"]["rm.marks.score"].low > ran["plain"]["rm.marks.score"].high
             assert ran["warm"][MEAN].mean == pytest.approx(ran["warm"]["rm.marks.score"].mean)

@@ -45,7 +45,7 @@ export const T = {
     made: "Copy this link now: it is not shown again.", one: (what, until) => `${what}; until ${until}`, end: "End",
     title: (user, role) => (user ? `Which models fit ${user}` : `Which models fit one ${role ? "role" : "person"}`), ends: (day, role) => `Shared ${role ? "for this role" : "by this person"} until ${day}.`,
     only: "Rank only what fits", domain: "Prompts about", any: "anything", price: "USD per million tokens, at most", context: "Tokens of context, at least",
-    filters: (what) => `Ranked among: ${what}.`, left: (why) => `: ${why}`, others: "Left out", of: (n, of) => `For ${n} of ${of} requests or recorded prompts; the others are not about it, or not clearly.`,
+    filters: (what) => `Ranked among: ${what}.`, left: (why) => `: ${why}`, others: "Left out", of: (n, of) => `Ranked for ${n} of ${of}: the requests or recorded prompts that are clearly about it.`,
     rating: (at, best) => `${at}, ${best} sure to be the best`,
     means: "The rating from 0 to 100% that this person would give its answers, beside the models' mean with an interval that holds in four of five cases.",
   },

@@ -157,13 +157,15 @@ class Runner:
         who = await self.router.people.recall(identity)
         judged = None if verdicts is None else JudgeVerdicts(verdicts, circle, trust.weight)
         asked, ranked = [p for p, _ in kept], functools.partial(self._ranked, suite, who, names)
-        found = await asyncio.to_thread(ranked, asked, answers, based, judged, held, user)
+        pairs = [(prompt, text) for prompt, row in zip(prompts, answers, strict=True) for text in row]
+        h = (await asyncio.to_thread(self.router.people.read, who, pairs)).reshape(len(prompts), len(names), -1)
+        found = await asyncio.to_thread(ranked, asked, answers, h, based, judged, held, user)
         told = await asyncio.to_thread(_domains, asked, self._encoder)
         by_domain: dict[str, list[ModelResult]] = {}
         for domain in dict.fromkeys(filter(None, told)):
             of = [p for p, name in enumerate(told) if name == domain]
             part = judged and judged._replace(verdicts=judged.verdicts[of])
-            rows = [asked[p] for p in of], [answers[p] for p in of]
+            rows = [asked[p] for p in of], [answers[p] for p in of], h[of]
             by_domain[domain] = await asyncio.to_thread(ranked, *rows, based, part)
         return [
             msgspec.structs.replace(
@@ -179,16 +181,17 @@ class Runner:
         names: Sequence[str],
         asked: Sequence[Prompt],
         answers: Sequence[Sequence[str]],
+        read: Floats,
         based: Sequence[Sequence[tuple[str, ...]]],
         judged: JudgeVerdicts | None,
         held: Sequence[Sequence[Held]] = (),
         user: str | None = None,
     ) -> list[ModelResult]:
-        """Rank the models by their answers to each prompt, and by the faults of their answers to the base."""
-        prompts = [each.text for each in asked]
-        pairs = [(prompt, text) for prompt, row in zip(prompts, answers, strict=True) for text in row]
-        read = self.router.people.read(who, pairs).reshape(len(prompts), len(names), -1)
-        h = np.nan_to_num(read)
+        """Rank the models by their answers to each prompt, and by the faults of their answers to the base.
+
+        `read` are the features of the answers, float64[P, K, D].
+        """
+        prompts, h = [each.text for each in asked], np.nan_to_num(read)
         own, common = self.router.people.taste(who)
         rng = np.random.default_rng(0)
         values, vectors = np.linalg.eigh(own.cov)
