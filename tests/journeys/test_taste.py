@@ -78,7 +78,7 @@ def test_a_taste_is_declared_voted_explained_exported_and_erased(environment: Cr
         rows = journey.python(ROWS.replace("SUBJECT", known["subject"])).stdout
         assert rows.split()[0] == "10"
 
-        for line in journey.block("personal.md", "bash").splitlines():
+        for line in journey.block("personal.md", "bash", under="Take it along").splitlines():
             if "work.json" in line:
                 shutil.copy(tmp_path / "ann.json", tmp_path / "work.json")
             command = line.split("#")[0].replace("ada", "ann").replace("DECISION", answer["id"])

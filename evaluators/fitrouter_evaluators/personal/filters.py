@@ -70,16 +70,16 @@ class Filters(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         windows, left = set(unknown), dict[str, str]()
         for name, card in cards.items():
             if self.max_price is not None and not card.prices.known:
-                left[name] = "its price is not configured"
+                left[name] = "no price is configured for it"
             elif self.max_price is not None and (usd := price(card.prices)) > self.max_price:
                 left[name] = f"it costs USD {usd:g} per million tokens"
             elif self.min_context is not None and name in windows:
-                left[name] = "its context window is not configured"
+                left[name] = "no context window is configured for it"
             elif self.min_context is not None and card.context_window < self.min_context:
                 left[name] = f"its context has {card.context_window:,} tokens"
         if len(left) == len(cards):
             reasons = "; ".join(f"{name}: {why}" for name, why in left.items())
-            raise InvalidRequest(f"no model is left: {reasons[:1000]}; raise max_price, or lower min_context")
+            raise InvalidRequest(f"no model is left: {reasons[:1000]}; change max_price or min_context")
         return [name for name in cards if name not in left], left
 
 
