@@ -347,7 +347,7 @@ def test_a_ranking_is_shared_with_its_filters(place: Place) -> None:
     with place.visit("filtering") as http:
         body = {"sections": ["ranking"], "min_context": 1}
         refused = http.post("/me/api/shares", json=body)
-        assert "context window is not configured" in refused.json()["error"]["message"]
+        assert "no context window is configured" in refused.json()["error"]["message"]
         for wrong in ({"domain": "law"}, {"max_price": -1}, {"sections": ["name"], "max_price": 5}):
             assert http.post("/me/api/shares", json=body | {"min_context": None} | wrong).status_code == 400, wrong
     with place.as_key() as http:

@@ -165,7 +165,7 @@ def test_leaderboard_over_http(http: httpx.Client) -> None:
     assert http.get("/v1/leaderboard").status_code == 400
     ann = {"x-fitrouter-user": "ann"}
     free = http.get("/v1/leaderboard", params={"max_price": "0"}, headers=ann)
-    assert "its price is not configured" in free.text
+    assert "no price is configured for it" in free.text
     for wrong in ({"max_price": "low"}, {"domain": "law"}, {"min_context": "1.5"}, {"price": "1"}):
         assert http.get("/v1/leaderboard", params=wrong, headers=ann).status_code == 400, wrong
     refused = http.get("/v1/leaderboard", headers={"x-fitrouter-role": "nurse"})

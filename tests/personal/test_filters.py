@@ -105,14 +105,16 @@ def test_figures_are_among_the_models_that_fit(tmp_path: Path) -> None:
         assert [(row.model, row.rank, row.population_rank, row.best) for row in cheap.models] == [("cook", 1, 1, 1.0)]
         assert cheap.left_out == {
             "banker": "it costs USD 8 per million tokens",
-            "guest": "its price is not configured",
+            "guest": "no price is configured for it",
         }
         assert "banker is left out: it costs USD 8 per million tokens." in cheap.sentences
         wide = await boards.of(ANN, Filters(min_context=8000))
         assert {row.model for row in wide.models} == {"cook", "banker"}
         assert sum(row.best for row in wide.models) == pytest.approx(1.0)
-        assert wide.left_out == {"guest": "its context window is not configured"}
-        with pytest.raises(InvalidRequest, match=r"cook: its context has 8,000 tokens; .*lower min_context"):
+        assert wide.left_out == {"guest": "no context window is configured for it"}
+        with pytest.raises(
+            InvalidRequest, match=r"cook: its context has 8,000 tokens; .*change max_price or min_context"
+        ):
             await boards.of(ANN, Filters(min_context=1_000_000))
 
     played(install(tmp_path), test)

@@ -143,6 +143,31 @@ def test_an_answer_is_compared_with_the_right_ones(
     assert unlike(answer, check, reference) == wanted
 
 
+def suite_run(folder: Path, answers: Path, rows: list[Any], names: list[str]) -> list[results.ModelResult]:
+    """Run an imported set on recorded answers for somebody who likes short ones."""
+    config = parse_config(
+        {
+            "data": str(folder / "data"),
+            "providers": {"r": {"kind": "recorded", "path": str(answers)}},
+            "models": [{"name": name, "provider": "r"} for name in names],
+            "encoder": "hashing",
+            "scorer": {"encoder": "hashing", "prior": "none"},
+        }
+    )
+    suite = decoded(Suite(rubric={}, prompts=imported(lines(*rows), "jsonl").prompts).encoded())
+
+    async def ran() -> list[results.ModelResult]:
+        ann = Identity(user="ann")
+        async with Router.from_config(config) as router:
+            await router.declare(ann, {"length": -1.0})
+            await router.settled()
+            with Ledger(folder / "calls.db") as ledger:
+                models = Models({card.name: card for card in config.cards()}, {}, ledger, recorded=Recorded(answers))
+                return await Runner(router, models, encoder="hashing").run(suite, ann, names)
+
+    return results.decoded(results.encoded(asyncio.run(ran())))
+
+
 def test_an_imported_set_is_run_and_filtered_by_domain(tmp_path: Path) -> None:
     """Right answers win over liked ones, in all and in each domain, which is ranked by its own prompts alone."""
     rows = [{"prompt": f"Capital {n}?", "answer": "Paris", "domain": ("law", "art")[n % 2]} for n in range(8)]
@@ -157,34 +182,34 @@ def test_an_imported_set_is_run_and_filtered_by_domain(tmp_path: Path) -> None:
             )
         )
     )
-    config = parse_config(
-        {
-            "data": str(tmp_path / "data"),
-            "providers": {"r": {"kind": "recorded", "path": str(answers)}},
-            "models": [{"name": name, "provider": "r"} for name in ("short", "long")],
-            "encoder": "hashing",
-            "scorer": {"encoder": "hashing", "prior": "none"},
-        }
+    found = suite_run(tmp_path, answers, rows, ["short", "long"])
+    assert {each.model: (each.right, each.checked) for each in found} == {"short": (4, 8), "long": (4, 8)}
+    for domain, first in (("law", "short"), ("art", "long")):
+        of = results.about(found, domain)
+        assert (of[0].model, of[0].wins, of[0].right, of[0].answers) == (first, 1.0, 4, 4)
+    with pytest.raises(InvalidRequest, match=r"none .* is about 'tax'; they are about law \(4\), art \(4\)"):
+        results.about(found, "tax")
+
+
+def test_no_taste_buys_a_fault(tmp_path: Path) -> None:
+    """A model that says nothing is last for whoever likes short answers, and a domain has its own faults alone."""
+    rows = [{"prompt": f"{domain} {n}?", "domain": domain} for domain in ("law", "art") for n in range(4)]
+    long = (
+        "There are several rules to know about it, and each of them has exceptions that a lawyer explains."
     )
-    suite = decoded(Suite(rubric={}, prompts=imported(lines(*rows), "jsonl").prompts).encoded())
-
-    async def test() -> None:
-        ann = Identity(user="ann")
-        async with Router.from_config(config) as router:
-            await router.declare(ann, {"length": -1.0})
-            await router.settled()
-            with Ledger(tmp_path / "calls.db") as ledger:
-                models = Models({card.name: card for card in config.cards()}, {}, ledger, recorded=Recorded(answers))
-                ran = await Runner(router, models, encoder="hashing").run(suite, ann, ["short", "long"])
-        found = results.decoded(results.encoded(ran))
-        assert {each.model: (each.right, each.checked) for each in found} == {"short": (4, 8), "long": (4, 8)}
-        for domain, first in (("law", "short"), ("art", "long")):
-            rows = results.about(found, domain)
-            assert (rows[0].model, rows[0].wins, rows[0].right, rows[0].answers) == (first, 1.0, 4, 4)
-        with pytest.raises(InvalidRequest, match=r"none .* is about 'tax'; they are about law \(4\), art \(4\)"):
-            results.about(found, "tax")
-
-    asyncio.run(test())
+    said = {
+        "silent": ["A rule." if row is rows[0] else "" for row in rows],
+        "long": ["" if row is rows[4] else long for row in rows],
+    }
+    answers = tmp_path / "answers.jsonl"
+    texts = [(row["prompt"], model, text) for model, each in said.items() for row, text in zip(rows, each, strict=True)]
+    answers.write_bytes(lines(*(dict(zip(("prompt", "model", "response"), each, strict=True)) for each in texts)))
+    ran = suite_run(tmp_path, answers, rows, sorted(said))
+    assert [each.model for each in ran] == ["long", "silent"]
+    assert ran[0].wins > 0.8
+    law = {each.model: each for each in results.about(ran, "law")}
+    assert (law["long"].rank, law["long"].base, law["long"].failed) == (1, 1.0, 0)
+    assert (law["silent"].faults, law["silent"].failed) == ({"empty": 3}, 3)
 
 
 def test_one_command_imports_a_set(tmp_path: Path) -> None:

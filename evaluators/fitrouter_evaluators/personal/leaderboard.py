@@ -448,7 +448,9 @@ def sentences(board: Leaderboard) -> tuple[str, ...]:
     """Describe a leaderboard in sentences."""
     whom = "this person" if board.user else "this role"
     top = board.models[0]
-    if board.first == board.population_first:
+    if len(board.models) == 1:
+        said = [f"{top.model} is the only model that is ranked, so it is compared with none"]
+    elif board.first == board.population_first:
         sure = f"it is the best of all for them with a probability of {chance(top.best)}"
         said = [f"{top.model} is first for {whom} and for everybody; {sure}"]
     elif board.claimed:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from fitrouter.errors import InvalidRequest, ProviderError, for_log
 from fitrouter.router import Router
@@ -159,14 +160,17 @@ class Runner:
         asked, ranked = [p for p, _ in kept], functools.partial(self._ranked, suite, who, names)
         pairs = [(prompt, text) for prompt, row in zip(prompts, answers, strict=True) for text in row]
         h = (await asyncio.to_thread(self.router.people.read, who, pairs)).reshape(len(prompts), len(names), -1)
-        found = await asyncio.to_thread(ranked, asked, answers, h, based, judged, held, user)
+        failed = [self._failed[name] for name in names]
+        found = await asyncio.to_thread(ranked, asked, answers, h, based, failed, judged, held, user)
         told = await asyncio.to_thread(_domains, asked, self._encoder)
         by_domain: dict[str, list[ModelResult]] = {}
         for domain in dict.fromkeys(filter(None, told)):
             of = [p for p, name in enumerate(told) if name == domain]
             part = judged and judged._replace(verdicts=judged.verdicts[of])
-            rows = [asked[p] for p in of], [answers[p] for p in of], h[of]
-            by_domain[domain] = await asyncio.to_thread(ranked, *rows, based, part)
+            texts_of = [answers[p] for p in of]
+            failed = [sum(not row[k] for row in texts_of) for k in range(len(names))]
+            rows = [asked[p] for p in of], texts_of, h[of], [()] * len(names), failed  # base prompts have no domain
+            by_domain[domain] = await asyncio.to_thread(ranked, *rows, part)
         return [
             msgspec.structs.replace(
                 each, domains={name: one for name, rows in by_domain.items() for one in rows if one.model == each.model}
@@ -183,13 +187,14 @@ class Runner:
         answers: Sequence[Sequence[str]],
         read: Floats,
         based: Sequence[Sequence[tuple[str, ...]]],
+        failed: Sequence[int],
         judged: JudgeVerdicts | None,
         held: Sequence[Sequence[Held]] = (),
         user: str | None = None,
     ) -> list[ModelResult]:
         """Rank the models by their answers to each prompt, and by the faults of their answers to the base.
 
-        `read` are the features of the answers, float64[P, K, D].
+        `read` are the features of the answers, float64[P, K, D]; `failed` counts the calls of each model without one.
         """
         prompts, h = [each.text for each in asked], np.nan_to_num(read)
         own, common = self.router.people.taste(who)
@@ -199,19 +204,17 @@ class Runner:
         checked = [
             [unlike(text, each.check, each.reference) for text in row] for each, row in zip(asked, answers, strict=True)
         ]
-        amiss = np.array([[bool(each) for each in row] for row in checked])
-        rated = np.einsum("pkd,sd->spk", h, theta)
-        draws = _wins(np.where(amiss, rated - 2.0 * np.abs(rated).max() - 1.0, rated))  # no taste buys a wrong answer
-        verdict_wins = None
-        if judged is not None:
-            verdict_wins = _judged_wins(judged.verdicts, judged.circle, len(names))
-            draws = (draws + judged.weight * verdict_wins) / (1.0 + judged.weight)
-        wins, spans = _resampled(draws, rng)
         wrong = [
             [tuple(dict.fromkeys((*faults(p, text), *amiss))) for text, amiss in zip(row, also, strict=True)]
             for p, row, also in zip(prompts, answers, checked, strict=True)
         ]
         broken = np.array([[bool(each) for each in row] for row in wrong])
+        draws = _wins(_below(np.einsum("pkd,sd->spk", h, theta), broken))
+        verdict_wins = None
+        if judged is not None:
+            verdict_wins = _judged_wins(judged.verdicts, judged.circle, len(names))
+            draws = (draws + judged.weight * verdict_wins) / (1.0 + judged.weight)
+        wins, spans = _resampled(draws, rng)
         ratings, theirs = (on_scale(h @ taste.mean, broken) for taste in (own, common))
         anchors = [at for at, prompt in enumerate(asked) if prompt.source == "anchor"]
         equated = _equated(ratings[anchors], theirs[anchors])
@@ -244,7 +247,7 @@ class Runner:
                 answers=len(prompts),
                 checked=sum(each.check is not None for each in asked),
                 right=sum(not row[k] for each, row in zip(asked, checked, strict=True) if each.check is not None),
-                failed=self._failed[names[k]],
+                failed=failed[k],
                 unjudged=self._unjudged,
                 suite=suite.id,
                 trust=0.0 if judged is None else judged.weight,
@@ -263,9 +266,10 @@ class Runner:
         read = people.read(who, [pair for each in pairs for pair in each])
         ends = np.cumsum([len(each) for each in pairs])
         h, own = np.nan_to_num(read[ends - 1]).reshape(len(held), K, -1), people.taste(who)[0]
-        wins, spans = _resampled(_wins(np.einsum("pkd,sd->spk", h, theta)), rng)
         wrong = [[each.faults() for each in row] for row in held]
-        ratings = on_scale(h @ own.mean, np.array([[bool(each) for each in row] for row in wrong]))
+        broken = np.array([[bool(each) for each in row] for row in wrong])
+        wins, spans = _resampled(_wins(_below(np.einsum("pkd,sd->spk", h, theta), broken)), rng)
+        ratings = on_scale(h @ own.mean, broken)
         rows = np.split(read, ends[:-1])
         found = []
         for k in range(K):
@@ -369,6 +373,12 @@ def _wins(ratings: Floats) -> Floats:
     above = ratings[..., :, None] > ratings[..., None, :]
     same = ratings[..., :, None] == ratings[..., None, :]
     found: Floats = (above.sum(axis=-1) + 0.5 * (same.sum(axis=-1) - 1)) / (ratings.shape[-1] - 1)
+    return found
+
+
+def _below(rated: Floats, broken: NDArray[np.bool_]) -> Floats:
+    """Move answers with a fault below all without one: no taste buys them. float64[S, P, K] and bool[P, K]."""
+    found: Floats = np.where(broken, rated - 2.0 * np.abs(rated).max() - 1.0, rated)
     return found
 
 
