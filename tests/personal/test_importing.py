@@ -194,9 +194,7 @@ def test_an_imported_set_is_run_and_filtered_by_domain(tmp_path: Path) -> None:
 def test_no_taste_buys_a_fault(tmp_path: Path) -> None:
     """A model that says nothing is last for whoever likes short answers, and a domain has its own faults alone."""
     rows = [{"prompt": f"{domain} {n}?", "domain": domain} for domain in ("law", "art") for n in range(4)]
-    long = (
-        "There are several rules to know about it, and each of them has exceptions that a lawyer explains."
-    )
+    long = "There are several rules to know about it, and each of them has exceptions that a lawyer explains."
     said = {
         "silent": ["A rule." if row is rows[0] else "" for row in rows],
         "long": ["" if row is rows[4] else long for row in rows],
