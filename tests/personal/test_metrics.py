@@ -34,6 +34,11 @@ UNIT = TasteParams().declared
 NAMES = ("one", "warmth", "rm.a.score", "rm.b.score")
 
 
+def broken(_prompt: str, _answer: str) -> float:
+    """A metric that fails."""
+    raise ValueError
+
+
 ASKED: list[str] = []
 """Answers that the metric was asked for."""
 
@@ -121,6 +126,7 @@ def test_weights_are_of_metrics_only() -> None:
 def test_metrics_in_suites_scores_and_leaderboards(tmp_path: Path) -> None:
     """One metric on all surfaces: a score shows it, a suite and a board have its mean by model, priorities weigh it."""
     scorer = {"encoder": "hashing", "prior": "none", "models": [metric("marks"), metric("again")]}
+    scorer["models"].append(metric("broken", function=f"{__name__}:broken"))
     config = install(tmp_path, scorer=scorer)
 
     async def run() -> None:
@@ -160,5 +166,7 @@ def test_metrics_in_suites_scores_and_leaderboards(tmp_path: Path) -> None:
             assert shown["warm"]["rm.marks.score"].mean > shown["plain"]["rm.marks.score"].mean
             assert 5 <= shown["warm"]["rm.marks.score"].answers <= 10
             assert any("rm.marks.score" in line for line in metric_lines(board.models))
+            assert board.unmeasured == ("rm.broken.score",)
+            assert any("None of the latest answers has rm.broken.score" in each for each in board.sentences)
 
     asyncio.run(run())

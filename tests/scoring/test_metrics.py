@@ -25,6 +25,7 @@ from fitrouter_evaluators.scoring import Answer
 from fitrouter_evaluators.scoring.models import Item, RewardModels
 from fitrouter_evaluators.scoring.models.state import WARM_UP
 from fitrouter_evaluators.scoring.plugin import ScorerService
+from fitrouter_integrations.commands.setup import check
 
 __all__ = ["world"]
 
@@ -144,6 +145,27 @@ def test_a_function_that_cannot_be_found_is_said(function: str) -> None:
 
 
 # --- endpoints ---
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"function": f"{HERE}:nothere"}, "has no function 'nothere'"),
+        ({"function": "no_such_module:f"}, "ModuleNotFoundError"),
+        ({"kind": "http", "function": "", "url": "https://example.org/m", "api_key_env": "NO_SUCH"}, "NO_SUCH"),
+    ],
+)
+def test_the_check_of_a_configuration_tries_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], said: str
+) -> None:
+    """A function that cannot be imported and a key that is missing are found before the first answer."""
+    monkeypatch.delenv("NO_SUCH", raising=False)
+    for more, ok in ((settings, False), ({}, True)):
+        entry = {"name": "m", "kind": "function", "function": f"{HERE}:words", "send_text": True, **more}
+        config = parse_config(plain() | {"data": str(tmp_path / "d"), "scorer": {"models": [entry]}})
+        told = [each for each in check.findings(config, {}, start=False) if "the metric 'm'" in each.text]
+        assert [each.ok for each in told] == [ok]
+        assert ok or said in told[0].text
 
 
 @contextmanager

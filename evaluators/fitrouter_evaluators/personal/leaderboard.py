@@ -138,6 +138,8 @@ class Leaderboard(msgspec.Struct, frozen=True, kw_only=True):
     sentences: tuple[str, ...]
     unranked: tuple[str, ...] = ()
     """Models that have never answered here, while others have: of them there is nothing to rank."""
+    unmeasured: tuple[str, ...] = ()
+    """Metrics that none of the latest answers has."""
     filters: Filters = Filters()
     """What it is restricted to: all figures are among the models and prompts that fit."""
     left_out: dict[str, str] = {}
@@ -240,6 +242,11 @@ class Leaderboards:
             prompts=tasks.prompts,
             sentences=(),
             unranked=tuple(name for name in models if name not in names),
+            unmeasured=tuple(
+                name
+                for name in known.features
+                if metrics and name.startswith("rm.") and not any(name in each for each in metrics.values())
+            ),
             filters=filters,
             left_out=left,
             searched=tasks.searched,
@@ -469,6 +476,8 @@ def sentences(board: Leaderboard) -> tuple[str, ...]:
     if board.unranked:
         has, it = ("has", "it is") if len(board.unranked) == 1 else ("have", "they are")
         said.append(f"{', '.join(board.unranked)} {has} never answered here, so {it} not ranked")
+    if board.unmeasured:
+        said.append(f"None of the latest answers has {', '.join(board.unmeasured)}; `fitrouter top` says which fail")
     said += restricted(board)
     if board.near > top.best + 0.05:
         said.append(f"Nothing fits noticeably better than {top.model}: {chance(board.near)} sure")

@@ -15,7 +15,7 @@ export const T = {
   quiz: {
     head: "Which answer do you prefer?",
     about: "Short pairs of recorded answers, in an order that is drawn. About five minutes; stop at any time: what you said so far counts.",
-    before: "What should an answer be like?", beforeWhy: "Leave what does not matter to you. Your choices in the quiz can overrule it.", any: "no matter", want: (less, more) => `${less} or ${more}`,
+    before: "What should an answer be like?", beforeWhy: "Leave what does not matter to you. Your choices in the quiz can overrule it.", any: "does not matter", want: (less, more) => `${less} or ${more}`,
     wants: { length: ["short", "long"], structure: ["flowing text", "lists"], warmth: ["matter-of-fact", "warm"], hedging: ["clear-cut", "says its doubts"], examples: ["few examples", "many examples"] },
     start: "Start the quiz", resume: "Go on",
     number: (n, of) => `Question ${n} of at most ${of}`,

@@ -67,7 +67,7 @@ class Metric:
     ) -> None:
         self._entry, self._report, self._timer = entry, report, timer
         self._running, self._resting = threading.Lock(), -np.inf
-        self._values: Values = self.within(lambda: _made(entry))
+        self._values: Values = self.within(lambda: prepare(entry))
 
     def score(self, items: Sequence[Item]) -> Floats:
         """Compute the values, float64[n, 1]; NaN without a text or consent, and where the metric failed.
@@ -124,8 +124,13 @@ def describe(entry: RewardModelConfig) -> Description:
     return Description(("score",), hashlib.sha256(f"{entry.function} {entry.url}".encode()).hexdigest())
 
 
-def _made(entry: RewardModelConfig) -> Values:
-    """Import the function, or connect the endpoint."""
+def prepare(entry: RewardModelConfig) -> Values:
+    """Import the function, or prepare to ask the endpoint.
+
+    Raises:
+        FitrouterError: there is no such function, or no key.
+        Exception: whatever the import of its module raises.
+    """
     if entry.kind == "http":
         settings = ProviderConfig(kind="openai_compatible", base_url=entry.url, api_key_env=entry.api_key_env)
         build_provider(entry.name, settings)  # refuses a missing key at once

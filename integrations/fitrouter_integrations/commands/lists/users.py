@@ -158,7 +158,7 @@ def link(
     with connect(config, url, tenant=tenant) as gateway:
         if withdraw:
             ended = gateway.call("DELETE", "/v1/links", user=user, role=None if user else role)["links"]
-            typer.echo(f"{ended} links and sessions of {user or role} have ended")
+            typer.echo(f"ended links and sessions of {user or role}: {ended}")
             return
         shown = {"domain": domain, "max_price": max_price, "min_context": min_context}
         body = {} if share is None else {"sections": share.split(","), "days": days, **shown}

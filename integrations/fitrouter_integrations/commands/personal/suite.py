@@ -254,7 +254,7 @@ def run_(
             calls, usd = estimated(suite, asker, names, judge, player)
             if calls:
                 said = _most(usd, asker, [*names, *filter(None, (judge, player))])
-                _agree(f"{calls} calls of {len(names)} models {said}", usd, limit, yes)
+                _agree(f"{many(calls, 'call')} of {many(len(names), 'model')} {said}", usd, limit, yes)
             if ledger.lost:
                 typer.echo(
                     f"{len(ledger.lost)} calls were in progress when a run was killed, and may have been paid; their "

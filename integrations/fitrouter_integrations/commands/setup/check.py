@@ -12,14 +12,15 @@ from typing import Any
 import msgspec
 
 from fitrouter.assemble import assemble
-from fitrouter.config import Config, ProviderConfig
+from fitrouter.config import Config, ProviderConfig, RewardModelConfig
 from fitrouter.context.encoders import get_encoder
-from fitrouter.errors import ConfigError, FitrouterError, MissingExtra, require
+from fitrouter.errors import ConfigError, FitrouterError, MissingExtra, for_log, require
 from fitrouter.providers import build_provider
 from fitrouter.router import Router
 from fitrouter.stores.journal import in_use
 from fitrouter.stores.keys import FILE, read_keys
 from fitrouter.types import UNPRICED
+from fitrouter_evaluators.scoring.models.metric import METRICS, prepare
 from fitrouter_integrations._http import call, url_of
 from fitrouter_integrations.commands._files import flow
 from fitrouter_integrations.commands.setup import _prices
@@ -57,6 +58,7 @@ def findings(config: Config, environ: Mapping[str, str] | None = None, *, start:
     found += [
         Finding("scorer", str(MissingExtra.of("torch", f"the model {model.name!r}")), ok=False) for model in absent
     ]
+    found += [_metric(model) for model in config.scorer.models if model.kind in METRICS]
     found += [_server(config, environ), Finding("data", _where(config))]
     if find_spec("duckdb") is None:
         found.append(Finding("warehouse", f"none: {MissingExtra.of('duckdb', 'it')}"))
@@ -65,6 +67,16 @@ def findings(config: Config, environ: Mapping[str, str] | None = None, *, start:
     if not (start and all(finding.ok for finding in found)):  # it would fail for the same reasons
         return [*found[:1], _routing(config, {}), *found[1:]]
     return [*found[:1], _standing_routing(config), *found[1:]]
+
+
+def _metric(model: RewardModelConfig) -> Finding:
+    """Describe a metric; a mistake if its function cannot be imported, or its endpoint lacks a key."""
+    try:
+        prepare(model)
+    except Exception as error:  # noqa: BLE001 - what an import of others' code raises
+        why = str(error) if isinstance(error, FitrouterError) else f"{type(error).__name__}: {for_log(error)}"
+        return Finding("scorer", f"the metric {model.name!r} cannot be used: {why}", ok=False)
+    return Finding("scorer", f"the metric {model.name!r}, {model.function or model.url}")
 
 
 def _cold(place: str) -> Finding:
