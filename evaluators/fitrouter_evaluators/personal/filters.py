@@ -26,7 +26,7 @@ LEAST = 1.0 / 3.0
 _MOST = 1e9
 
 
-class Filters(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Filters(msgspec.Struct, frozen=True, kw_only=True):
     """What a leaderboard is restricted to.
 
     Raises:
