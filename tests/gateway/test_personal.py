@@ -110,10 +110,15 @@ def test_a_persons_own_key_reads_that_persons_scores(tmp_path: Path) -> None:
             vote = {"decision_id": decision, "kind": "thumb", "value": "up", "user": "ann"}
             assert http.post("/v1/feedback", json=vote, headers=ops).status_code == 200
         wait_for(lambda: overall(score("ann")) != before)
-        own, trusted = score("ann", user="bob"), score("ops", user="ann")
-        assert (own.json()["user"], trusted.json()["user"]) == ("ann", "ann")
-        for mine, exact, first in zip(overall(own), overall(trusted), before, strict=True):
-            assert {**mine, "population": None} == {**exact, "population": None}
+
+        def both() -> tuple[list[Any], list[Any]] | None:
+            """The scores by both keys, once all votes are learnt; None before."""
+            own, trusted = score("ann", user="bob"), score("ops", user="ann")
+            assert (own.json()["user"], trusted.json()["user"]) == ("ann", "ann")
+            mine, exact = ([{**each, "population": None} for each in overall(reply)] for reply in (own, trusted))
+            return (overall(own), overall(trusted)) if mine == exact else None
+
+        for mine, exact, first in zip(*wait_for(both), before, strict=True):
             assert mine["population"] == first["population"] != exact["population"]
         assert score("ann", role="nurse").status_code == 403
         for path in ("/v1/report", "/v1/leaderboard", "/v1/decisions"):
