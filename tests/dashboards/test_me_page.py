@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,6 +70,7 @@ def test_a_person_goes_through_the_page(url: str, scheme: str, width: int) -> No
             if page.query_selector(".rank"):
                 break
         look(".rank")
+        assert re.search("The quiz ended(:| early)", page.inner_text("main")), "and why"
         with client(url) as http:
             wait_for(lambda: http.get("/v1/report", headers={"x-fitrouter-user": ADA}).json()["board"]["labels"] > 0)
         page.goto(f"{url}/me#/report")

@@ -29,6 +29,8 @@ from fitrouter_dashboards.console import Reads
 from fitrouter_dashboards.console.models import calibration
 from fitrouter_dashboards.console.overview import _change
 from fitrouter_dashboards.quality import LEAST, savings
+from fitrouter_evaluators.bench.rewardbench import Mean, Ratings, accuracy
+from fitrouter_evaluators.datasets import Pair
 from fitrouter_evaluators.personal.audit.probes import PROBES
 from fitrouter_evaluators.personal.audit.swaps import audited, ranges
 from fitrouter_evaluators.personal.beliefs import Beliefs
@@ -276,6 +278,17 @@ def never_apart() -> Any:
     return report.printed()._asdict()
 
 
+def all_right(n: int) -> list[Mean]:
+    """What a benchmark of n pairs says where each is rated rightly, with the posts and without."""
+    fields = {"user": "u", "prompt": "?", "a": {"text": "c"}, "b": {"text": "r"}, "label": 1.0}
+    pair = msgspec.convert(fields | {"extra": {"subset": "d", "profile": []}}, Pair)
+    [found, _] = accuracy([pair] * n, [Ratings([0.9, 0.1], [0.9, 0.1], [0.1, 0.9])] * n)
+    assert found.pairs == n, "stands beside each"
+    assert found.other is not None
+    assert found.personal is not None
+    return [found.without, found.history, found.other, found.gain, found.personal, found.best_history]
+
+
 TABLE: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]] | str] = {
     "personalisation.Report": (lambda _: never_apart(), ()),
     "policy_control.Personalisation": "shows personalisation.Report",
@@ -294,6 +307,7 @@ TABLE: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]] | str] = {
     ),
     "_ratings.Rating": "a score over HTTP: scores.Dimension",
     "deepeval.measure": "a score over HTTP: scores.Dimension",
+    "rewardbench.Mean": (lambda _: [each for n in (1, 2, 30) for each in all_right(n)], ()),
     "satisfaction.Interval": (lambda _: people_alike(), ("people",)),
     "diagnosis.Rate": (lambda _: [rate(0, 0), rate(0, 1), rate(1, 1), rate(40, 40)], ("cases",)),
     "scores.MetricMean": (

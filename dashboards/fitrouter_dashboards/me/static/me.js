@@ -183,7 +183,7 @@ const rank = (rows) => h("ol", { class: "rank" }, rows.map(([model, about, bar])
 
 function result(progress) {
   const found = progress.result, w = T.quiz, mean = found.models.reduce((sum, model) => sum + model.fit, 0) / found.models.length;
-  show(card(w.done, {}, progress.sentences.map((text) => h("p", null, text)), h("p", { class: "acts" }, h("a", { class: "button primary", href: "#/report" }, w.report),
+  show(card(w.done, {}, progress.sentences.map((text) => h("p", null, text)), found.ended in w.ended ? note(w.ended[found.ended]) : null, h("p", { class: "acts" }, h("a", { class: "button primary", href: "#/report" }, w.report),
     button(w.once, doing(async () => step(await ask("quiz", "POST", { again: true })))))),
   card(w.models, {}, rank(found.models.map((model) => [model.model, `${w.fit(percent(model.fit))}, ${w.best(percent(model.best))}`, range(model.fit, mean + model.low, mean + model.high)]))));
 }

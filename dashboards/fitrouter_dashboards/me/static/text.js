@@ -21,6 +21,7 @@ export const T = {
     number: (n, of) => `Question ${n} of at most ${of}`,
     prefer: (n) => `I prefer this one (${n})`, text: (n) => `Text of answer ${n}`, first: "First answer", second: "Second answer",
     same: "No difference (0)", bad: "Neither is good (n)", skip: "Skip (s)", undo: "Take the last answer back (u)", stop: "Stop here",
+    ended: { sure: "The quiz ended early: one model is sure enough.", limit: "The quiz ended: it has asked as much as it may, in questions or in words to read.", "nothing more to learn": "The quiz ended: no further pair would tell more.", stopped: "You stopped the quiz." },
     keys: "Keys: 1, 2, 0, n, s, u", done: "Your result", once: "Another quiz", report: "See the whole report",
     models: "Models for you, by these recorded answers", fit: (fit) => `expected rating ${fit}`, best: (p) => `${p} sure to be your best`,
   },
