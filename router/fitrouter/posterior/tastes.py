@@ -7,7 +7,6 @@ Routing reads the dimension `overall`, in which a role and a user are mixtures o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -64,7 +63,7 @@ class TastePrior(NamedTuple):
     mean: Floats
     cov: Floats
     """N(mean, cov) of w_0: float64[D] and float64[D, D]."""
-    roles: Mapping[str, Floats] = MappingProxyType({})
+    roles: Mapping[str, Floats] | None = None
     """Canonical role → mean of its people's deviation from it, as if the role had declared it: float64[D]."""
 
 
@@ -106,7 +105,7 @@ class Tastes:
         """Models whose offsets all people have forgotten, in order; each person does so when next read."""
         self.nobody = self.new_person()
         """A role or user without labels."""
-        self._unmet = {role: self.new_role(role) for role in (prior.roles if prior else ())}
+        self._unmet = {role: self.new_role(role) for role in (prior and prior.roles) or ()}
 
     def _spread(self, spread: float, intercept: float) -> Floats:
         """Return prior variances under which hᵀw has variance `spread` for features of variance 1."""
@@ -121,7 +120,8 @@ class Tastes:
     def new_role(self, role: str | None = None) -> Person:
         """Make a role's terms as before any label."""
         made = Person(self.D, [DenseHeads(priors) for priors in self._heads], len(self.forgotten))
-        if self.prior is not None and (mean := self.prior.roles.get(canonical_role(role) or "")) is not None:
+        means = (self.prior and self.prior.roles) or {}
+        if (mean := means.get(canonical_role(role) or "")) is not None:
             made.declare(mean)
         return made
 
