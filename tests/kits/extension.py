@@ -94,7 +94,8 @@ class Chromium:
         """The page of settings, in a tab of its own."""
         page = self.context.new_page()
         page.goto(f"{ORIGIN}/options.html")
-        page.wait_for_function("document.querySelector('#about-key').textContent")
+        # Playwright's own wait evaluates a text in the page, which its policy of content forbids.
+        wait_for(lambda: page.evaluate("document.querySelector('#about-key').textContent"))
         return page
 
     def set(self, url: str, key: str = "", user: str = "", button: str = "") -> str:
@@ -108,7 +109,7 @@ class Chromium:
             page.evaluate("document.querySelector('#said').textContent = ''")
             page.click(each)
             done = "() => ((said) => said && !said.endsWith('…') && said)(document.querySelector('#said').innerText)"
-            found = str(page.wait_for_function(done).json_value())
+            found = str(wait_for(lambda: page.evaluate(done)))
         page.close()
         return found
 
