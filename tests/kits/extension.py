@@ -104,11 +104,11 @@ class Chromium:
         page = self.options()
         for name, value in {"url": url, "key": key, "user": user}.items():
             page.fill(f"#{name}", value)
+        done = "() => ((said) => said && !said.endsWith('…') && said)(document.querySelector('#said').innerText)"
         found = ""
         for each in ("button.primary", *([button] if button else [])):
             page.evaluate("document.querySelector('#said').textContent = ''")
             page.click(each)
-            done = "() => ((said) => said && !said.endsWith('…') && said)(document.querySelector('#said').innerText)"
             found = str(wait_for(lambda: page.evaluate(done)))
         page.close()
         return found
