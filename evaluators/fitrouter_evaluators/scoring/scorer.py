@@ -228,7 +228,8 @@ class Scorer:
             answer = Answer.of(content.prompt, content.message, content.tools)
             answer = msgspec.structs.replace(answer, declared=self._declared(job.execution))
             who = job.execution.identity
-            profile = self._journal.profile(who.user) if who.user and self._models is not None else None
+            asks = who.user and self._models is not None and self._models.needs_consent
+            profile = self._journal.profile(who.user) if who.user and asks else None
             named = frozenset(() if profile is None else profile.declared)
             return job._replace(item=Item(answer=answer, identity=who, decision_id=item.decision_id, named=named))
         except Exception as error:

@@ -209,6 +209,11 @@ class RewardModels:
         """Compute the standardised outputs of all models, float64[n, len(names)]; NaN where a model has none."""
         return np.hstack([np.zeros((len(items), 0)), *(entry.features(items) for entry in self._entries)])
 
+    @property
+    def needs_consent(self) -> bool:
+        """Whether texts are sent to an endpoint of a metric, to which their person consents in the profile."""
+        return any(entry.config.kind == "http" for entry in self._entries)
+
     def metrics(self, items: Sequence[Item]) -> Floats:
         """Compute what `features` does for the metrics alone, whose statistics stay; NaN for other models."""
         return np.hstack([np.zeros((len(items), 0)), *(entry.measured(items) for entry in self._entries)])
